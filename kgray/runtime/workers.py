@@ -12,15 +12,16 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
 
 from kgray import locks
 from kgray.backends.engine_args import strip_secrets
-from kgray.errors import ContentError, Cost, Garbled, KgrayError, SettingsError, StoreError
+from kgray.errors import ContentError, Cost, Garbled, KgrayError, SettingsError, StoreError, Unavailable
 from kgray.garbage import collect_garbage_rarely
 from kgray.ingest.steps import made_by
 from kgray.outages import OUTAGES, Outage
@@ -37,6 +38,7 @@ from kgray.runtime.spec import DeploymentSpec, WorkersProfile
 _TOKENS = 8192  # of one batch of texts: a size that embedding models handle well
 _BEHIND_S, _LOOK_S = 30.0, 0.05  # the longest wait of a summary for ingestion; interval of its checks
 _GIVE_BACK_S = 2.0  # for cancelled calls to end, and their callers to notice
+MAX_QUERIES = 256  # of users, at one worker; a door answers 503 to further ones
 _TELL_S = 0.5  # between two looks at this process's outages
 
 _Row = tuple[str, asyncio.Future[Any]]  # a text, and the future of its vector
@@ -54,6 +56,7 @@ class _PooledActor(ABC):
         self._is_queued = False  # another process loads its model onto the same card
         self._loop: asyncio.AbstractEventLoop | None = None  # of the work; None before the first chunk
         self._running: dict[int, asyncio.Task[Outcome]] = {}
+        self._queries = 0  # that are being carried out
         self._ended_count = self._read = 0  # ended requests; episodes among them
         self._is_loaded = self._ending = False
         self._idle_since = time.monotonic()
@@ -162,6 +165,16 @@ class _PooledActor(ABC):
 
     @abstractmethod
     async def _outcome(self, request: Any) -> Outcome: ...  # noqa: ANN401 - the port's request
+
+    async def _query(self, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        """Return the outcome of what a user waits for; refuse it where too many users wait."""
+        if self._queries >= MAX_QUERIES:
+            return Unavailable(f"{MAX_QUERIES} queries wait at {self._name}: try again")
+        self._queries += 1
+        try:
+            return await outcome_of(work())
+        finally:
+            self._queries -= 1
 
     @streaming
     async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[list[Numbered]]:
@@ -336,8 +349,9 @@ class EmbedWorker(_PooledActor):
         if not self._merges and not isinstance(request, QueryText):
             return await outcome_of(self._embedded(request))
         start = time.monotonic()
-        outcome = await outcome_of(answered(self._embedder, request))
         is_query = isinstance(request, QueryText)
+        work = partial(answered, self._embedder, request)
+        outcome = await (self._query(work) if is_query else outcome_of(work()))
         telemetry.measure(
             "kgray_stage_seconds", time.monotonic() - start, stage="embed_query" if is_query else "embed"
         )
@@ -402,6 +416,6 @@ class RerankWorker(_PooledActor):
 
     async def _outcome(self, request: RerankRequest) -> Outcome:
         start = time.monotonic()
-        outcome = await outcome_of(answered(self._loads, request))
+        outcome = await self._query(partial(answered, self._loads, request))
         telemetry.measure("kgray_stage_seconds", time.monotonic() - start, stage="rerank")
         return outcome

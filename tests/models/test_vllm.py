@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -358,6 +359,53 @@ def test_an_engine_takes_arguments_of_the_profile_answers_and_exports_vllms_own_
         wait_for(lambda: wanted <= metrics())
         sys.stdout.write(f"{sorted(metrics())}\n")
         assert any(name.startswith("ray_vllm_time_to_first_token_seconds") for name in metrics())
+
+
+def test_vllms_own_server_is_a_model_behind_the_openai_backend(tmp_path):
+    """As docs/models.md starts it: read, ended with facts or with a reason, and asked in pieces."""
+    import kgray
+    from tests.waiting import wait_for
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    form = json.dumps({"backend": "guidance", "disable_any_whitespace": True})
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", str(random_models.qwen(tmp_path / "qwen-tiny")), "--served-model-name", "tiny"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "8192", "--enforce-eager"]
+    command += ["--structured-outputs-config", form, "--max-num-seqs", "8"]
+
+    def answers() -> bool:
+        assert server.poll() is None, (tmp_path / "log").read_text()[-3000:]
+        with (
+            suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as health,
+        ):
+            return bool(health.status == 200)
+        return False
+
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen(
+            command, env=os.environ | PROCESSOR, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        wait_for(answers)
+        how: dict[str, Any] = {
+            "model_backend": "openai", "model_base_url": f"http://127.0.0.1:{port}/v1", "model_name": "tiny",
+            "model_timeout_s": 300.0,
+        }  # fmt: skip
+        with kgray.open(tmp_path / "d", **how) as memory:
+            rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(4)]
+            report = memory.add_many(rows)
+            assert report.committed + report.failed == 4
+            assert all(failure.message for failure in memory.failures(group="g"))
+            pieces: list[str] = []
+            answer = memory.ask("Who likes tea?", group="g", general=True, on_text=pieces.append)
+            assert answer.cost.calls == 1
+            assert len(pieces) > 1
+    finally:
+        server.terminate()
+        server.wait(60)
 
 
 @pytest.mark.parametrize(
