@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -46,7 +47,7 @@ PROCESSOR = {
     "HF_HUB_OFFLINE": "1",
     "RAY_memory_monitor_refresh_ms": "0",
 }
-_SIZES: Mapping[Shape, Figures] = {
+SIZES: Mapping[Shape, Figures] = {
     "tiny": {"chat": (400, 12), "documents": (20, 200), "pairs": 60, "requests": 32, "room": 64},
     "real": {"chat": (20_000, 15), "documents": (2_000, 400), "pairs": 2_000, "requests": 512, "room": 192},
 }
@@ -58,6 +59,7 @@ dashboard = false
 [extraction]
 workers = 1
 cpus = 1.0
+gpus = {engine_gpus}
 concurrency = 200
 start_deadline_s = 900.0
 env = {env}
@@ -65,12 +67,14 @@ env = {env}
 [embedding]
 workers = 1
 cpus = 1.0
+gpus = {encoder_gpus}
 start_deadline_s = 600.0
 env = {{ OMP_NUM_THREADS = "1" }}
 
 [reranking]
 workers = 1
 cpus = 1.0
+gpus = {encoder_gpus}
 start_deadline_s = 600.0
 env = {{ OMP_NUM_THREADS = "1" }}
 
@@ -78,8 +82,9 @@ env = {{ OMP_NUM_THREADS = "1" }}
 max_num_seqs = 32
 max_num_batched_tokens = 4096
 max_model_len = 8192
-memory_share = 0.5
-eager = true
+memory_share = {memory_share}
+eager = {eager}
+args = {arguments}
 
 [limits]
 start_deadline_s = 900.0
@@ -111,9 +116,9 @@ def measure(
     return found
 
 
-def models(folder: Path, shape: Shape) -> dict[str, Path]:
-    """Make the random models, unless they are there; return their folders."""
-    made = {name: folder / f"{name}-{shape}" for name in ("bge", "reranker", "qwen")}
+def models(folder: Path, shape: Shape, names: Sequence[str] = ("bge", "reranker", "qwen")) -> dict[str, Path]:
+    """Make the named random models, unless they are there; return their folders."""
+    made = {name: folder / f"{name}-{shape}" for name in names}
     for name, path in made.items():
         if path.exists():
             continue
@@ -137,14 +142,14 @@ async def embed(folder: Path, shape: Shape) -> Figures:
 
     from kgray.backends.bge import BgeEmbedder
 
-    model = models(folder, shape)["bge"]
+    model = models(folder, shape, ("bge",))["bge"]
     embedder, tokenizer = BgeEmbedder(str(model)), Tokenizer.from_file(str(model / "tokenizer.json"))
     await embedder.embed(texts_of(20, 20))  # loads it
     peak = next((peak for name, peak in _PEAKS.items() if name in device()), None)
     layers, _ = parameters(config_of(str(model)))
     found: Figures = {}
     for kind in ("chat", "documents"):
-        texts = texts_of(*_SIZES[shape][kind])
+        texts = texts_of(*SIZES[shape][kind])
         count = sum(len(one.ids) for one in tokenizer.encode_batch(texts))
         seconds = await _seconds(embedder.embed(texts))
         rate = count / seconds
@@ -157,8 +162,8 @@ async def rerank(folder: Path, shape: Shape) -> Figures:
     """Return pairs a second."""
     from kgray.backends.bge import BgeReranker
 
-    reranker = BgeReranker(str(models(folder, shape)["reranker"]))
-    texts = texts_of(_SIZES[shape]["pairs"], 15)
+    reranker = BgeReranker(str(models(folder, shape, ("reranker",))["reranker"]))
+    texts = texts_of(SIZES[shape]["pairs"], 15)
     await reranker.score("Where does Alice work?", texts[:10])
     seconds = await _seconds(reranker.score("Where does Alice work?", texts))
     return {"pairs": len(texts), "pairs_per_s": len(texts) / seconds}
@@ -170,13 +175,13 @@ async def extract(folder: Path, shape: Shape) -> Figures:
     The prompts are ours: `head_share` of their tokens is the fixed head.
     """
     from kgray.backends.vllm_engine import EngineClient
-    from kgray.settings import EngineLimits
+    from kgray.settings.engine import EngineLimits
 
     os.environ.update(PROCESSOR if device() == "processor" else {"VLLM_NO_USAGE_STATS": "1"})
-    prompt, sizes = Prompts(shipped())["combined"], _SIZES[shape]
+    prompt, sizes = Prompts(shipped())["combined"], SIZES[shape]
     limits = EngineLimits(max_num_seqs=64, memory_share=0.5, eager=shape == "tiny")
     engine = EngineClient(
-        str(models(folder, shape)["qwen"]), limits=limits, timeout_s=600.0, patience_s=60.0,
+        str(models(folder, shape, ("qwen",))["qwen"]), limits=limits, timeout_s=600.0, patience_s=60.0,
         heads=[prompt.head],
     )  # fmt: skip
     await engine.start()
@@ -209,12 +214,33 @@ async def extract(folder: Path, shape: Shape) -> Figures:
     }
 
 
-def ingest(folder: Path, shape: Shape, *, episodes: int, profile: Path | None = None) -> Figures:
+_RERANKED = ("--scope", "episode", "--recipe", "reranked")  # a search of messages
+
+
+def _profile(shape: Shape, *, loads_weights: bool) -> str:
+    """Return a cluster profile with one worker of each model on this machine's device."""
+    pairs = (f'{name} = "{value}"' for name, value in PROCESSOR.items())
+    on_card = device() != "processor"
+    return _PROFILE.format(
+        env="{ " + ", ".join(pairs) + " }",
+        engine_gpus=0.8 if on_card else 0.0,
+        encoder_gpus=0.1 if on_card else 0.0,
+        memory_share=0.7 if on_card else 0.5,
+        eager=str(shape == "tiny").lower(),
+        arguments="{}" if loads_weights else '{ load_format = "dummy" }',
+    )
+
+
+def ingest(
+    folder: Path, shape: Shape, *, episodes: int, profile: Path | None = None, engine: Path | None = None
+) -> Figures:
     """Return how a backfill through the actors ended, how fast it was, and a reranked search's hits.
 
+    engine: a config and a tokenizer, of which vLLM makes the weights. up_s: until all models were loaded;
     done: how many requests each of the actors with a model has answered
     """
-    made = models(folder, shape)
+    made = {"qwen": engine} if engine else {}
+    made |= models(folder, shape, ("bge", "reranker") if engine else ("bge", "reranker", "qwen"))
     lines = [
         {"id": f"m{n}", "group": "bench", "speaker": "Alice", "at": "2026-01-01T09:00:00Z",
          "text": text}
@@ -223,9 +249,9 @@ def ingest(folder: Path, shape: Shape, *, episodes: int, profile: Path | None = 
     messages, chosen = folder / "messages.jsonl", profile or folder / "profile.toml"
     messages.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     if profile is None:
-        pairs = (f'{name} = "{value}"' for name, value in PROCESSOR.items())
-        chosen.write_text(_PROFILE.format(env="{ " + ", ".join(pairs) + " }"), encoding="utf-8")
+        chosen.write_text(_profile(shape, loads_weights=engine is None), encoding="utf-8")
     data = folder / "data"
+    shutil.rmtree(data, ignore_errors=True)  # of a run before
     environ = os.environ | PROCESSOR | {
         "KGRAY_MODEL_BACKEND": "vllm", "KGRAY_MODEL_NAME": str(made["qwen"]), "KGRAY_MODEL_TIMEOUT_S": "600",
         "KGRAY_EMBEDDER_BACKEND": "bge", "KGRAY_EMBEDDER_NAME": str(made["bge"]),
@@ -240,19 +266,22 @@ def ingest(folder: Path, shape: Shape, *, episodes: int, profile: Path | None = 
             raise InputError(f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}")
         return json.loads(done.stdout)
 
+    since = time.monotonic()
     kgray("up")
+    up_s = time.monotonic() - since
     try:
         since = time.monotonic()
         report = kgray("backfill", str(messages), ends=(0, 1))
         seconds = time.monotonic() - since
         failures = kgray("failures", "--group", "bench")["failures"]
-        reranked = ("--scope", "episode", "--recipe", "reranked")
-        hits = kgray("search", "tea in Berlin", "--group", "bench", *reranked)["hits"]
+        hits = kgray("search", "tea in Berlin", "--group", "bench", *_RERANKED)["hits"]
         actors = kgray("status")["runtime"]["actors"]
     finally:
         kgray("down")
     done = {name: row["done"] for name, row in actors.items() if "done" in row}
-    return {"report": report, "seconds": seconds, "failures": failures, "hits": hits, "done": done}
+    return {"report": report, "up_s": up_s, "seconds": seconds} | {
+        "failures": failures, "hits": hits, "done": done
+    }  # fmt: skip
 
 
 async def _seconds(work: Any) -> float:  # noqa: ANN401 - an awaitable

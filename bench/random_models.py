@@ -58,6 +58,12 @@ def tokenizer(folder: Path, *, unigram: bool, length: int) -> int:
         made.post_processor = processors.TemplateProcessing(
             single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ids
         )
+    _write_tokenizer(folder, made, length, names, chat=not unigram)
+    return int(made.get_vocab_size())
+
+
+def _write_tokenizer(folder: Path, made: Any, length: int, names: Mapping[str, str], *, chat: bool) -> None:  # noqa: ANN401 - of tokenizers
+    """Write a tokenizer and its config. chat: with a template of messages."""
     made.save(str(folder / "tokenizer.json"))
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -65,13 +71,12 @@ def tokenizer(folder: Path, *, unigram: bool, length: int) -> int:
         "model_max_length": length,
         **names,
     }
-    if not unigram:
+    if chat:
         config["chat_template"] = (
             "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
         )
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return int(made.get_vocab_size())
 
 
 def bge(folder: Path, shape: Shape = "tiny", *, reranker: bool = False) -> Path:
@@ -95,6 +100,64 @@ def bge(folder: Path, shape: Shape = "tiny", *, reranker: bool = False) -> Path:
     for name, width in (("colbert_linear", sizes["hidden_size"]), ("sparse_linear", 1)):
         torch.save(torch.nn.Linear(sizes["hidden_size"], width).state_dict(), folder / f"{name}.pt")
     return folder
+
+
+# Shapes of engines whose weights vLLM makes itself: of the models with these names, or tiny.
+_CONFIGS: Mapping[str, str] = {"8b": "Qwen/Qwen3-8B-FP8", "30b": "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8"}
+_FP8 = {
+    "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]
+}  # fmt: skip
+_EXPERTS = {"num_experts_per_tok": 8, "decoder_sparse_step": 1, "norm_topk_prob": True, "mlp_only_layers": []}
+_WIDE = 151_000  # tokens of the real shapes' vocabulary
+
+
+def wide_tokenizer(folder: Path, count: int) -> int:
+    """Write a tokenizer of at least `count` tokens: bytes, and pairs and triples of letters."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    letters = [chr(code) for code in range(33, 127)]
+    vocabulary = {name: at for at, name in enumerate([*names, *pre_tokenizers.ByteLevel.alphabet()])}
+    merges: list[tuple[str, str]] = []
+    pairs = [a + b for a in letters for b in letters]
+    for left, right in [*((pair[0], pair[1]) for pair in pairs), *((a, b) for a in pairs for b in letters)]:
+        if len(vocabulary) >= count:
+            break
+        merges.append((left, right))
+        vocabulary[left + right] = len(vocabulary)
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(names)
+    _write_tokenizer(folder, made, 8192, {"eos_token": names[2], "pad_token": names[0]}, chat=True)
+    return len(vocabulary)
+
+
+def config_alone(folder: Path, which: str, shape: Shape = "tiny") -> Path:
+    """Write the config and the tokenizer of an engine, without weights. which: 8b, or 30b with experts."""
+    folder.mkdir(parents=True)
+    known = wide_tokenizer(folder, 2000 if shape == "tiny" else _WIDE)
+    moe = which == "30b"
+    sizes: dict[str, Any] = dict(_ENGINE["tiny"])
+    if shape == "real":
+        sizes = {**config_of(_CONFIGS[which]), "quantization_config": _FP8}
+    elif moe:
+        sizes |= {"num_experts": 8, "moe_intermediate_size": 64}
+    config = {
+        "architectures": ["Qwen3MoeForCausalLM" if moe else "Qwen3ForCausalLM"],
+        "model_type": "qwen3_moe" if moe else "qwen3",
+        "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1_000_000, "max_position_embeddings": 8192,
+        "dtype": "bfloat16", "bos_token_id": 0, "pad_token_id": 0, "eos_token_id": 2,
+        **(_EXPERTS if moe else {}), **sizes, "vocab_size": max(known, sizes.get("vocab_size", 0)),
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def config_alone_of(folder: Path, which: str, shape: Shape) -> Path:
+    """Return the folder of an engine's config and tokenizer, written unless it is there."""
+    path = folder / f"{which}-{shape}"
+    return path if path.exists() else config_alone(path, which, shape)
 
 
 def qwen(folder: Path, shape: Shape = "tiny") -> Path:

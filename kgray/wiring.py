@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kgray import locks
 from kgray.errors import NoStore, SettingsError, StoreError
-from kgray.settings import EngineLimits, Settings, require, require_built
+from kgray.settings import Settings, require, require_built
 from kgray.settings.checks import Secret, is_sendable
+from kgray.settings.engine import EngineLimits
 
 if TYPE_CHECKING:
     from kgray.backends.openai_api.client import Client
@@ -315,8 +316,8 @@ def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:
     return Prompts(ontology, "\n\n".join(filter(None, instructions)), build_prompt_files(settings))
 
 
-def build_embedder(settings: Settings) -> Embedder:
-    """Return the embedder."""
+def build_embedder(settings: Settings, *, promised: str = "") -> Embedder:
+    """Return the embedder. promised: the setting that promises a card to this process; "" = none does."""
     require(settings, "embedder")
     chosen = settings.embedder
     if chosen.backend == "openai":
@@ -333,29 +334,34 @@ def build_embedder(settings: Settings) -> Embedder:
             )
         return MiniLMEmbedder(Path(chosen.name) if chosen.name else None)
     if chosen.backend == "bge":
-        from kgray.backends.bge import EMBEDDER, BgeEmbedder, require_package
+        from kgray.backends.bge import EMBEDDER, BgeEmbedder, Placement, require_package
 
         if settings.runtime.backend == "local":  # else workers load it, not this process
             require_package("embedder")
-        return BgeEmbedder(chosen.name or EMBEDDER, dimensions=chosen.dimensions, sparse=chosen.sparse)
+        placement = Placement(device=chosen.device, precision=chosen.precision, promised=promised)
+        return BgeEmbedder(
+            chosen.name or EMBEDDER, dimensions=chosen.dimensions, sparse=chosen.sparse, placement=placement
+        )
     from kgray.backends.hashing import HashingEmbedder
 
     return HashingEmbedder() if chosen.dimensions is None else HashingEmbedder(dimensions=chosen.dimensions)
 
 
-def build_reranker(settings: Settings) -> Reranker | None:
-    """Return the reranker; None if no reranker is configured."""
+def build_reranker(settings: Settings, *, promised: str = "") -> Reranker | None:
+    """Return the reranker; None if no reranker is configured. promised: see `build_embedder`."""
     require(settings, "reranker")
     if settings.reranker.backend == "http":
         from kgray.backends.openai_api.retrieval import HttpReranker
 
         return HttpReranker(build_client(settings, "reranker"))
     if settings.reranker.backend == "bge":
-        from kgray.backends.bge import RERANKER, BgeReranker, require_package
+        from kgray.backends.bge import RERANKER, BgeReranker, Placement, require_package
 
         if settings.runtime.backend == "local":
             require_package("reranker")
-        return BgeReranker(settings.reranker.name or RERANKER)
+        chosen = settings.reranker
+        placement = Placement(device=chosen.device, precision=chosen.precision, promised=promised)
+        return BgeReranker(chosen.name or RERANKER, placement=placement)
     return None
 
 

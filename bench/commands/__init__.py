@@ -2,6 +2,7 @@
 
 worlds      a world as files, and as a model server
 measures    how good, how fast, how it grows
+card        the first hour on a card
 readings    how well a real model reads, through kgray and with a plain prompt, and compares sentences
 retrievals  what searches and contexts hold of the evidence that questions have
 proofs      the promises, at length: equality, kills, memory
@@ -16,7 +17,7 @@ from typing import Any
 
 import click
 
-from bench.commands import measures, proofs, readings, retrievals, scale, worlds
+from bench.commands import card, measures, proofs, readings, retrievals, scale, worlds
 from kgray.errors import KgrayError
 
 __all__ = ["bench"]
@@ -42,6 +43,6 @@ def bench() -> None:
     """Measure kgray on generated worlds whose truth is known."""
 
 
-for _module in (worlds, measures, readings, retrievals, proofs, scale):
+for _module in (worlds, measures, card, readings, retrievals, proofs, scale):
     for _command in _module.COMMANDS:
         bench.add_command(_command)

@@ -2,9 +2,11 @@
 
 Both are XLM-RoBERTa: <s> text </s>, and <s> query </s></s> text </s>. The forward passes are made here:
 FlagEmbedding's own cut long texts in silence, run a single batch twice, and give a text other numbers beside
-other neighbours. Here each pass has one of a few shapes: a row's length is that of the bucket that its own
-tokens need, and a bucket always has the same number of rows. So a text has the same vector in any order and
-company, on one machine; cards of other kinds differ in the last digits.
+other neighbours. Here `passes` gives each text the same shape of pass, so it has the same vector in any order
+and company, on one machine; cards of other kinds differ in the last digits.
+
+Calls that run at the same time share passes, and queries go first. Texts are turned into tokens in one
+thread, and passes run in another.
 """
 
 from __future__ import annotations
@@ -13,18 +15,21 @@ import asyncio
 import importlib.util
 import json
 import os
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kgray.backends.passes import Collect, Ids, PassLoop
 from kgray.errors import InputError, SettingsError
-from kgray.ports import Matrix
+from kgray.ports import Embedding, Matrix
 from kgray.rows import weight_bytes
+from kgray.settings import Device, Precision
 
 HOW_TO_GET_IT = "run `pip install 'kgray[embed]'`"
 PACKAGE = "FlagEmbedding"
@@ -32,13 +37,12 @@ EMBEDDER = "BAAI/bge-m3"
 RERANKER = "BAAI/bge-reranker-v2-m3"
 WIDTH = 1024  # of BGE-M3; a folder's config says its own
 RERANKED = 1024  # tokens of a pair, at most: the length that the reranker was trained with
-# 8, 16, 24, 32, 40, ... 64, 80, ...: steps of a quarter. A pass has a multiple of 16 tokens: where it has
-# not, its last rows run through other code, and a text's last digits depend on its place.
-_LENGTHS = [8, 16, 24, *((4 + step) * 2**power for power in range(3, 12) for step in range(4))]
 # Tokens of one pass. On a processor few: a question alone costs a whole pass. Not measured on a card.
-_TOKENS = {"cpu": 256, "cuda": 4096}
-Ids = list[int]
+TOKENS: dict[Device, int] = {"cpu": 256, "cuda": 4096}
+_TYPES: dict[Precision, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # of torch
+_PORTION = 256  # texts that the thread of tokens takes at a time, so that a query need not wait for more
 Rows = NDArray[np.float32]
+_T = TypeVar("_T")
 
 
 def require_package(section: str) -> None:
@@ -49,49 +53,100 @@ def require_package(section: str) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The device of a model, and the precision of its numbers; None: the card if there is one, in fp16.
+
+    promised    the setting that promises a card, such as "embedding.gpus = 0.1"; "" = none does
+    """
+
+    device: Device | None = None
+    precision: Precision | None = None
+    promised: str = ""
+
+    @property
+    def identity(self) -> str:
+        """The part of the identity of vectors that they depend on: what is set, in a fixed order."""
+        return "".join(f"+{part}" for part in (self.device, self.precision) if part)
+
+    def resolve(self, has_card: bool, section: str) -> tuple[Device, Precision]:
+        """Return the device and the precision. Raises SettingsError for a card that is missing."""
+        wish = f'{section}.device = "cuda"' if self.device == "cuda" else self.promised
+        if wish and self.device != "cpu" and not has_card:
+            raise SettingsError(
+                f"{wish} promises a card, and torch sees none in this process (CUDA_VISIBLE_DEVICES = "
+                f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')!r}): repair the node's driver or torch's build "
+                f"for CUDA, or set it to {'cpu' if self.device else '0'}."
+            )
+        device: Device = self.device or ("cuda" if has_card else "cpu")
+        return device, self.precision or ("fp16" if device == "cuda" else "fp32")
+
+
 class BgeEmbedder:
     """`ports.Embedder`; a text beyond the model's length has the mean of its pieces, by their tokens.
 
     `ports.SparseEmbedder` where that is asked for: of a token's weights, over all pieces, the largest.
     """
 
-    def __init__(self, name: str = EMBEDDER, *, dimensions: int | None = None, sparse: bool = False) -> None:
+    merges_calls = True  # a caller need not gather texts
+
+    def __init__(
+        self,
+        name: str = EMBEDDER,
+        *,
+        dimensions: int | None = None,
+        sparse: bool = False,
+        placement: Placement | None = None,
+    ) -> None:
         """Load nothing yet. name: a folder, with / or . at its beginning, or a name on the hub."""
+        placement = placement or Placement()
         self.dimensions = _width(name) or dimensions or WIDTH
         # What is stored differs, so a folder that was made with the one refuses the other.
-        self.identity = f"bge:{_shown(name)}{'+sparse' * sparse}"
+        self.identity = f"bge:{_shown(name)}{placement.identity}{'+sparse' * sparse}"
         self._sparse = sparse
         if sparse:
             self.embed_both = self._both
-        self._model = _Encoder("embedder", name, "BGEM3FlagModel")
+        self._model = _Encoder("embedder", name, "BGEM3FlagModel", placement)
         self.start = self._model.start
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Rows, passes, tokens, and slots: tokens of passes, the filled ones included."""
+        return self._model.counts
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """Return rows as the port has it. Raises SettingsError: not to be loaded, or of another width."""
         return (await self._both(texts))[0]
 
-    async def _both(self, texts: Sequence[str]) -> tuple[Matrix, list[bytes]]:
+    async def embed_query(self, text: str) -> Embedding:
+        """Return what `embedded` returns for one text, which goes before other calls."""
+        vectors, weights = await self._both([text], is_query=True)
+        return Embedding(vectors[0], weights[0] if weights else None)
+
+    async def _both(self, texts: Sequence[str], *, is_query: bool = False) -> tuple[Matrix, list[bytes]]:
         """Return vectors and weights (see `embed`), of one pass."""
         places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
         if not places:
             return np.zeros((0, self.dimensions), dtype=np.float32), []
-        vectors, weights = await self._model.run(lambda: self._read([*places]))
+        model = self._model
+        cut = [_pieces(ids, model.length - 2) for ids in await model.tokens([*places])]
+        rows = await model.rows([model.framed(piece) for of in cut for piece in of], is_query=is_query)
+        vectors, weights = await model.beside(lambda: self._joined(cut, rows))
         at = [places[text] for text in texts]
         return vectors[at], [weights[place] for place in at if weights]
 
-    def _read(self, texts: list[str]) -> tuple[Matrix, list[bytes]]:
-        cut = [_pieces(ids, self._model.length - 2) for ids in self._model.tokens(texts)]
+    def _joined(self, cut: list[list[Ids]], rows: list[tuple[Rows, ...]]) -> tuple[Matrix, list[bytes]]:
+        """Return the vector, and the weights of tokens, of texts that were cut into pieces."""
         places = [place for place, pieces in enumerate(cut) for _ in pieces]
         pieces = [piece for of_text in cut for piece in of_text]
-        rows = self._model.rows([self._model.framed(piece) for piece in pieces])
-        found = np.stack([vector for vector, _ in rows])
-        if found.shape[1] != self.dimensions:
+        width = len(rows[0][0])
+        if width != self.dimensions:
             raise SettingsError(
-                f"embedder.name gives {found.shape[1]} numbers a text, but embedder.dimensions = "
-                f"{self.dimensions}: set embedder.dimensions = {found.shape[1]}."
+                f"embedder.name gives {width} numbers a text, but embedder.dimensions = "
+                f"{self.dimensions}: set embedder.dimensions = {width}."
             )
-        sums = np.zeros((len(texts), self.dimensions), dtype=np.float64)
-        weighed: list[list[Rows]] = [[] for _ in texts]
+        sums = np.zeros((len(cut), self.dimensions), dtype=np.float64)
+        weighed: list[list[Rows]] = [[] for _ in cut]
         for place, piece, (vector, weights) in zip(places, pieces, rows, strict=True):
             sums[place] += vector * max(1, len(piece))
             weighed[place].append(weights[1 : 1 + len(piece)])  # behind <s>
@@ -107,22 +162,24 @@ class BgeEmbedder:
 class BgeReranker:
     """`ports.Reranker`; a text beyond the model's length has the score of its best piece."""
 
-    def __init__(self, name: str = RERANKER) -> None:
+    def __init__(self, name: str = RERANKER, *, placement: Placement | None = None) -> None:
         """Load nothing yet. name: as that of the embedder."""
         self.identity = f"bge:{_shown(name)}"
-        self._model = _Encoder("reranker", name, "FlagReranker")
+        self._model = _Encoder("reranker", name, "FlagReranker", placement or Placement())
         self.start = self._model.start
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """As those of the embedder."""
+        return self._model.counts
 
     async def score(self, query: str, texts: Sequence[str]) -> Rows:
         """Return scores. Raises InputError for a query of half the model's length, SettingsError."""
         if not texts:
             return np.zeros(0, dtype=np.float32)
-        scores: Rows = await self._model.run(lambda: self._scores(query, list(texts)))
-        return scores
-
-    def _scores(self, query: str, texts: list[str]) -> Rows:
-        asked, *read = self._model.tokens([query, *texts])
-        length = min(self._model.length, RERANKED)
+        model = self._model
+        asked, *read = await model.tokens([query, *texts])
+        length = min(model.length, RERANKED)
         if len(asked) > length // 2:
             raise InputError(
                 f"the question has {len(asked)} tokens, and the reranker reads {length // 2}: shorten it",
@@ -133,7 +190,7 @@ class BgeReranker:
             for place, ids in enumerate(read)
             for piece in _pieces(ids, length - 4 - len(asked))
         ]
-        rows = self._model.rows([self._model.framed(asked, piece) for _, piece in pieces])
+        rows = await model.rows([model.framed(asked, piece) for _, piece in pieces], is_query=True)
         logits = np.array([logit for (logit,) in rows])
         best = np.full(len(texts), -np.inf, dtype=np.float64)
         np.maximum.at(best, [place for place, _ in pieces], logits)
@@ -169,29 +226,55 @@ def _is_path(name: str) -> bool:
 
 
 class _Encoder:
-    """One model in one thread: loading, tokens, and forward passes of fixed shapes."""
+    """One model on one device: a thread of texts and tokens, beside the thread of forward passes."""
 
-    def __init__(self, section: str, name: str, cls: str) -> None:
+    def __init__(self, section: str, name: str, cls: str, placement: Placement) -> None:
         """Load nothing yet. cls: of FlagEmbedding."""
-        self._section, self._name, self._class = section, name, cls
+        self._section, self._name, self._class, self._placement = section, name, cls, placement
+        self._texts = ThreadPoolExecutor(1, thread_name_prefix=f"bge-{section}-texts")
         self._lane = ThreadPoolExecutor(1, thread_name_prefix=f"bge-{section}")
-        self._forward: Callable[..., list[Any]] | None = None
+        self._passes: PassLoop | None = None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts of its passes; none before it is loaded."""
+        return {} if self._passes is None else self._passes.counts
 
     async def start(self) -> None:
         """Load the model, unless it is; else the first call does. Raises SettingsError."""
-        await self.run(lambda: None)
+        if self._passes is None:
+            await asyncio.get_running_loop().run_in_executor(self._lane, self._begin)
 
-    async def run(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the work returns
-        """Return what work gives in the model's own thread, loaded first."""
+    async def beside(self, work: Callable[[], _T]) -> _T:
+        """Return what work gives in the thread of texts."""
+        return await asyncio.get_running_loop().run_in_executor(self._texts, work)
 
-        def loaded() -> Any:  # noqa: ANN401 - as above
-            if self._forward is None:
-                self._begin()
-            return work()
+    async def tokens(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the ids of each text, of any length, without special ones; the model is loaded first."""
+        await self.start()
+        found: list[Ids] = []
+        for at in range(0, len(texts), _PORTION):
+            portion = [text.encode("utf-8", "replace").decode() for text in texts[at : at + _PORTION]]
+            found += await self.beside(partial(self._ids, portion))
+        return found
 
-        return await asyncio.get_running_loop().run_in_executor(self._lane, loaded)
+    def _ids(self, texts: list[str]) -> list[Ids]:
+        found: list[Ids] = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        return found
+
+    def framed(self, first: Ids, second: Ids | None = None) -> Ids:
+        """Return one text, or a pair, with the special ids."""
+        begin, end = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
+        return [begin, *first, end] if second is None else [begin, *first, end, end, *second, end]
+
+    async def rows(self, inputs: list[Ids], *, is_query: bool) -> list[tuple[Rows, ...]]:
+        """Return for each input, in their order, its vector and its tokens' weights; or its logit alone."""
+        assert self._passes is not None  # noqa: S101 - `tokens` has loaded it
+        return await self._passes.ask(inputs, is_query=is_query)
 
     def _begin(self) -> None:
+        if self._passes is not None:  # another call has loaded it
+            return
         if _is_path(self._name) and not Path(self._name).is_dir():
             raise SettingsError(
                 f"{self._section}.name = {self._name!r}: no such folder on this machine: mount it, or ask a "
@@ -203,9 +286,9 @@ class _Encoder:
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        half = self._device == "cuda"
-        how = {"use_fp16": half, "devices": "cuda:0" if half else "cpu"}
+        device, precision = self._placement.resolve(torch.cuda.is_available(), self._section)
+        place = "cuda:0" if device == "cuda" else "cpu"
+        how = {"use_fp16": precision == "fp16", "devices": place}
         try:
             wrapper = getattr(importlib.import_module(PACKAGE), self._class)(self._name, **how)
         except (OSError, ValueError, RuntimeError) as error:
@@ -213,67 +296,48 @@ class _Encoder:
             raise SettingsError(f"{self._section}.name = {self._name!r} cannot be loaded: {said}") from None
         self._tokenizer, model = wrapper.tokenizer, wrapper.model
         self.special = frozenset(self._tokenizer.all_special_ids)
-        model = (model.half() if half else model.float()).to(how["devices"]).eval()
+        model = model.to(device=place, dtype=getattr(torch, _TYPES[precision])).eval()
         config = getattr(model, "model", model).config
         # XLM-R counts its places from 2: of 8,194 places 8,192 are for tokens.
         self.length = min(int(self._tokenizer.model_max_length), config.max_position_embeddings - 2)
-
-        def forward(*arrays: NDArray[np.int64]) -> list[Any]:
-            """Return vectors and weights of tokens of the embedder; or the logits of the reranker."""
-            with torch.inference_mode():
-                ids, mask = (torch.from_numpy(rows).to(how["devices"]) for rows in arrays)
-                answers: tuple[Any, ...]
-                if hasattr(model, "sparse_linear"):
-                    asked = {"input_ids": ids, "attention_mask": mask}
-                    found = model(asked, return_dense=True, return_sparse=True)
-                    answers = found["dense_vecs"], found["sparse_vecs"][:, :, 0]
-                else:
-                    answers = (model(input_ids=ids, attention_mask=mask).logits[:, 0],)
-                return [*zip(*(one.float().cpu().numpy() for one in answers), strict=True)]
-
-        self._forward = forward
-
-    def tokens(self, texts: list[str]) -> list[Ids]:
-        """Return the ids of each text, of any length, without special ones."""
-        clean = [text.encode("utf-8", "replace").decode() for text in texts]
-        found: list[Ids] = self._tokenizer(clean, add_special_tokens=False, verbose=False)["input_ids"]
-        return found
-
-    def framed(self, first: Ids, second: Ids | None = None) -> Ids:
-        """Return one text, or a pair, with the special ids."""
-        begin, end = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
-        return [begin, *first, end] if second is None else [begin, *first, end, end, *second, end]
-
-    def rows(self, inputs: list[Ids]) -> list[tuple[Rows, ...]]:
-        """Return for each input, in their order, its vector and its tokens' weights; or its logit alone."""
-        assert self._forward is not None  # noqa: S101 - `run` has loaded it
-        pad = self._tokenizer.pad_token_id
-        found: list[Any] = [None] * len(inputs)
-        for length, places in _batches(inputs, _TOKENS[self._device]):
-            size = _rows(length, _TOKENS[self._device])
-            ids = np.full((size, length), pad)
-            mask = np.zeros((size, length), dtype=np.int64)
-            mask[:, 0] = 1  # rows that only fill
-            for row, place in enumerate(places):
-                count = len(inputs[place])
-                ids[row, :count], mask[row, :count] = inputs[place], 1
-            for place, answer in zip(places, self._forward(ids, mask), strict=False):
-                found[place] = answer
-        return found
+        on_card = device == "cuda"
+        self._passes = PassLoop(
+            partial(_forward, model, place if on_card else ""),
+            self._lane,
+            tokens=TOKENS[device],
+            pad=self._tokenizer.pad_token_id,
+            ahead=int(on_card),
+        )
 
 
-def _batches(inputs: Sequence[Ids], tokens: int) -> Iterator[tuple[int, list[int]]]:
-    """Yield (bucket length, indexes of at most tokens // length inputs), the shortest first."""
-    waiting: dict[int, list[int]] = {}
-    for place in sorted(range(len(inputs)), key=lambda place: len(inputs[place])):
-        # Longer than the row, so that each pass has a mask: without one another kernel may run.
-        length = _LENGTHS[bisect_right(_LENGTHS, len(inputs[place]))]
-        waiting.setdefault(length, []).append(place)
-    for length, places in waiting.items():
-        size = _rows(length, tokens)
-        yield from ((length, places[at : at + size]) for at in range(0, len(places), size))
+def _forward(model: Any, card: str, *arrays: NDArray[np.int64]) -> Collect:  # noqa: ANN401 - a module of torch
+    """Start a pass of ids and mask; what it returns waits for vectors and weights, or for logits.
 
+    card: its name in torch; "" = the processor, where the pass has ended when this returns
+    """
+    import torch
 
-def _rows(length: int, tokens: int) -> int:
-    """Return how many rows a pass of a bucket has: even, where its length is no multiple of 16."""
-    return max(1, tokens // length // 2 * 2 if length % 16 else tokens // length)
+    with torch.inference_mode():
+        inputs = [torch.from_numpy(rows) for rows in arrays]
+        if card:  # copied from pinned memory by the card itself, while this thread goes on
+            inputs = [rows.pin_memory().to(card, non_blocking=True) for rows in inputs]
+        ids, mask = inputs
+        if hasattr(model, "sparse_linear"):
+            asked = {"input_ids": ids, "attention_mask": mask}
+            both = model(asked, return_dense=True, return_sparse=True)
+            answers = [both["dense_vecs"].float(), both["sparse_vecs"][:, :, 0].float()]
+        else:
+            answers = [model(input_ids=ids, attention_mask=mask).logits[:, 0].float()]
+        end = None
+        if card:  # the copies stand in the card's queue before the next pass
+            pinned = [torch.empty(answer.shape, pin_memory=True) for answer in answers]
+            answers = [to.copy_(of, non_blocking=True) for to, of in zip(pinned, answers, strict=True)]
+            end = torch.cuda.Event()
+            end.record()
+
+    def collect() -> Sequence[Any]:
+        if end is not None:
+            end.synchronize()
+        return [*zip(*(answer.numpy() for answer in answers), strict=True)]
+
+    return collect

@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from kgray.backends.belongings import Belongings
+from kgray.backends.engine_args import parsed
 from kgray.backends.openai_api.client import Client, Endpoint, Limiter, OnText, Rejected, TryLater
 from kgray.backends.openai_api.structured import DIALECTS, Dialect
 from kgray.errors import SettingsError, Unavailable
-from kgray.settings import EngineLimits
+from kgray.settings.engine import EngineLimits
 
 HOW_TO_GET_IT = "run `pip install 'kgray[vllm]'` where Ray's actors run"
 ADDRESS = "this process"  # in place of a server's
-# Compact JSON by the schema; with `guidance` all replies of a random model were valid, with `xgrammar` half.
-_STRUCTURED = {"backend": "guidance", "disable_any_whitespace": True}
+_LOG = logging.getLogger("kgray.runtime")
+# The priority of an answer that a user waits for: vLLM takes the lowest first, and ingestion has 0.
+_ANSWER_FIRST = -1
 
 
 class AbsentEngine(Client):
@@ -54,6 +59,19 @@ class _Statistics:
     def log_engine_initialized(self) -> None: ...
 
     log = log_engine_initialized
+
+
+def _ray_loggers() -> list[Any]:
+    """Return the logger with which vLLM exports its own metrics through Ray; none outside of Ray."""
+    ray: Any = sys.modules.get("ray")  # the runtime alone imports it
+    if ray is None or not ray.is_initialized():
+        return []
+    from vllm.v1.metrics import ray_wrappers
+
+    if ray_wrappers.ray_metrics is None:
+        _LOG.warning("vLLM's own metrics are not exported: install 'ray[serve]', which its logger imports")
+        return []
+    return [ray_wrappers.RayPrometheusStatLogger]
 
 
 class EngineClient(Client):
@@ -126,32 +144,22 @@ class EngineClient(Client):
                 await asyncio.to_thread(self._belongings.end)
 
     def _built(self) -> Any:  # noqa: ANN401 - vLLM's AsyncLLM
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        if self._limits.batch_invariant:
+            os.environ["VLLM_BATCH_INVARIANT"] = "1"  # read when vLLM is imported
         try:
-            from vllm import AsyncEngineArgs
+            arguments = parsed(self.endpoint.name, self._limits)
             from vllm.v1.engine.async_llm import AsyncLLM
         except ModuleNotFoundError as error:
             raise SettingsError(
                 f'model.backend = "vllm" needs the package {error.name}, which is not installed: '
                 f"{HOW_TO_GET_IT}."
             ) from None
-        limits = self._limits
-        arguments = AsyncEngineArgs(
-            model=self.endpoint.name,
-            max_num_seqs=limits.max_num_seqs,
-            max_num_batched_tokens=limits.max_num_batched_tokens,
-            max_model_len=limits.max_model_len,
-            gpu_memory_utilization=limits.memory_share,
-            tensor_parallel_size=limits.tensor_parallel,
-            distributed_executor_backend="ray" if limits.tensor_parallel > 1 else None,
-            enforce_eager=limits.eager,
-            enable_prefix_caching=True,
-            structured_outputs_config=_STRUCTURED,
-        )
         self._belongings = Belongings()
         try:
             with self._belongings.noting():
                 # Called by vLLM with its configuration and the engine's number.
-                loggers = [lambda *_: _Statistics(self.counts)]
+                loggers: list[Any] = [lambda *_: _Statistics(self.counts), *_ray_loggers()]
                 return AsyncLLM.from_engine_args(arguments, stat_loggers=loggers)
         except (OSError, ValueError, RuntimeError) as error:
             raise SettingsError(
@@ -180,7 +188,8 @@ class EngineClient(Client):
 
         try:
             async with asyncio.timeout(self.endpoint.timeout_s):
-                return await self._reply(post.body, take if listener else None)
+                first = {"priority": _ANSWER_FIRST} if listener else {}
+                return await self._reply(post.body, take if listener else None, **first)
         except TimeoutError:
             self.counts["aborted"] += 1
             reason = f"gave no reply within {self.endpoint.timeout_s:g} s"
@@ -200,7 +209,9 @@ class EngineClient(Client):
         finally:
             self.counts["calls"] -= 1
 
-    async def _reply(self, body: Mapping[str, Any], on_text: OnText | None = None) -> dict[str, Any]:
+    async def _reply(
+        self, body: Mapping[str, Any], on_text: OnText | None = None, *, priority: int = 0
+    ) -> dict[str, Any]:
         """Return the body of a completion. on_text: takes each piece of the reply as it is written."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -223,7 +234,7 @@ class EngineClient(Client):
         text, written = "", 0  # written: tokens of the reply
         number = f"kgray-{next(self._numbers)}"
         async for last in self._engine.generate(
-            {"prompt_token_ids": list(ids)}, parameters, request_id=number
+            {"prompt_token_ids": list(ids)}, parameters, request_id=number, priority=priority
         ):
             (out,) = last.outputs
             text, written = text + out.text, written + len(out.token_ids)

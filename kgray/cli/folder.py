@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from kgray.cli import printing
 from kgray.cli.frame import Call, any_group_option, command, finished
 from kgray.cli.grouping import schedule_rows
 from kgray.cli.waiting import last_outage
-from kgray.errors import DONE, FAULTY, INCOMPLETE, KgrayError
+from kgray.errors import DONE, FAULTY, INCOMPLETE, KgrayError, SettingsError
 
 if TYPE_CHECKING:
     from kgray.memory import AsyncMemory
@@ -310,6 +311,34 @@ def _fit(call: Call, path: Path) -> Iterator[Check]:
     for model, size, detail in rows:
         yield model, True, f"{size:6.2f} GB; {detail}"
     yield "fit", not faults, "; ".join(faults) or "everything fits"
+    if call.settings().model.backend == "vllm":
+        yield from _engine_arguments(call, path)
+
+
+def _engine_arguments(call: Call, path: Path) -> Iterator[Check]:
+    """Yield each argument that an engine gets, and whether vLLM's parser takes them."""
+    from kgray.backends.engine_args import arguments_of, parsed
+    from kgray.runtime.spec import load_profile
+
+    name, limits = str(call.settings().model.name), load_profile(path).engine
+    for argument, (value, source) in arguments_of(name, limits).items():
+        yield f"--{argument.replace('_', '-')}", True, f"{value}; from {source}"
+    if limits.batch_invariant:
+        yield "VLLM_BATCH_INVARIANT", True, "1; from engine.batch_invariant"
+    if find_spec("vllm") is None:
+        yield "engine.args", True, "not checked: vLLM is not installed here; each worker checks at its start"
+        return
+    try:
+        parsed(name, limits)
+    except SettingsError as error:
+        yield "engine.args", False, str(error)
+    else:
+        yield "engine.args", True, f"vLLM {metadata.version(_vllm())} takes them"
+
+
+def _vllm() -> str:
+    """Return the name of the installed distribution of vLLM: its build for processors has another."""
+    return metadata.packages_distributions()["vllm"][0]
 
 
 def _checks(call: Call) -> Iterator[Check]:
@@ -377,7 +406,6 @@ def _took(began: float) -> str:
 
 
 def _optional() -> Iterator[Check]:
-    from importlib.util import find_spec
 
     from kgray.backends import bge, minilm, vllm_engine
 

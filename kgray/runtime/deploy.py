@@ -39,7 +39,7 @@ from kgray.runtime.upkeep import Starts
 from kgray.runtime.watch import name_of
 from kgray.runtime.workers import EmbedWorker, ModelWorker, RerankWorker
 from kgray.runtime.writer import GraphWriter
-from kgray.settings import EngineLimits
+from kgray.settings.engine import EngineLimits
 
 _NEWS_S = 5.0  # for the stats of all sequencers; where Ray has ended, its own deadline is a minute
 _DRAIN_S = 10.0  # added to the grace time
@@ -262,11 +262,11 @@ def _missing_reason(spec: DeploymentSpec, kinds: Collection[str], loading: Colle
     nodes: Any = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
     largest = max((node["Resources"].get("GPU", 0.0) for node in nodes if node["Alive"]), default=0.0)
     reads = any(POOLS.get(kind) in READING for kind in kinds)
-    if not reads or engine.placement != "STRICT_PACK" or engine.tensor_parallel <= max(1.0, largest):
+    if not reads or engine.placement != "STRICT_PACK" or engine.cards <= max(1.0, largest):
         return "is there a node with room for them?"
     return (
-        f"engine.tensor_parallel = {engine.tensor_parallel} needs as many cards on one node, and the largest "
-        f'has {largest:g}: with engine.placement = "PACK" several nodes share one'
+        f"engine.tensor_parallel = {engine.tensor_parallel} needs {engine.cards} cards on one node, and the "
+        f'largest has {largest:g}: with engine.placement = "PACK" several nodes share one'
     )
 
 
@@ -375,7 +375,7 @@ def start_actors(spec: DeploymentSpec, *names: str, detached: bool) -> Deploymen
     actors: dict[str, Handle] = {}
     for name in names or plan:
         cls, options, arguments = plan[name]
-        if engine.tensor_parallel > 1 and POOLS.get(kind_of(name)) in READING:
+        if engine.cards > 1 and POOLS.get(kind_of(name)) in READING:
             options = _on_its_cards(f"{spec.namespace}/{name}", dict(options), engine, detached=detached)
         actor = actor_of(cls).options(
             name=name,
@@ -396,7 +396,7 @@ def _on_its_cards(
     name: str, options: dict[str, Any], engine: EngineLimits, *, detached: bool
 ) -> dict[str, Any]:
     """Return an actor's options in a placement group of one card a bundle, where vLLM puts its workers."""
-    bundles: list[dict[str, float]] = [{"GPU": 1.0} for _ in range(engine.tensor_parallel)]
+    bundles: list[dict[str, float]] = [{"GPU": 1.0} for _ in range(engine.cards)]
     claims = (("CPU", options["num_cpus"]), ("memory", options.get("memory")))
     bundles[0] |= {resource: count for resource, count in claims if count}
     labels = options.pop("label_selector", None)

@@ -19,7 +19,6 @@ from kgray.settings import Settings
 GB = 1e9
 REQUEST = 2048  # tokens of a request of kgray: a prompt of 1,700, mostly a shared prefix, and its reply
 _CONTEXT_GB = 0.8  # of a process on the card, estimated
-_KV_BYTES = 2  # a number of the cache
 _Config = Mapping[str, Any]
 Row = tuple[str, float, str]  # name, GB, explanation
 
@@ -56,11 +55,26 @@ def parameters(config: _Config) -> tuple[int, int]:
     return layers * (attention + wide), hidden * (tables * config["vocab_size"] + places)
 
 
-def kv_of(config: _Config) -> int:
-    """Return the bytes of the KV cache for one token."""
+def kv_of(config: _Config, dtype: str = "auto") -> int:
+    """Return the bytes of the KV cache for one token. dtype: vLLM's kv_cache_dtype."""
     heads = config.get("num_key_value_heads") or config["num_attention_heads"]
     width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    return int(2 * config["num_hidden_layers"] * heads * width * _KV_BYTES)
+    return int(2 * config["num_hidden_layers"] * heads * width * _kv_bits(dtype) / 8)
+
+
+def _kv_bits(dtype: str) -> int:
+    """Return the bits of a number of the cache."""
+    return 8 if dtype.startswith(("fp8", "int8")) else 4 if dtype.startswith(("int4", "nvfp4")) else 16
+
+
+def _weight_bits(config: _Config, quantization: str) -> float:
+    """Return the bits of a weight. quantization: what vLLM makes of other weights while it loads them."""
+    quantised = config.get("quantization_config") or {}
+    if quantised:
+        return float(quantised.get("bits") or 8)
+    if quantization.startswith("fp8"):
+        return 8.0
+    return 32.0 if (config.get("dtype") or config.get("torch_dtype")) == "float32" else 16.0
 
 
 def table(profile: Profile, settings: Settings) -> tuple[list[Row], list[str]]:
@@ -83,17 +97,14 @@ def _engine(profile: Profile, name: str, faults: list[str]) -> list[Row]:
     """Return the rows of one engine, which add up to its share of the card."""
     engine, config = profile.engine, config_of(name)
     share = profile.ray.card_gb * engine.memory_share
-    (layers, tables), quantised = parameters(config), config.get("quantization_config") or {}
-    full_width = 4.0 if (config.get("dtype") or config.get("torch_dtype")) == "float32" else 2.0
-    bits = quantised.get("bits") or (8 if quantised else 8 * full_width)
+    layers, tables = parameters(config)
+    bits = _weight_bits(config, str(engine.args.get("quantization") or ""))
     # The tables of a quantised model are not quantised.
-    weights = (
-        (layers * float(bits) / 8 + tables * (2.0 if quantised else full_width)) / GB / engine.tensor_parallel
-    )
+    weights = (layers * bits + tables * max(16.0, bits)) / 8 / GB / engine.cards
     steps = engine.max_num_batched_tokens * (8 * config["hidden_size"]) * 4 / GB
     steps += engine.max_num_seqs * config["vocab_size"] * 4 / GB
     cache = share - weights - steps - _CONTEXT_GB
-    a_token = kv_of(config) / engine.tensor_parallel
+    a_token = kv_of(config, str(engine.args.get("kv_cache_dtype", "auto"))) / engine.cards
     capacity = max(0, int(cache * GB / a_token))
     max_requests = capacity // REQUEST
     if cache <= 0 or capacity < engine.max_model_len:

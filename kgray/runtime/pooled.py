@@ -23,6 +23,7 @@ from kgray.ports import (
     Summarizer,
     SummaryRequest,
     embedded,
+    query_embedding,
 )
 from kgray.runtime.pools import FIRST_DELAY_S, ActorEnded, Lost, Pool, PoolCall, Unfit
 
@@ -34,12 +35,20 @@ class RerankRequest(NamedTuple):
     texts: Sequence[str]
 
 
+class QueryText(NamedTuple):
+    """Asks an embedder for the vector of a query, before the texts of ingestion."""
+
+    text: str
+
+
 async def answered(model: Any, request: Any) -> Any:  # noqa: ANN401 - as the ports have them
     """Return the result of an embedder, a reranker or a summariser for a request."""
     if isinstance(request, SummaryRequest):
         return await model.write(request)
     if isinstance(request, RerankRequest):
         return await model.score(*request)
+    if isinstance(request, QueryText):
+        return together([await query_embedding(model, request.text)])
     return together(await embedded(model, request))
 
 
@@ -178,6 +187,11 @@ class PooledEmbedder:
         """Return (len(texts), dimensions); one request for the whole list."""
         vectors, _ = await self._both(texts)
         return vectors
+
+    async def embed_query(self, text: str) -> Embedding:
+        """Return the embedding of a query; workers take it before the texts of ingestion."""
+        vectors, weights = await self._calls.ask(QueryText(text))
+        return Embedding(np.array(vectors[0], dtype=np.float32), weights[0] if weights else None)
 
     async def _both(self, texts: Sequence[str]) -> tuple[Matrix, Any]:
         if not texts:

@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 
 from kgray.errors import SettingsError
 from kgray.records import canonical
-from kgray.settings import KEYS, EngineLimits, Settings, load, variable_of
+from kgray.settings import KEYS, Settings, load, variable_of
 from kgray.settings.checks import (
     CLOSED,
     FilledText,
@@ -32,6 +32,7 @@ from kgray.settings.checks import (
     read_toml,
     within,
 )
+from kgray.settings.engine import EngineLimits
 
 if TYPE_CHECKING:
     from kgray.ingest.parts import Parts
@@ -48,6 +49,8 @@ FIXED = (
     "embedder.name",
     "embedder.dimensions",
     "embedder.sparse",
+    "embedder.device",
+    "embedder.precision",
     "profile ray.",
     "the version of",
     "the data folder",
@@ -208,14 +211,21 @@ def profile_of(values: Mapping[str, Any], source: str) -> Profile:
         raise SettingsError(
             f"extraction.workers = 0 in {source}: a whole number from 1 to {_MAX_COUNT} is needed."
         )
-    cards = profile.engine.tensor_parallel
+    cards = profile.engine.cards
     for table in READING:
         pool: WorkersProfile = getattr(profile, table)
         if cards > 1 and pool.workers and pool.gpus != cards:
             raise SettingsError(
-                f"{table}.gpus = {pool.gpus:g} in {source}: engine.tensor_parallel = {cards} needs {cards}."
+                f"{table}.gpus = {pool.gpus:g} in {source}: {_cards_of(profile.engine)} needs {cards}."
             )
     return profile
+
+
+def _cards_of(engine: EngineLimits) -> str:
+    """Return the setting that gives an engine several cards, for a message."""
+    stages = engine.cards // engine.tensor_parallel
+    across = f" with engine.args.pipeline_parallel_size = {stages}" if stages > 1 else ""
+    return f"engine.tensor_parallel = {engine.tensor_parallel}{across}"
 
 
 _MAX_VALUE_TEXT = 60  # characters of a value in a message

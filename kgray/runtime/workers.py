@@ -12,30 +12,33 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
 
 from kgray import locks
-from kgray.errors import ContentError, Cost, Garbled, KgrayError, SettingsError, StoreError
+from kgray.backends.engine_args import strip_secrets
+from kgray.errors import ContentError, Cost, Garbled, KgrayError, SettingsError, StoreError, Unavailable
 from kgray.garbage import collect_garbage_rarely
 from kgray.ingest.steps import made_by
 from kgray.outages import OUTAGES, Outage
 from kgray.ports import AnswerRequest, SummaryRequest, embedded
 from kgray.ports.steps import NextCall
+from kgray.prompting.tokens import count_tokens
 from kgray.runtime import telemetry
 from kgray.runtime.actors import control, streaming
 from kgray.runtime.draining import when_draining
-from kgray.runtime.pooled import RerankRequest, answered, together
+from kgray.runtime.pooled import QueryText, RerankRequest, answered, together
 from kgray.runtime.pools import LEAVING, OUTAGES_CHANGED, UNFIT, Numbered, Outcome, outcome_of
-from kgray.runtime.spec import DeploymentSpec
+from kgray.runtime.spec import DeploymentSpec, WorkersProfile
 
 _TOKENS = 8192  # of one batch of texts: a size that embedding models handle well
-_CHARACTERS_A_TOKEN = 4
 _BEHIND_S, _LOOK_S = 30.0, 0.05  # the longest wait of a summary for ingestion; interval of its checks
 _GIVE_BACK_S = 2.0  # for cancelled calls to end, and their callers to notice
+MAX_QUERIES = 256  # of users, at one worker; a door answers 503 to further ones
 _TELL_S = 0.5  # between two looks at this process's outages
 
 _Row = tuple[str, asyncio.Future[Any]]  # a text, and the future of its vector
@@ -53,6 +56,7 @@ class _PooledActor(ABC):
         self._is_queued = False  # another process loads its model onto the same card
         self._loop: asyncio.AbstractEventLoop | None = None  # of the work; None before the first chunk
         self._running: dict[int, asyncio.Task[Outcome]] = {}
+        self._queries = 0  # that are being carried out
         self._ended_count = self._read = 0  # ended requests; episodes among them
         self._is_loaded = self._ending = False
         self._idle_since = time.monotonic()
@@ -162,6 +166,16 @@ class _PooledActor(ABC):
     @abstractmethod
     async def _outcome(self, request: Any) -> Outcome: ...  # noqa: ANN401 - the port's request
 
+    async def _query(self, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        """Return the outcome of what a user waits for; refuse it where too many users wait."""
+        if self._queries >= MAX_QUERIES:
+            return Unavailable(f"{MAX_QUERIES} queries wait at {self._name}: try again")
+        self._queries += 1
+        try:
+            return await outcome_of(work())
+        finally:
+            self._queries -= 1
+
     @streaming
     async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[list[Numbered]]:
         """Carry out a chunk; yield the outcomes of calls as they end. A worker that ends yields LEAVING."""
@@ -253,6 +267,9 @@ class ModelWorker(_PooledActor):
         self._summarizer = build_summarizer(settings, self._loads)
         self._answerer = build_answerer(settings, self._loads) if self._loads else None
         shared = settings.model.max_concurrency // profile.extraction.maximum  # of a server
+        if self._loads:
+            # vLLM hands its environment to its workers as an argument of a call.
+            strip_secrets(os.environ)
         self._share = profile.engine.max_num_seqs if self._loads else max(1, shared)
         self._waiting_summaries = 0
 
@@ -308,18 +325,38 @@ class ModelWorker(_PooledActor):
         return outcome
 
 
+def _promised(table: str, pool: WorkersProfile) -> str:
+    """Return the key of the profile that promises a card to a worker; "" = none does."""
+    return f"{table}.gpus = {pool.gpus:g}" if pool.gpus else ""
+
+
 class EmbedWorker(_PooledActor):
-    """Embeds lists of texts; small lists that arrive together are one batch, long ones are cut."""
+    """Embeds lists of texts. An embedder that does not merge calls itself gets them in batches.
+
+    A query does not wait for them. Small lists that arrive together are one batch, long ones are cut.
+    """
 
     def _build(self, spec: DeploymentSpec) -> None:
         from kgray.wiring import build_embedder
 
-        self._embedder = self._loads = build_embedder(spec.settings())
+        promised = _promised("embedding", spec.cluster.embedding)
+        self._embedder = self._loads = build_embedder(spec.settings(), promised=promised)
+        self._merges = getattr(self._embedder, "merges_calls", False)
         self._waiting: list[_Row] = []
         self._batching: asyncio.Task[None] | None = None
 
-    async def _outcome(self, request: Sequence[str]) -> Outcome:
-        return await outcome_of(self._embedded(request))
+    async def _outcome(self, request: Sequence[str] | QueryText) -> Outcome:
+        if not self._merges and not isinstance(request, QueryText):
+            return await outcome_of(self._embedded(request))
+        start = time.monotonic()
+        is_query = isinstance(request, QueryText)
+        work = partial(answered, self._embedder, request)
+        outcome = await (self._query(work) if is_query else outcome_of(work()))
+        telemetry.measure(
+            "kgray_stage_seconds", time.monotonic() - start, stage="embed_query" if is_query else "embed"
+        )
+        telemetry.measure("kgray_batch_size", 1 if is_query else len(request), of="embed")
+        return outcome
 
     async def _embedded(self, texts: Sequence[str]) -> Outcome:
         loop = asyncio.get_running_loop()
@@ -332,7 +369,7 @@ class EmbedWorker(_PooledActor):
     async def _embed_waiting(self) -> None:
         await asyncio.sleep(0)  # so that the lists of concurrent chunks share a batch
         while self._waiting:
-            sizes = accumulate(len(text) // _CHARACTERS_A_TOKEN + 1 for text, _ in self._waiting)
+            sizes = accumulate(count_tokens(text) + 1 for text, _ in self._waiting)
             count = max(1, sum(1 for _ in takewhile(lambda size: size <= _TOKENS, sizes)))
             batch, self._waiting = self._waiting[:count], self._waiting[count:]
             await self._embed_batch(batch)
@@ -374,10 +411,11 @@ class RerankWorker(_PooledActor):
     def _build(self, spec: DeploymentSpec) -> None:
         from kgray.wiring import build_reranker
 
-        self._loads = build_reranker(spec.settings())
+        promised = _promised("reranking", spec.cluster.reranking)
+        self._loads = build_reranker(spec.settings(), promised=promised)
 
     async def _outcome(self, request: RerankRequest) -> Outcome:
         start = time.monotonic()
-        outcome = await outcome_of(answered(self._loads, request))
+        outcome = await self._query(partial(answered, self._loads, request))
         telemetry.measure("kgray_stage_seconds", time.monotonic() - start, stage="rerank")
         return outcome

@@ -107,7 +107,7 @@ class Searcher:
             question = read_question(text, speakers=index.messages.known, clock=counted_from)
         topic: ports.Embedding | None = None
         if {"cosine", "sparse"} & {*recipe.methods} or recipe.reranker == "mmr":
-            (topic,) = await ports.embedded(self.embedder, [question.topic])
+            topic = await ports.query_embedding(self.embedder, question.topic)
         with self._indexes.lock:
             summaries = self._current_summaries(query)
             ranked, state_question, near = _first_stage(self.store, index, question, query, topic, summaries)

@@ -10,7 +10,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from pydantic import StrictBool, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from kgray.errors import NotBuilt, SettingsError
@@ -33,7 +33,8 @@ from kgray.settings.checks import (
 )
 
 Table = Mapping[str, Any]
-_Count = Annotated[int, within(1, 100_000)]
+Device = Literal["cpu", "cuda"]
+Precision = Literal["fp32", "fp16", "bf16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -66,20 +67,6 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
-class EngineLimits:
-    """Limits of an engine of vLLM: a table of the cluster's profile. vLLM's own depend on the card."""
-
-    max_num_seqs: _Count = 256  # requests that run at once
-    max_num_batched_tokens: _Count = 8192  # of a step
-    max_model_len: Annotated[int, within(256, 10_000_000)] = 8192  # tokens of a prompt and its reply
-    memory_share: Annotated[float, within(0.01, 1.0)] = 0.85  # of the card, for weights and KV cache
-    tensor_parallel: _Count = 1  # cards of an engine: its pool needs the same number of `gpus`
-    # Where these cards are: on a single node, on few nodes if no node has enough, or on many.
-    placement: Literal["STRICT_PACK", "PACK", "SPREAD"] = "STRICT_PACK"
-    eager: StrictBool = False  # no compiled graphs: starts sooner, runs slower
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class EmbedderSettings:
     """The embedder."""
 
@@ -89,6 +76,10 @@ class EmbedderSettings:
     api_key: ApiKey | None = None
     dimensions: Annotated[int, within(16, 65_536)] | None = None  # None = the backend's or the server's
     sparse: bool = True  # `bge` also weighs a text's tokens; other backends cannot
+    # Of `bge`. None = the card in fp16 if the process sees one, else the processor in fp32.
+    # A value that is set is part of the identity of vectors.
+    device: Device | None = None
+    precision: Precision | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -99,6 +90,8 @@ class RerankerSettings:
     base_url: Url | None = None
     name: FilledText | None = None
     api_key: ApiKey | None = None
+    device: Device | None = None  # of `bge`, as that of the embedder
+    precision: Precision | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)

@@ -19,7 +19,7 @@ from tests.waiting import HANGS_S
 
 COMMANDS = (
     "world", "model-server", "quality", "ingest", "add", "store", "searches", "serve", "communities",
-    "models", "reading", "comparisons", "retrieval", "questions", "conflicts",
+    "models", "card", "reading", "comparisons", "retrieval", "questions", "conflicts",
     "equality", "chaos", "soak", "groups", "lag", "calls",
 )  # fmt: skip
 

@@ -66,6 +66,7 @@ class Server:
         """Put a choice in the place of what is there, wait for it; return the pods of Ray, by group."""
         self("delete", OURS, "--all", "-n", "kgray", "--timeout=60s")
         assert until(lambda: not self.get("pod", "-n", "kgray")["items"]), "pods of the choice before stay"
+        self.renew_volumes()
         done = self.apply(self.rendered(*choice))
         assert done.returncode == 0, done.stderr
         cluster = ("raycluster", "kgray", "-n", "kgray")
@@ -74,6 +75,21 @@ class Server:
         assert status.get("state") == "ready", (status, self("get", "events", "-n", "kgray").stdout[-3000:])
         pods = self.get("pod", "-n", "kgray", "-l", "ray.io/cluster=kgray")["items"]
         return dict(Counter(pod["metadata"]["labels"]["ray.io/group"] for pod in pods))
+
+    def renew_volumes(self) -> None:
+        """Replace all volumes: one whose claim was deleted is Released, and takes no other claim."""
+        for kind in (("persistentvolumeclaims", "-n", "kgray"), ("persistentvolumes",)):
+            done = self("delete", kind[0], "--all", *kind[1:], "--timeout=60s")
+            assert done.returncode == 0, done.stderr
+        nodes = yaml.safe_load_all((HERE / "nodes.yaml").read_text(encoding="utf-8"))
+        volumes = [document for document in nodes if document["kind"] == "PersistentVolume"]
+        done = self("create", "-f", "-", feed=yaml.safe_dump_all(volumes))
+        assert done.returncode == 0, done.stderr
+
+    def report(self) -> str:
+        """Return pods, claims, volumes and the last events, for the message of a failure."""
+        kinds = ("pods", "persistentvolumeclaims", "persistentvolumes", "events")
+        return "\n".join(self("get", kind, "-n", "kgray").stdout[-3000:] for kind in kinds)
 
     def evict(self, pod: str) -> str:
         """Ask for an eviction as a drain does; return "" or why it is refused."""
@@ -174,7 +190,7 @@ def test_the_operator_brings_a_choice_to_ready_and_services_select_its_pods(serv
                 if end["conditions"]["ready"]
             ]
         )
-        assert found, f"{service} selects no pod that is ready"
+        assert found, f"{service} selects no pod that is ready\n{server.report()}"
     for pod in server.get("pod", "-n", "kgray", "-l", "ray.io/cluster=kgray")["items"]:
         group, node = pod["metadata"]["labels"]["ray.io/group"], pod["spec"]["nodeName"]
         assert node.startswith("gpu-" if group in {"llm", "embed"} else "cpu-"), (group, node)

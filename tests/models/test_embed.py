@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -92,7 +93,9 @@ async def test_weights_of_tokens_are_those_of_flag_embedding_itself(folders, wei
     passes = weighing._model.rows
     asked = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weighing._model, "rows", lambda inputs: asked.append(len(inputs)) or passes(inputs))
+        patch.setattr(
+            weighing._model, "rows", lambda inputs, **how: asked.append(len(inputs)) or passes(inputs, **how)
+        )
         vectors, found = await weighing.embed_both(texts)
 
     assert asked == [32]
@@ -126,11 +129,75 @@ async def test_texts_that_fill_a_whole_pass_have_the_bits_they_have_alone(embedd
     await embedder.start()
     by_length: dict[int, list[str]] = {}
     for text in texts_of(4000, seed=5):
-        by_length.setdefault(len(embedder._model.tokens([text])[0]) + 2, []).append(text)
+        by_length.setdefault(len(embedder._model._ids([text])[0]) + 2, []).append(text)
     for length in (16, 20, 32):
         texts = by_length[length][: TOKENS // length]
         together = await embedder.embed(texts)
         assert np.array_equal((await embedder.embed(texts[:1]))[0], together[0])
+
+
+async def test_calls_that_run_together_share_passes_and_change_no_bit(folders):
+    """32 calls of 8 texts each: a call alone fills few passes; together most of them are full."""
+    from kgray.backends.bge import BgeEmbedder
+
+    texts = texts_of(256, seed=11)
+    calls = [texts[at : at + 8] for at in range(0, 256, 8)]
+    shares, vectors = [], []
+    for at_once in (False, True):
+        embedder = BgeEmbedder(str(folders["bge"]))
+        await embedder.start()
+        if at_once:
+            found = await asyncio.gather(*map(embedder.embed, calls))
+        else:
+            found = [await embedder.embed(call) for call in calls]
+        shares.append(1 - embedder.counts["tokens"] / embedder.counts["slots"])
+        vectors.append(np.concatenate(found))
+    sys.stderr.write(f"padding: {shares[0]:.2f} one after another, {shares[1]:.2f} together\n")
+    assert np.array_equal(*vectors)
+    assert shares[1] < 0.6 * shares[0]
+    query = await embedder.embed_query(texts[0])
+    assert np.array_equal(query.vector, vectors[0][0])
+
+
+async def test_a_card_that_is_promised_and_missing_is_an_error(folders, tmp_path):
+    import torch
+
+    from kgray.backends.bge import BgeEmbedder, Placement
+    from kgray.runtime.spec import spec_of
+    from kgray.runtime.workers import EmbedWorker, RerankWorker
+    from kgray.settings import load
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a card")
+    with pytest.raises(
+        SettingsError, match=r'embedder\.device = "cuda" promises a card, and torch sees none'
+    ):
+        await BgeEmbedder(str(folders["bge"]), placement=Placement(device="cuda")).start()
+    settings = load(None, environ={}, overrides={
+        "embedder_backend": "bge", "embedder_name": str(folders["bge"]), "runtime_backend": "ray",
+        "reranker_backend": "bge", "reranker_name": str(folders["reranker"]),
+    })  # fmt: skip
+    profile = {"embedding": {"gpus": 0.1}, "reranking": {"gpus": 0.2}}
+    spec = spec_of(settings, tmp_path, profile)
+    for worker, words in (
+        (EmbedWorker, r"embedding\.gpus = 0\.1"),
+        (RerankWorker, r"reranking\.gpus = 0\.2"),
+    ):
+        fault = await worker(spec, "worker-0").ready()
+        with pytest.raises(SettingsError, match=words):
+            raise fault
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+async def test_a_precision_is_part_of_the_identity_and_changes_the_last_digits(folders, embedder, precision):
+    from kgray.backends.bge import BgeEmbedder, Placement
+
+    half = BgeEmbedder(str(folders["bge"]), sparse=True, placement=Placement(precision=precision))
+    assert half.identity == f"bge:bge-tiny+{precision}+sparse"
+    texts = texts_of(20)
+    found, full = await half.embed(texts), await embedder.embed(texts)
+    assert np.abs(found - full).max() > 0
+    assert (found * full).sum(axis=1).min() > 0.95  # the weights of this model are wild
 
 
 async def test_a_long_text_is_read_to_its_end(embedder):
@@ -181,7 +248,7 @@ def test_a_memory_searches_and_reranks_with_both(folders, tmp_path, capfd):
     with kgray.open(tmp_path / "d", create=True, **how) as memory:
         for n, text in enumerate(("Alice works at Acme.", "Bob moved to Paris.")):
             memory.add(text, group="g", id=f"m{n}")
-        assert memory.embedder.identity == "bge:bge-tiny+sparse"
+        assert memory.asynchronous.embedder.identity == "bge:bge-tiny+sparse"
         hits = memory.search("Where does Alice work?", group="g", recipe="reranked")
         assert hits
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
@@ -189,10 +256,10 @@ def test_a_memory_searches_and_reranks_with_both(folders, tmp_path, capfd):
         assert first.signals["sparse"] > 0
     assert "it/s" not in capfd.readouterr().err
     with (
+        kgray.open(tmp_path / "d", **how, embedder_sparse=False) as memory,
         pytest.raises(StoreError, match=r"'bge:bge-tiny\+sparse'.*: set embedder"),
-        kgray.open(tmp_path / "d", create=True, **how, embedder_sparse=False),
     ):
-        pass
+        memory.asynchronous.check_embedder()
 
 
 PROFILE = """
@@ -229,20 +296,22 @@ def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds
             [{"text": text, "group": "g", "at": "2026-03-01"} for text in texts_of(12, seed=9)]
         )
         assert (report.committed, report.failed) == (12, 0)
-        actors = memory.runtime._deployment.status()
+        actors = memory.asynchronous.runtime._deployment.status()
         assert {"embedder-0", "reranker-0"} <= actors.keys()
         hits = memory.search("tea in Berlin", **asked)
-        weights = asyncio.run(memory.embedder.embed_both(["Alice likes tea."]))[1]
+        weights = asyncio.run(memory.asynchronous.embedder.embed_both(["Alice likes tea."]))[1]
         rows = kept(memory)
-        reranker = memory._searcher.reranker
-        here = (memory.embedder._calls._local._model, reranker._calls._local._model)
-        assert [model._forward for model in here] == [None, None]
-        assert memory.runtime._deployment.status()["reranker-0"]["done"] == 1
+        reranker = memory.asynchronous._searcher.reranker
+        here = (memory.asynchronous.embedder._calls.local._model, reranker._calls.local._model)
+        assert [model._passes for model in here] == [None, None]
+        assert memory.asynchronous.runtime._deployment.status()["reranker-0"]["done"] == 1
     with kgray.open(tmp_path / "d", create=True, **how) as memory:
         assert [(hit.id, hit.score) for hit in memory.search("tea in Berlin", **asked)] == [
             (hit.id, hit.score) for hit in hits
         ]
-        assert asyncio.run(memory.embedder.embed_both(["Alice likes tea."]))[1] == weights != [b""]
+        assert (
+            asyncio.run(memory.asynchronous.embedder.embed_both(["Alice likes tea."]))[1] == weights != [b""]
+        )
     with kgray.open(
         tmp_path / "here", create=True, **how
     ) as memory:  # what workers weighed is what this process weighs
@@ -260,7 +329,7 @@ def bare_loops(folder: str, texts: list[str]) -> Any:
     import torch
     from FlagEmbedding import BGEM3FlagModel
 
-    from kgray.backends.bge import _batches, _rows
+    from kgray.backends.passes import PassQueue, rows_of
 
     wrapper = BGEM3FlagModel(folder, use_fp16=False, devices="cpu")
     model = wrapper.model.float().eval()
@@ -287,9 +356,10 @@ def bare_loops(folder: str, texts: list[str]) -> Any:
         return time.process_time() - since
 
     def fixed() -> float:
-        since, found = time.process_time(), ids()
-        batches = _batches(found, TOKENS)
-        run([(length, _rows(length, TOKENS), [found[at] for at in places]) for length, places in batches])
+        since, queue = time.process_time(), PassQueue(TOKENS)
+        queue.put(ids(), is_query=False)
+        batches = iter(queue.take, None)
+        run([(length, rows_of(length, TOKENS), [row.ids for row in rows]) for length, rows in batches])
         return time.process_time() - since
 
     return wrapper, padded, fixed
@@ -320,6 +390,30 @@ def in_an_actor(folder: Path, data: Path, texts: list[str]) -> Iterator[tuple[ps
         yield psutil.Process(ray.get(worker.describe.remote())["pid"]), work
     finally:
         ray.shutdown()
+
+
+def test_the_bench_of_a_card_measures_bge_and_goes_on_where_it_was(tmp_path):
+    """Tiny shapes on a processor: a first run begins no part after its time, a second one ends the step."""
+    file = tmp_path / "card.json"
+    how = ["--shape", "tiny", "--folder", str(tmp_path / "w"), "--file", str(file), "--json"]
+    command = [sys.executable, "-m", "bench", "card", "bge", *how]
+    first = subprocess.run([*command, "--seconds", "1"], capture_output=True, text=True, check=False)
+    assert first.returncode == 1, first.stderr
+    begun = json.loads(file.read_text())["steps"]["bge"]
+    assert (len(begun["parts"]), begun["complete"]) == (1, False)
+    second = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert second.returncode == 0, second.stderr
+    parts = json.loads(second.stdout)["steps"]["bge"]["parts"]
+    assert parts["chat-fp16"] == begun["parts"]["chat-fp16"]
+    assert json.loads(file.read_text()) == json.loads(second.stdout)
+    assert parts["bits"]["differ_alone"] == parts["bits"]["differ_in_parts"] == 0
+    assert 0 < parts["chat-fp32"]["padding"] < 1
+    assert parts["queries"]["alone_s"] > 0
+    sys.stderr.write(json.dumps(parts, indent=1))
+    other = [*command, "--shape", "real"]
+    refused = subprocess.run(other, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "has figures of the shape tiny: name another file" in refused.stderr
 
 
 @pytest.mark.slow  # a comparison of speeds

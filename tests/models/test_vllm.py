@@ -11,8 +11,10 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -30,7 +32,7 @@ from kgray.errors import Unavailable
 from kgray.ontology import shipped
 from kgray.prompting.prompts import Prompts
 from kgray.prompting.reply_schemas import answers_schema, extraction_schemas
-from kgray.settings import EngineLimits
+from kgray.settings.engine import EngineLimits
 
 if find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: make test-vllm", allow_module_level=True)
@@ -301,6 +303,140 @@ def test_a_backfill_through_engine_and_embedder_ends_and_is_searched_with_the_re
     assert found["done"]["models-0"] >= 20
     assert found["done"]["embedder-0"] > 0
     assert found["done"]["reranker-0"] == 1  # by the search, which loads no model itself
+
+
+WITH_ARGUMENTS = """
+[extraction]
+workers = 1
+cpus = 0.1
+concurrency = 100
+start_deadline_s = 900.0
+env = {{ {env}, HF_TOKEN = "hf_secret" }}
+
+[embedding]
+workers = 0
+
+[engine]
+max_num_seqs = 8
+max_num_batched_tokens = 4096
+max_model_len = 4096
+memory_share = 0.5
+eager = true
+args = {{ seed = 7, enable_chunked_prefill = true, load_format = "dummy" }}
+"""
+
+
+def test_an_engine_takes_arguments_of_the_profile_answers_and_exports_vllms_own_metrics(tmp_path):
+    """The weights are made by vLLM (`load_format`); Prometheus reads both kinds of metrics from Ray."""
+    import ray
+
+    import kgray
+    from tests.waiting import wait_for
+
+    env = ", ".join(f'{name} = "{value}"' for name, value in PROCESSOR.items())
+    profile = tmp_path / "profile.toml"
+    profile.write_text(WITH_ARGUMENTS.format(env=env))
+    how: dict[str, Any] = {
+        "model_backend": "vllm", "model_name": str(random_models.qwen(tmp_path / "qwen-tiny")),
+        "model_timeout_s": 600.0, "runtime_backend": "ray", "runtime_profile": profile,
+    }  # fmt: skip
+    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+        report = memory.add_many([{"text": "I like tea.", "group": "g", "at": "2026-03-01"}])
+        assert report.committed + report.failed == 1
+        pieces: list[str] = []
+        answer = memory.ask("Who?", group="g", general=True, on_text=pieces.append)
+        assert answer.cost.calls == 1
+        assert pieces
+
+        def metrics() -> set[str]:
+            port = ray.nodes()[0]["MetricsExportPort"]
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answered:
+                lines = answered.read().decode().splitlines()
+            names = {line.split("{")[0] for line in lines if not line.startswith("#")}
+            return {name for name in names if name.startswith(("ray_vllm_", "ray_kgray_engine"))}
+
+        wanted = {"ray_kgray_engine", "ray_vllm_num_requests_running", "ray_vllm_kv_cache_usage_perc"}
+        wait_for(lambda: wanted <= metrics())
+        sys.stdout.write(f"{sorted(metrics())}\n")
+        assert any(name.startswith("ray_vllm_time_to_first_token_seconds") for name in metrics())
+
+
+def test_vllms_own_server_is_a_model_behind_the_openai_backend(tmp_path):
+    """As docs/models.md starts it: read, ended with facts or with a reason, and asked in pieces."""
+    import kgray
+    from tests.waiting import wait_for
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    form = json.dumps({"backend": "guidance", "disable_any_whitespace": True})
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", str(random_models.qwen(tmp_path / "qwen-tiny")), "--served-model-name", "tiny"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "8192", "--enforce-eager"]
+    command += ["--structured-outputs-config", form, "--max-num-seqs", "8"]
+
+    def answers() -> bool:
+        assert server.poll() is None, (tmp_path / "log").read_text()[-3000:]
+        with (
+            suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as health,
+        ):
+            return bool(health.status == 200)
+        return False
+
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen(
+            command, env=os.environ | PROCESSOR, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        wait_for(answers)
+        how: dict[str, Any] = {
+            "model_backend": "openai", "model_base_url": f"http://127.0.0.1:{port}/v1", "model_name": "tiny",
+            "model_timeout_s": 300.0,
+        }  # fmt: skip
+        with kgray.open(tmp_path / "d", create=True, **how) as memory:
+            rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(4)]
+            report = memory.add_many(rows)
+            assert report.committed + report.failed == 4
+            assert all(failure.message for failure in memory.failures(group="g"))
+            pieces: list[str] = []
+            answer = memory.ask("Who likes tea?", group="g", general=True, on_text=pieces.append)
+            assert answer.cost.calls == 1
+            assert len(pieces) > 1
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (
+            {"quantisation": "fp8"},
+            "quantisation is no argument of vLLM's engine. The nearest one is quantization",
+        ),
+        ({"kv_cache_dtype": "fp9"}, "is refused by vLLM: argument --kv-cache-dtype: invalid choice: 'fp9'"),
+    ],
+)
+def test_vllms_own_parser_checks_arguments_and_the_names_that_kgray_sets_exist(args, words):
+    import dataclasses
+
+    from vllm import AsyncEngineArgs
+
+    from kgray.backends.engine_args import arguments_of, parsed
+    from kgray.errors import SettingsError
+    from kgray.settings.engine import PROTECTED
+
+    with pytest.raises(SettingsError) as refused:
+        parsed("m", EngineLimits(args=args))
+    assert words in str(refused.value)
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    assert {*PROTECTED, *arguments_of("m", EngineLimits())} <= known
+    right = parsed(
+        "m", EngineLimits(args={"quantization": "awq", "kv_cache_dtype": "fp8", "revision": "main"})
+    )
+    assert (right.quantization, right.kv_cache_dtype, right.revision) == ("awq", "fp8", "main")
+    assert right.scheduling_policy == "priority"
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ PROFILE = """
 [extraction]
 workers = 1
 cpus = 0.1
-env = {{ PYTHONPATH = "{path}", KGRAY_TEST_ENGINE_LOG = "{log}" }}
+env = {{ PYTHONPATH = "{path}", KGRAY_TEST_ENGINE_LOG = "{log}", HF_TOKEN = "hf_secret" }}
 
 [judging]
 workers = 1
@@ -125,6 +125,9 @@ def test_an_engine_that_dies_is_started_anew_and_ends_before_its_actor(tmp_path)
     assert "vllm" not in sys.modules.keys() - before  # nothing but the workers imports it
     started, ended = ([pid for what, pid in did(log) if what == name] for name in ("start", "stop"))
     assert [what for what, _ in did(log)].count("die") == 1
+    # No engine sees the secret of its worker; each exports vLLM's metrics through Ray.
+    assert {what for what, _ in did(log)} >= {"secrets:none", "metrics"}
+    assert not any(what.startswith("secrets:") and what != "secrets:none" for what, _ in did(log))
     assert len(set(started)) == 3  # one that reads, one that judges, and the one that came back
     died = next(pid for what, pid in did(log) if what == "die")
     assert sorted(ended) == sorted(set(started) - {died})
@@ -212,7 +215,7 @@ def test_an_engine_of_more_cards_than_a_node_has_is_refused_with_the_setting_tha
         memory.add("I like tea.", group="g")
 
     assert str(refused.value).endswith(
-        "engine.tensor_parallel = 3 needs as many cards on one node, and the largest has 2: "
+        "engine.tensor_parallel = 3 needs 3 cards on one node, and the largest has 2: "
         'with engine.placement = "PACK" several nodes share one'
     )
     assert did(log) == []

@@ -110,6 +110,20 @@ def test_a_profile_says_only_what_differs(tmp_path):
             "[extraction]\ngpus = 0.8\n\n[engine]\ntensor_parallel = 2\n",
             "extraction.gpus = 0.8 in room.toml: engine.tensor_parallel = 2 needs 2.",
         ),
+        (
+            "[engine.args]\nmax_num_seqs = 8\n",
+            "in room.toml: kgray sets max_num_seqs, because the seats of engines are counted by it",
+        ),
+        (
+            "[engine.args.structured_outputs_config]\ndisable_any_whitespace = false\n",
+            "kgray sets structured_outputs_config.disable_any_whitespace, because some models write blanks",
+        ),
+        ("[engine]\nargs = 3\n", "engine.args = 3 in room.toml: a table of arguments of vLLM is needed."),
+        ('[engine.args]\nkv-cache-dtype = "fp8"\n', "write it with underscores, as kv_cache_dtype."),
+        (
+            "[extraction]\ngpus = 2\n\n[engine]\ntensor_parallel = 2\nargs.pipeline_parallel_size = 2\n",
+            "engine.tensor_parallel = 2 with engine.args.pipeline_parallel_size = 2 needs 4.",
+        ),
         ("[ray]\ndashboard = 1\n", "ray.dashboard = 1 in room.toml: use true or false."),
         ("ray = 1\n", "ray in room.toml is not a table: write [ray] and its keys below it."),
         ("[ray\n", "cluster profile room.toml is not valid TOML"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgray.errors import SettingsError
-from kgray.runtime.fit import config_of, kv_of, parameters, table
+from kgray.runtime.fit import _weight_bits, config_of, kv_of, parameters, table
 from kgray.runtime.spec import load_profile
 from kgray.settings import load as load_settings
 
@@ -18,6 +18,7 @@ MODELS = {
     "card-24gb": "Qwen/Qwen3-8B-FP8",
     "card-48gb": "Qwen/Qwen3-14B-FP8",
     "card-80gb": "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8",
+    "cards-2x24gb": "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8",
 }
 
 
@@ -93,4 +94,27 @@ def test_doctor_prints_the_table_and_refuses(tmp_path, monkeypatch):
         )
         assert answer.exit_code == code
         checks = json.loads(answer.stdout)["checks"]
-        assert (checks[-1]["name"], checks[-1]["ok"]) == ("fit", code == 0)
+        rows = {check["name"]: check for check in checks}
+        assert rows["fit"]["ok"] == (code == 0)
+        assert rows["--max-num-seqs"]["detail"].endswith("; from engine.max_num_seqs")
+        assert rows["--scheduling-policy"]["detail"].startswith("priority; from kgray")
+        assert rows["engine.args"]["ok"]
+
+
+def test_fewer_bits_of_weights_and_cache_leave_more_room():
+    """By the model's name (AWQ), by vLLM while it loads (fp8), and in the cache."""
+    profile = load_profile(CLUSTER / "card-48gb.toml")
+
+    def sizes(model: str, **args: str) -> dict[str, float]:
+        engine = replace(profile.engine, args=args)
+        rows, _ = table(replace(profile, engine=engine), chosen(model))
+        return {name.split(" of ")[0]: size for name, size, _ in rows}
+
+    fp8, awq = sizes("Qwen/Qwen3-14B-FP8")["weights"], sizes("Qwen/Qwen3-14B-AWQ")["weights"]
+    layers, tables = parameters(config_of("Qwen/Qwen3-14B-AWQ"))
+    assert fp8 - awq == pytest.approx(layers / 2 / 1e9)
+    assert awq == pytest.approx((layers / 2 + 2 * tables) / 1e9)
+    assert kv_of(config_of("Qwen/Qwen3-8B-FP8"), "fp8_e4m3") == 36 * 8 * 128 * 2
+    wide = dict(config_of("BAAI/bge-m3"))
+    assert _weight_bits(wide, "fp8") == 8
+    assert _weight_bits(wide, "") == 16

@@ -69,6 +69,37 @@ async def test_lists_that_come_together_get_each_its_own_vectors(tmp_path: Path)
     assert (stats["running"], stats["done"]) == (0, 3)
 
 
+async def test_a_query_passes_ingestion_by_and_too_many_queries_are_refused(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The embedder holds the texts of ingestion back until all queries have ended."""
+    from kgray.runtime import workers
+    from kgray.runtime.pooled import QueryText
+    from kgray.runtime.spec import spec_of
+
+    monkeypatch.setattr(workers, "MAX_QUERIES", 2)
+    worker = workers.EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
+    free, embed = {"text": asyncio.Event(), "query": asyncio.Event()}, worker._embedder.embed
+
+    async def held(texts: Sequence[str]) -> Any:
+        await free[texts[0]].wait()
+        return await embed(texts)
+
+    monkeypatch.setattr(worker._embedder, "embed", held)
+    bulk = asyncio.create_task(outcomes(worker, [(1, ("text",))]))
+    asked = asyncio.create_task(outcomes(worker, [(n, QueryText("query")) for n in (2, 3, 4)]))
+    await until(lambda: worker._queries == 2)
+    free["query"].set()
+    found = await asked
+    refused = [outcome for outcome in found.values() if isinstance(outcome, Unavailable)]
+    assert [str(one) for one in refused] == ["2 queries wait at embedder-0: try again"]
+    assert sum(isinstance(outcome, tuple) for outcome in found.values()) == 2
+    assert not bulk.done()
+    free["text"].set()
+    assert (await bulk)[1][0].shape[0] == 1
+    assert worker._queries == 0
+
+
 async def test_a_text_that_cannot_be_embedded_fails_nobody_who_shares_its_batch(
     tmp_path: Path, monkeypatch: Any
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -13,12 +14,15 @@ from uuid import uuid4
 
 import pytest
 
+from kgray.backends.engine_args import strip_secrets
+from kgray.backends.vllm_engine import EngineClient
 from kgray.errors import NotBuilt, Refused, SettingsError, Unavailable
 from kgray.ontology import shipped
 from kgray.ports import AnswerRequest, ExtractionRequest
 from kgray.prompting.prompts import Prompts
 from kgray.prompting.reply_schemas import TEXT, listed_of, object_of
-from kgray.settings import EngineLimits, load, require_built
+from kgray.settings import load, require_built
+from kgray.settings.engine import EngineLimits
 from kgray.wiring import build_answerer, build_engine, build_models
 from tests.doors.test_openai_models import ALL, QuestionRequest, episode
 from tests.unit.test_belongings import MAPS
@@ -36,7 +40,12 @@ def log(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     path = tmp_path / "engine.log"
     monkeypatch.setenv("KGRAY_TEST_ENGINE_LOG", str(path))
-    return lambda: [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
+
+    def events() -> list[str]:
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line.split()[0] for line in lines if not line.startswith("secrets:")]
+
+    return events
 
 
 def built(name: str = "m", died: list[str] | None = None, **settings: Any):
@@ -84,6 +93,9 @@ async def test_an_answer_arrives_in_pieces(log):
     cost = await answerer.answer(question("Who?"), pieces.append)
     assert (pieces, cost.calls, cost.completion_tokens) == (["hel", "lo"], 1, 5)
     schema = object_of(points=listed_of(TEXT))
+    # An answer goes before what ingestion asks; the heads were read at the start like ingestion.
+    assert {*engine._engine.priorities[:-1]} == {0}
+    assert engine._engine.priorities[-1] == -1
     pieces.clear()
     await answerer.answer(replace(question("Who?"), schema=schema), pieces.append)
     assert pieces == ['{"points":[]}']
@@ -258,3 +270,63 @@ def test_it_needs_ray():
     settings = load(None, environ={}, overrides={"model_backend": "vllm", "model_name": "m"})
     with pytest.raises(NotBuilt, match="runs in actors of Ray"):
         require_built(settings)
+
+
+def with_arguments(**args: Any) -> EngineLimits:
+    return EngineLimits(max_num_seqs=8, max_model_len=4096, args=args)
+
+
+async def test_arguments_of_the_profile_reach_vllm_as_its_parser_reads_them(log, monkeypatch):
+    monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
+    limits = with_arguments(
+        kv_cache_dtype="fp8",
+        seed=-1,
+        async_scheduling=False,
+        lora_target_modules=["a", "b"],
+        speculative_config={"method": "ngram"},
+        structured_outputs_config={"backend": "xgrammar"},
+    )
+    engine = EngineClient("m", limits=replace(limits, batch_invariant=True), timeout_s=9.0, patience_s=9.0)
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "0")
+    await engine.start()
+    values = engine._engine.values
+    assert {name: values[name] for name in limits.args} == dict(limits.args) | {
+        "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True}
+    }
+    assert (values["max_num_seqs"], values["scheduling_policy"]) == (8, "priority")
+    assert os.environ["VLLM_BATCH_INVARIANT"] == "1"
+    await engine.stop()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (
+            {"kv_cache_dtyp": "fp8"},
+            "args.kv_cache_dtyp is no argument of vLLM's engine. The nearest one is kv_cac",
+        ),
+        ({"kv_cache_dtype": "fp9"}, "is refused by vLLM: argument --kv-cache-dtype: invalid choice: 'fp9'"),
+        ({"seed": "many"}, "is refused by vLLM: argument --seed: invalid int value"),
+    ],
+)
+async def test_a_wrong_argument_is_one_line_before_the_engine_starts(log, args, words):
+    engine = EngineClient("m", limits=with_arguments(**args), timeout_s=9.0, patience_s=9.0)
+    with pytest.raises(SettingsError) as refused:
+        await engine.start()
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert log() == []
+
+
+def test_secrets_leave_the_environment_and_what_the_engine_needs_stands_in_memory():
+    environ = {
+        "KGRAY_STORE_PASSWORD": "p", "KGRAY_MODEL_API_KEY": "k", "AWS_SECRET_ACCESS_KEY": "s",
+        "RAY_AUTH_TOKEN": "t", "HF_TOKEN_PATH": "/f", "HF_TOKEN": "h", "PATH": "/bin",
+    }  # fmt: skip
+    names = strip_secrets(environ)
+    assert len({*names}) == 5
+    path = environ.pop("RAY_AUTH_TOKEN_PATH")
+    read = "import sys, pathlib; print(pathlib.Path(sys.argv[1]).read_text())"
+    other = subprocess.run([sys.executable, "-c", read, path], capture_output=True, text=True, check=True)
+    assert other.stdout == "t\n"
+    assert environ == {"HF_TOKEN_PATH": "/f", "PATH": "/bin"}

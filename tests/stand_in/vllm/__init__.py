@@ -8,7 +8,9 @@ has the actors whose engines cannot start, a line each: name, and "fails" or "en
 
 from __future__ import annotations
 
+import json
 import os
+from argparse import BooleanOptionalAction
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,17 @@ def noted() -> str:
 class AsyncEngineArgs:
     def __init__(self, **values: Any) -> None:
         self.values = values
+
+    @staticmethod
+    def add_cli_args(parser: Any) -> Any:
+        """Add some of vLLM's arguments, of each kind."""
+        parser.add_argument("--kv-cache-dtype", choices=["auto", "fp8"])
+        parser.add_argument("--quantization")
+        parser.add_argument("--seed", type=int)
+        parser.add_argument("--async-scheduling", action=BooleanOptionalAction)
+        parser.add_argument("--lora-target-modules", nargs="+")
+        parser.add_argument("--speculative-config", type=json.loads)
+        return parser
 
 
 @dataclass(kw_only=True)

@@ -42,6 +42,12 @@ def cards() -> str:
     return f"{placement_group_table(group)['strategy']} {count:g}"
 
 
+def secrets() -> str:
+    """Return the names of the variables of this process that hold a secret, or "none"."""
+    words = ("PASSWORD", "SECRET", "TOKEN", "KEY")
+    return ",".join(sorted(name for name in os.environ if name.endswith(words))) or "none"
+
+
 def fail_if_bad() -> None:
     """Fail where this actor's name is in the file that KGRAY_TEST_ENGINE_BAD names; after "ends", at once."""
     path = os.environ.get("KGRAY_TEST_ENGINE_BAD")
@@ -70,6 +76,7 @@ class AsyncLLM:
     def __init__(self, values: dict[str, Any], loggers: Sequence[Callable[..., Any]]) -> None:
         self.values, self.running, self.most, self.dead = values, 0, 0, False
         self.prefixes: set[str] = set()
+        self.priorities: list[int] = []
         self.loggers = [logger(None, 0) for logger in loggers]
         for logger in self.loggers:
             logger.log_engine_initialized()
@@ -83,6 +90,7 @@ class AsyncLLM:
         fail_if_bad()
         if arguments.values["distributed_executor_backend"] == "ray":
             note(f"cards {cards()}")
+        note(f"secrets:{secrets()}")
         note("start")
         return cls(arguments.values, stat_loggers)
 
@@ -97,9 +105,10 @@ class AsyncLLM:
         return Tokenizer()
 
     async def generate(
-        self, prompt: dict[str, Any], parameters: SamplingParams, request_id: str
+        self, prompt: dict[str, Any], parameters: SamplingParams, request_id: str, priority: int = 0
     ) -> AsyncIterator[Any]:
         assert request_id.startswith("kgray-")
+        self.priorities.append(priority)
         text = "".join(map(chr, prompt["prompt_token_ids"]))
         if self.dead:
             raise EngineDeadError
