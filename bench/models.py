@@ -247,11 +247,10 @@ def ingest(
         for n, text in enumerate(texts_of(episodes, 8, seed=9))
     ]  # fmt: skip
     messages, chosen = folder / "messages.jsonl", profile or folder / "profile.toml"
-    messages.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    messages.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if profile is None:
-        chosen.write_text(_profile(shape, loads_weights=engine is None), encoding="utf-8")
-    data = folder / "data"
-    shutil.rmtree(data, ignore_errors=True)  # of a run before
+        chosen.write_text(_profile(shape, loads_weights=engine is None))
+    shutil.rmtree(data := folder / "data", ignore_errors=True)  # of an earlier run
     environ = os.environ | PROCESSOR | {
         "KGRAY_MODEL_BACKEND": "vllm", "KGRAY_MODEL_NAME": str(made["qwen"]), "KGRAY_MODEL_TIMEOUT_S": "600",
         "KGRAY_EMBEDDER_BACKEND": "bge", "KGRAY_EMBEDDER_NAME": str(made["bge"]),
