@@ -15,8 +15,8 @@ NEO4J := $(VENV)/.stamp-neo4j
 DEV := $(VENV)/.stamp-dev
 SMALL := $(VENV)/.stamp-small
 SERVE := $(VENV)/.stamp-serve
-PAGE_BUILT := kgray/http/page/built/index.html
-PAGE_INPUTS := $(wildcard kgray/http/page/*.*) .ci/build-page
+PAGE_BUILT := kgray/server/page/built/index.html
+PAGE_INPUTS := $(wildcard kgray/server/page/*.*) .ci/build-page
 STORE ?= sqlite
 RAY ?= yes
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -155,4 +155,4 @@ lint: $(DEV)
 	@$(BIN)/lint-imports --no-cache
 
 clean:
-	rm -rf $(VENV) .demo build/page build/site kgray/http/page/built
+	rm -rf $(VENV) .demo build/page build/site kgray/server/page/built

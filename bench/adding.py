@@ -21,10 +21,10 @@ from bench.processes import CpuByRole, require_psutil
 from bench.tables import Column, aligned
 from bench.world import Oracle, World, WorldPlan
 from bench.world.models import WorldModel
+from kgray.domain.records import Draft
 from kgray.errors import KgrayError
 from kgray.ingest.runner import Runner
 from kgray.memory import AsyncMemory
-from kgray.records import Draft
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ def _rows(place: EmptyStore) -> dict[str, int]:
     """Return how many nodes and relationships there are, by labels or type; nothing without a server."""
     if place.server is None:
         return {}
-    from kgray.stores.neo4j.connection import Connection
+    from kgray.storage.neo4j.connection import Connection
 
     settings = place.settings
     password = os.environ["KGRAY_STORE_PASSWORD"]

@@ -8,11 +8,11 @@ import time
 from dataclasses import dataclass
 
 from bench.fixed_replies import PIECES, FixedReplies
-from kgray.backends.openai_api.client import Client, Endpoint, TokensSpent
-from kgray.backends.openai_api.structured import Dialect
-from kgray.ontology import shipped
-from kgray.prompting.prompts import Prompts
-from kgray.prompting.reply_schemas import extraction_schemas
+from kgray.domain.ontology import shipped
+from kgray.models.openai_api.client import Client, Endpoint, TokensSpent
+from kgray.models.openai_api.structured import Dialect
+from kgray.models.prompting.prompts import Prompts
+from kgray.models.prompting.reply_schemas import extraction_schemas
 
 _TEXT = "I work at Acme since 2018, and I live in Bonn with Mia, who plays chess. " * 4
 

@@ -24,7 +24,7 @@ import numpy as np
 from bench import models, random_models
 from bench.random_models import Shape
 from kgray.errors import InputError
-from kgray.locks import replaced
+from kgray.system.locks import replaced
 
 Figures = dict[str, Any]
 Part = Callable[[Path, Shape], Figures]
@@ -129,7 +129,7 @@ def part_of(step: str, part: str, folder: Path, shape: Shape) -> Figures:
 
 
 def _embedder(folder: Path, shape: Shape, precision: str | None = None) -> Any:  # noqa: ANN401 - kgray's
-    from kgray.backends.bge import BgeEmbedder, Placement
+    from kgray.models.bge import BgeEmbedder, Placement
 
     chosen: Any = precision
     path = models.models(folder, shape, ("bge",))["bge"]
@@ -181,7 +181,7 @@ def _bits(folder: Path, shape: Shape) -> Figures:
 
 async def _changed_by_fewer_rows(embedder: Any) -> list[int]:  # noqa: ANN401 - kgray's
     """Return lengths whose rows have other bits in a pass of half the rows: such passes must stay whole."""
-    from kgray.backends.passes import rows_of
+    from kgray.models.passes import rows_of
 
     model = embedder._model  # noqa: SLF001 - its passes are what is measured
     passes, rng, changed = model._passes, np.random.default_rng(3), []  # noqa: SLF001 - as above
@@ -231,7 +231,7 @@ def _rerank(folder: Path, shape: Shape) -> Figures:
 
 def _engine(folder: Path, shape: Shape, which: str, *, seqs: int = 64) -> Any:  # noqa: ANN401 - kgray's
     """Return an engine, not yet started, that makes its weights while it loads."""
-    from kgray.backends.vllm_engine import EngineClient
+    from kgray.models.vllm_engine import EngineClient
     from kgray.settings.engine import EngineLimits
 
     os.environ.update(models.PROCESSOR if models.device() == "processor" else {"VLLM_NO_USAGE_STATS": "1"})
@@ -254,7 +254,7 @@ def _body(number: int, room: int, *, constrained: bool, head: str = "Write words
 
 async def _chat(engine: Any, bodies: Sequence[Figures]) -> float:  # noqa: ANN401 - kgray's
     """Have an engine answer requests at once; return the seconds."""
-    from kgray.backends.openai_api.client import TokensSpent
+    from kgray.models.openai_api.client import TokensSpent
 
     began = time.perf_counter()
     await asyncio.gather(*(engine.chat(body, TokensSpent()) for body in bodies))

@@ -22,13 +22,13 @@ from bench.tables import Column, aligned
 from kgray.communities.found import HOLDS, WEIGHTS, Cluster, Snapshot, communities
 from kgray.communities.partition import NOBODY, Graph, Ints, cap_for, from_arrays, levels_of, partition
 from kgray.communities.texts import Text, Validity, request_of
+from kgray.domain.graph import Community, Entity, Fact
+from kgray.domain.times import Instant
 from kgray.errors import Cost
-from kgray.graph import Community, Entity, Fact
-from kgray.kinds import CommunityRunRow
+from kgray.models.prompting.prompts import load
 from kgray.ports import SummaryRequest
-from kgray.prompting.prompts import load
+from kgray.schema.kinds import CommunityRunRow
 from kgray.settings import Settings
-from kgray.times import Instant
 
 _MIN_DEGREE, _MOST_DEGREE, _MEMBERS = 4, 200, (20, 500)
 _COLUMNS = (

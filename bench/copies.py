@@ -14,11 +14,12 @@ import numpy as np
 
 from bench.world import WorldEpisode
 from bench.world.growing import growing
-from kgray import kinds
-from kgray.kinds import EpisodeRow, Kind, RecordRow, Row
+from kgray.domain.times import SECOND, now
 from kgray.ports import GroupHead, Store
-from kgray.reads import PackedRow
-from kgray.record_rows import (
+from kgray.schema import kinds
+from kgray.schema.kinds import EpisodeRow, Kind, RecordRow, Row
+from kgray.schema.reads import PackedRow
+from kgray.schema.record_rows import (
     EntryRecords,
     TextVector,
     UnpackedRecords,
@@ -26,7 +27,6 @@ from kgray.record_rows import (
     search_columns,
     vector_at,
 )
-from kgray.times import SECOND, now
 
 COPIES = 16
 _KINDS: tuple[Kind[Any], ...] = (

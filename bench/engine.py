@@ -22,19 +22,19 @@ from bench.empty_stores import EmptyStore
 from bench.plain_loop import Loop
 from bench.processes import MODEL
 from bench.reading import digest, ledger
-from kgray import times
+from kgray.domain import times
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Draft
 from kgray.errors import KgrayError
 from kgray.ingest.parts import Parts
-from kgray.ledger import accept as ledger_accept
 from kgray.memory import AsyncMemory
-from kgray.ontology import shipped
-from kgray.opening import open_with
+from kgray.memory.opening import open_with
 from kgray.ports import Embedder, Extractor, Judge, Store
 from kgray.ports.ingest import OnStep, OnWait, Totals, ignore, joined
-from kgray.records import Draft
+from kgray.runtime.wiring import build_models
 from kgray.settings import ModelSettings, PipelineSettings, Settings, load
-from kgray.stores.sqlite import open_sqlite
-from kgray.wiring import build_models
+from kgray.storage.ledger import accept as ledger_accept
+from kgray.storage.sqlite import open_sqlite
 
 if TYPE_CHECKING:
     from kgray.runtime.deploy import Deployment

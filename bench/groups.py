@@ -16,14 +16,14 @@ from typing import Any
 import kgray
 from bench.empty_stores import StoreKind, empty_store
 from bench.processes import rss_mb
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Draft, Extraction
 from kgray.ingest.committer import Committer
 from kgray.ingest.parts import Parts
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import BYTES_A_NAME, BYTES_A_STATEMENT
-from kgray.ledger import accept, failures, pending_groups
 from kgray.ports import ExtractionRequest, Extractor
-from kgray.records import Draft, Extraction
+from kgray.storage.ledger import accept, failures, pending_groups
 
 _AT_ONCE = 500  # drafts of one accepting transaction
 _SETTLED_S = 6.0  # a look at Neo4j finds again what was appended in the 5 s before the newest append

@@ -15,22 +15,22 @@ import numpy as np
 from bench.plain_loop import decided_change, extract
 from bench.timed import ModelClock, TimedModels
 from bench.world import WorldEpisode
-from kgray import times
-from kgray.backends.rules import RulesJudge
-from kgray.derivation.change import EpisodeChange
+from kgray.domain import times
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Draft, Episode, Extraction
+from kgray.graph.change import EpisodeChange
 from kgray.ingest.calls import EpisodeReading
 from kgray.ingest.changes import committed
 from kgray.ingest.outbox import Outbox
 from kgray.ingest.parts import Direct, Parts
 from kgray.ingest.state import GroupState, ReadEpisode
-from kgray.ledger import accept, pending
-from kgray.ontology import shipped
+from kgray.models.prompting.replies import parse_extraction
+from kgray.models.rules import RulesJudge
 from kgray.ports import Embedder, ExtractionRequest, RowChanges, Store, Vector
-from kgray.prompting.replies import parse_extraction
-from kgray.records import Draft, Episode, Extraction
 from kgray.search import Searcher
 from kgray.search.index import Indexes
 from kgray.search.loading import read_text_vectors
+from kgray.storage.ledger import accept, pending
 
 _BATCH = 256
 RUNNER = asyncio.Runner()

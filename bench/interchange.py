@@ -16,8 +16,8 @@ from typing import Any
 
 import kgray
 from bench.tables import aligned
-from kgray.interchange.formats import FORMATS
-from kgray.transfer.tables import restore
+from kgray.io.interchange.formats import FORMATS
+from kgray.maintenance.transfer.tables import restore
 
 GROUP = "g"
 _LOOK_S = 0.02  # between two looks at the memory

@@ -18,8 +18,8 @@ from bench.targets import Actors, ActorTarget, Driver, DriverTarget, OutageTarge
 from bench.world import Latency, Oracle, World, WorldPlan
 from bench.world.files import write
 from kgray.errors import STOPPED, Unavailable
-from kgray.ledger import failures
 from kgray.memory import AsyncMemory
+from kgray.storage.ledger import failures
 
 if TYPE_CHECKING:
     from bench.simulated import SimulatedCluster

@@ -20,14 +20,14 @@ from bench.empty_stores import EmptyStore, StoreKind, empty_store
 from bench.engine import one_ray
 from bench.growth import GrowingStore
 from bench.world.growing import FACTS_AN_EPISODE, growing
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Draft, Operation
 from kgray.errors import KgrayError
 from kgray.ingest.parts import tell_lag
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
-from kgray.ledger import accept, request
 from kgray.memory import Memory
-from kgray.records import Draft, Operation
+from kgray.storage.ledger import accept, request
 
 LARGE = "large"
 _SMALL = 40  # groups beside it

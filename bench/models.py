@@ -21,15 +21,15 @@ from typing import Any
 
 from bench import random_models
 from bench.random_models import Shape
-from kgray import times
-from kgray.backends.openai_api.client import TokensSpent
-from kgray.backends.openai_api.structured import Dialect
+from kgray.domain import times
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Draft, Episode
 from kgray.errors import InputError
-from kgray.ontology import shipped
+from kgray.models.openai_api.client import TokensSpent
+from kgray.models.openai_api.structured import Dialect
+from kgray.models.prompting.prompts import Prompts, extraction_data
+from kgray.models.prompting.reply_schemas import extraction_schemas
 from kgray.ports import ExtractionRequest
-from kgray.prompting.prompts import Prompts, extraction_data
-from kgray.prompting.reply_schemas import extraction_schemas
-from kgray.records import Draft, Episode
 from kgray.runtime.fit import config_of, parameters
 
 PARTS = ("embed", "rerank", "extract", "ingest")
@@ -140,7 +140,7 @@ async def embed(folder: Path, shape: Shape) -> Figures:
     """Return tokens a second at the lengths of chat messages and of documents, and the share of the peak."""
     from tokenizers import Tokenizer
 
-    from kgray.backends.bge import BgeEmbedder
+    from kgray.models.bge import BgeEmbedder
 
     model = models(folder, shape, ("bge",))["bge"]
     embedder, tokenizer = BgeEmbedder(str(model)), Tokenizer.from_file(str(model / "tokenizer.json"))
@@ -160,7 +160,7 @@ async def embed(folder: Path, shape: Shape) -> Figures:
 
 async def rerank(folder: Path, shape: Shape) -> Figures:
     """Return pairs a second."""
-    from kgray.backends.bge import BgeReranker
+    from kgray.models.bge import BgeReranker
 
     reranker = BgeReranker(str(models(folder, shape, ("reranker",))["reranker"]))
     texts = texts_of(SIZES[shape]["pairs"], 15)
@@ -174,7 +174,7 @@ async def extract(folder: Path, shape: Shape) -> Figures:
 
     The prompts are ours: `head_share` of their tokens is the fixed head.
     """
-    from kgray.backends.vllm_engine import EngineClient
+    from kgray.models.vllm_engine import EngineClient
     from kgray.settings.engine import EngineLimits
 
     os.environ.update(PROCESSOR if device() == "processor" else {"VLLM_NO_USAGE_STATS": "1"})

@@ -16,11 +16,11 @@ from functools import cache
 import numpy as np
 from snowballstemmer import stemmer
 
+from kgray.domain.times import from_datetime
 from kgray.evals.retrieval import Message
 from kgray.ports import Matrix, Vector
 from kgray.search.query import Question, Speakers, languages
 from kgray.search.query import read_question as read
-from kgray.times import from_datetime
 
 _K1, _B = 1.2, 0.75
 _WORD = re.compile(r"\w+")

@@ -20,7 +20,7 @@ from bench.tables import Column, aligned
 from bench.timed import ModelClock, TimedModels
 from bench.world import Errors, Oracle, TrueFact, World, WorldModel, WorldPlan
 from bench.world.questions import TrueObjects, WorldQuestion, rounds, true_answers
-from kgray.backends.hashing import HashingEmbedder
+from kgray.models.hashing import HashingEmbedder
 from kgray.ports import Embedder, Extractor, Judge, Store
 from kgray.settings import PipelineSettings
 

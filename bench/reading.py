@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kgray.derivation.stored import View, records_of
-from kgray.graph import Fact
-from kgray.kinds import EXTRACTIONS
-from kgray.ledger import dumped_episodes
+from kgray.domain.graph import Fact
+from kgray.graph.stored import View, records_of
 from kgray.memory import AsyncMemory
 from kgray.ports import Store
-from kgray.rows import extraction
+from kgray.schema.kinds import EXTRACTIONS
+from kgray.schema.rows import extraction
+from kgray.storage.ledger import dumped_episodes
 
 STATES = ("accepted", "extracted", "committed", "failed")
 

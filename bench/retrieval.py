@@ -36,7 +36,7 @@ from kgray.evals.retrieval import (
     report,
 )
 from kgray.memory import AsyncMemory
-from kgray.prompting.tokens import count_tokens
+from kgray.models.prompting.tokens import count_tokens
 
 HANDMADE = Path(__file__).parent / "data" / "conversation.jsonl"
 _STORES = 2  # each with half of the conversations, ingested and asked by a process of its own

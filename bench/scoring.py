@@ -12,9 +12,9 @@ from bench.world.naming import NAMES, RelationName
 from bench.world.questions import TrueObject, TrueObjects, TrueSlot, WorldQuestion, true_answers
 from bench.world.schema import RELATIONS, leads
 from bench.world.truth import TrueFact, TrueKey, Truth
-from kgray import times
-from kgray.graph import Fact
-from kgray.times import DAY, Instant
+from kgray.domain import times
+from kgray.domain.graph import Fact
+from kgray.domain.times import DAY, Instant
 
 _NEAR = DAY  # two boundaries are the same where they lie no further apart
 

@@ -22,13 +22,13 @@ from bench.loopback import Client, Responses
 from bench.loopback import run as run_clients
 from bench.processes import ChildProcess, free_port
 from bench.tables import Column, aligned
-from kgray import times
-from kgray.backends.hashing import HashingEmbedder
+from kgray.domain import times
 from kgray.errors import KgrayError
-from kgray.kinds import FACTS
+from kgray.models.hashing import HashingEmbedder
 from kgray.ports import Store
+from kgray.runtime.wiring import open_store
+from kgray.schema.kinds import FACTS
 from kgray.search import Query, Searcher, context
-from kgray.wiring import open_store
 
 LARGE, SMALL, BASE = "large", "small", "base"
 TOKENS = 950

@@ -16,17 +16,17 @@ from bench.engine import settings_of
 from bench.growth import RUNNER, GrowingStore, GrowthCosts
 from bench.tables import Column, aligned
 from bench.world.growing import FACTS_AN_EPISODE, growing
-from kgray import times
-from kgray.backends.hashing import HashingEmbedder
-from kgray.derivation.stored import StoredView
+from kgray.domain import times
+from kgray.domain.records import Draft
 from kgray.errors import InputError
-from kgray.garbage import garbage_collected_rarely
+from kgray.graph.stored import StoredView
 from kgray.ingest.state import GroupState
-from kgray.intake.triples import normalise
-from kgray.records import Draft
+from kgray.io.intake.triples import normalise
+from kgray.models.hashing import HashingEmbedder
+from kgray.runtime.wiring import open_store
 from kgray.search import Method, Query
 from kgray.settings import Settings
-from kgray.wiring import open_store
+from kgray.system.garbage import garbage_collected_rarely
 
 GROUP, SLOTS, SMALL_GROUP = "world", "slots", "beside"
 LEAST_SIZE = 6  # two sizes are so far apart at least

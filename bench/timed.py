@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from kgray.domain.records import Extraction
 from kgray.ports import Embedder, ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
-from kgray.records import Extraction
 
 
 class ModelClock:

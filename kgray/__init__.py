@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from kgray.client import connect, connect_async
+    from kgray.domain.graph import Entity, FactSpan, Hit
     from kgray.errors import (
         Ambiguous,
         Denied,
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
         StoreError,
         Unavailable,
     )
-    from kgray.graph import Entity, FactSpan, Hit
     from kgray.memory import AsyncMemory, EntityCount, GroupSize, History, Memory, Report
-    from kgray.opening import open, open_async  # noqa: A004 - the verb a user expects: kgray.open(...)
+    from kgray.memory.client import connect, connect_async
+    from kgray.memory.opening import open, open_async  # noqa: A004 - the verb a user expects: kgray.open(...)
     from kgray.search import Context, Filters
 
 _HOMES = {
     name: module
     for module, names in (
-        ("client", "connect connect_async"),
-        ("opening", "open open_async"),
+        ("memory.client", "connect connect_async"),
+        ("memory.opening", "open open_async"),
         ("memory", "AsyncMemory EntityCount GroupSize History Memory Report"),
-        ("graph", "Entity FactSpan Hit"),
+        ("domain.graph", "Entity FactSpan Hit"),
         ("search", "Context Filters"),
         ("errors", "Ambiguous Denied InputError KgrayError NotBuilt NotFound SettingsError Stopped"),
         ("errors", "StoreError Unavailable"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from kgray.outages import OUTAGES
+from kgray.system.outages import OUTAGES
 from tests import ray_session as ray_session_of
 from tests.neo4j_server import neo4j_driver, neo4j_server, own_neo4j
 from tests.ray_session import ray_session

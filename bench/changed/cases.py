@@ -14,11 +14,11 @@ from typing import Any
 from bench.engine import accept, plain_loop, plain_parts
 from bench.world import Oracle, TrueFact, World, WorldModel, WorldPlan
 from bench.world.schema import RELATIONS
+from kgray.domain.records import Draft, Value
+from kgray.domain.times import Instant, now
 from kgray.memory import AsyncMemory
 from kgray.ports import Embedder, Extractor, Judge
-from kgray.records import Draft, Value
 from kgray.settings import PipelineSettings
-from kgray.times import Instant, now
 
 _DATA = Path(__file__).parents[1] / "data" / "changed_states.toml"
 

@@ -19,11 +19,11 @@ from bench.changed.run import embedder_of
 from bench.changed.scores import TOKENS, is_right
 from bench.plain_search import PlainBM25, nearest
 from bench.world.dice import Dice
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Draft
+from kgray.domain.times import SECOND
 from kgray.memory import AsyncMemory
-from kgray.prompting.tokens import count_tokens
-from kgray.records import Draft
-from kgray.times import SECOND
+from kgray.models.prompting.tokens import count_tokens
 
 SYSTEMS = ("kgray", "BM25", "vectors")
 _START = times.parse("2026-01-01")[0]

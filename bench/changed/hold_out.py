@@ -13,11 +13,11 @@ from typing import Any, Literal
 from bench.changed.cases import Case, ChangedWorld, tables
 from bench.world.dice import Dice
 from bench.world.latency import tokens
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Draft, Extraction
+from kgray.domain.times import DAY, Instant
+from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import Answer, ExtractionRequest, Judged, QuestionRequest
-from kgray.prompting.replies import parse_extraction
-from kgray.records import Draft, Extraction
-from kgray.times import DAY, Instant
 
 Word = Literal["same", "contradicts", "ends", "independent"]
 _TYPES = {

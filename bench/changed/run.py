@@ -10,8 +10,8 @@ from typing import Any
 from bench.changed.cases import ChangedWorld, generated, new_memory
 from bench.changed.hold_out import hold_out
 from bench.changed.scores import CaseResult, answer, by_relation, figures
-from kgray.backends.hashing import HashingEmbedder
 from kgray.memory import AsyncMemory
+from kgray.models.hashing import HashingEmbedder
 from kgray.ports import Embedder
 
 _WORLDS: dict[str, Callable[[int, int], ChangedWorld]] = {"world": generated, "hold-out": hold_out}
@@ -31,7 +31,7 @@ def embedder_of(name: str) -> Embedder:
     """Return the embedder of this name: hashing or minilm."""
     if name == "hashing":
         return HashingEmbedder()
-    from kgray.backends.minilm import MiniLMEmbedder
+    from kgray.models.minilm import MiniLMEmbedder
 
     return MiniLMEmbedder()
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.changed.cases import Case
-from kgray.graph import Hit
+from kgray.domain.graph import Hit
+from kgray.domain.times import to_datetime
 from kgray.memory import AsyncMemory
-from kgray.times import to_datetime
 
 TOKENS = 300
 

@@ -56,8 +56,8 @@ def quality(
     python -m bench quality --seed 1 --seed 2 --seed 3 --http --out quality.json
     """
     from bench import quality as measured
-    from kgray.backends.hashing import HashingEmbedder
-    from kgray.backends.minilm import MiniLMEmbedder
+    from kgray.models.hashing import HashingEmbedder
+    from kgray.models.minilm import MiniLMEmbedder
 
     pipeline = {name: options.pop(name) for name in ("extraction", "resolution")}
     errors = errors_of(options)

@@ -92,7 +92,7 @@ def comparisons(
       python -m bench comparisons --url http://127.0.0.1:8080/v1 --forms shipped,lists,words,rows
     """
     from bench.labelled_set import comparisons as measured
-    from kgray.backends.openai_api.client import Endpoint
+    from kgray.models.openai_api.client import Endpoint
     from kgray.settings.checks import Secret
 
     chosen = forms.split(",")

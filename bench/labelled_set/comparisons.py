@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 
 from bench.labelled_set.shares import share
 from bench.tables import Column, aligned
-from kgray.backends.openai_api.client import Client, Endpoint, TokensSpent
-from kgray.backends.openai_api.judge import OpenAIJudge
-from kgray.backends.openai_api.structured import Asker, StructuredRequest
+from kgray.domain.records import Episode
 from kgray.errors import ContentError, Cost, InputError, InvalidAnswer
+from kgray.models.openai_api.client import Client, Endpoint, TokensSpent
+from kgray.models.openai_api.judge import OpenAIJudge
+from kgray.models.openai_api.structured import Asker, StructuredRequest
+from kgray.models.prompting.prompts import Prompt, Prompts, questions_data, section
+from kgray.models.prompting.replies import COMPARISONS, parse_answer
+from kgray.models.prompting.reply_schemas import INDEX, Schema, choice_of, listed_of, object_of
 from kgray.ports import Answer, Question, QuestionRequest
-from kgray.prompting.prompts import Prompt, Prompts, questions_data, section
-from kgray.prompting.replies import COMPARISONS, parse_answer
-from kgray.prompting.reply_schemas import INDEX, Schema, choice_of, listed_of, object_of
-from kgray.records import Episode
 
 _DATA = Path(__file__).parents[1] / "data"
 SHIPPED_SET = _DATA / "comparisons.jsonl"

@@ -17,13 +17,13 @@ from bench.labelled_set.graphs import GraphFact, Identities, ResolvedMention, id
 from bench.labelled_set.labels import Conversation, LabelledMessage
 from bench.labelled_set.spelling import normal_name
 from bench.reading import ShownGraph, graph_of
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import ExtractedFact, Extraction
 from kgray.errors import Cost, KgrayError
-from kgray.kinds import EXTRACTIONS
-from kgray.ledger import dumped_episodes, failures
 from kgray.memory import Memory
-from kgray.records import ExtractedFact, Extraction
-from kgray.rows import extraction
+from kgray.schema.kinds import EXTRACTIONS
+from kgray.schema.rows import extraction
+from kgray.storage.ledger import dumped_episodes, failures
 
 _STATUSES = {"holds": "current", "ended": "ended", "denied": "denied", "happened": "event"}
 _TIMEOUT_S = 600  # a small model on a busy processor takes minutes for a long reply

@@ -26,8 +26,8 @@ from bench.labelled_set.labels import (
     Part,
 )
 from bench.labelled_set.spelling import tokens_of
+from kgray.domain.records import check_group
 from kgray.errors import InputError
-from kgray.records import check_group
 
 SHIPPED_SET = Path(__file__).parents[1] / "data" / "reading.jsonl"
 _DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")

@@ -18,7 +18,7 @@ from bench.model_server.vectors import WorldEmbedder
 from bench.world.dice import chance
 from bench.world.latency import ZERO, Latency, Streams, tokens
 from bench.world.oracle import Oracle
-from kgray.records import canonical
+from kgray.domain.records import canonical
 
 MAX_TEXTS = 2048  # of one embeddings request
 _MAX_HEADS = 1000  # prompt heads that are remembered

@@ -1,7 +1,7 @@
 """A chat request to its reply: by the text of the episode and the schema asked for, never by hidden ids.
 
-prompts/*.md and kgray/prompting/ define a request. The task is the schema's name; a request for text names
-its reply schema in the prompt.
+prompts/*.md and kgray/models/prompting/ define a request. The task is the schema's name; a request for text
+names its reply schema in the prompt.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.world.dice import Dice
 from bench.world.models import wild_answer
 from bench.world.oracle import Oracle
 from bench.world.telling import UNKNOWN
-from kgray.records import as_value, canonical
+from kgray.domain.records import as_value, canonical
 
 _SECTION = re.compile(r"^<([A-Z]+)>\n(.*?)\n</\1>$", re.MULTILINE | re.DOTALL)
 _NAMED = re.compile(r"Reply schema ([A-Za-z_]+):")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bench.world.world import World
-from kgray.backends.hashing import HashingEmbedder
+from kgray.models.hashing import HashingEmbedder
 from kgray.ports import Matrix
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.world.dice import Dice
-from kgray import times
-from kgray.times import DAY, Instant
+from kgray.domain import times
+from kgray.domain.times import DAY, Instant
 
 _MONTHS = """January February March April May June July August September October November December""".split()
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from kgray.records import canonical
+from kgray.domain.records import canonical
 
 _T = TypeVar("_T")
 _RANGE = 1 << 64

@@ -12,9 +12,9 @@ from bench.world.history import Act
 from bench.world.schema import COMMON_RELATIONS, values_of
 from bench.world.telling import UNKNOWN, ToldFact, WorldEpisode, said_of
 from bench.world.things import WorldEntity
-from kgray import times
-from kgray.derivation.names import key
-from kgray.records import canonical
+from kgray.domain import times
+from kgray.domain.records import canonical
+from kgray.graph.names import key
 
 _SHIFT = timedelta(days=30)
 

@@ -15,10 +15,10 @@ from bench.world.schema import RELATIONS
 from bench.world.things import WorldEntity
 from bench.world.truth import Truth
 from bench.world.world import World
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Draft, Value, canonical
+from kgray.domain.times import Instant
 from kgray.errors import InputError
-from kgray.records import Draft, Value, canonical
-from kgray.times import Instant
 
 
 def input_row(draft: Draft) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from itertools import count
 from bench.world.plan import WorldPlan
 from bench.world.telling import WorldEpisode
 from bench.world.world import World
-from kgray import times
+from kgray.domain import times
 
 FACTS_AN_EPISODE = 1.62  # on average
 # 1,000 facts about 500 entities, by full names. Each fact is new: it opens a span, or replaces one.

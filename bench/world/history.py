@@ -11,9 +11,9 @@ from bench.world.dice import Dice
 from bench.world.plan import WorldPlan
 from bench.world.schema import COMMON_RELATIONS, RELATIONS, Relation, ThingKind, follows, leads, values_of
 from bench.world.things import WorldEntity
+from kgray.domain.records import Value
+from kgray.domain.times import DAY, Instant
 from kgray.errors import InputError
-from kgray.records import Value
-from kgray.times import DAY, Instant
 
 ActForm = Literal["holds", "changed", "since", "always", "event", "future", "ended", "span", "denied"]
 WorldObject = WorldEntity | Value

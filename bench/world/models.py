@@ -8,9 +8,9 @@ from typing import Any
 from bench.world.dice import Dice
 from bench.world.latency import tokens
 from bench.world.oracle import COMPARISONS, Oracle
+from kgray.domain.records import Extraction, canonical
+from kgray.models.prompting.replies import parse_answer, parse_extraction
 from kgray.ports import Answer, ExtractionRequest, Judged, Question, QuestionRequest
-from kgray.prompting.replies import parse_answer, parse_extraction
-from kgray.records import Extraction, canonical
 
 
 class WorldModel:

@@ -10,7 +10,7 @@ from bench.world.dice import Dice
 from bench.world.history import Act
 from bench.world.plan import RelationNames
 from bench.world.schema import RELATIONS
-from kgray.records import EvidenceKind, Value
+from kgray.domain.records import EvidenceKind, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from kgray import times
-from kgray.times import Instant
+from kgray.domain import times
+from kgray.domain.times import Instant
 
 RelationNames = Literal["listed", "free"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from bench.world.dice import Dice
 from bench.world.truth import TrueFact, Truth
-from kgray.records import Value
-from kgray.times import DAY, Instant
+from kgray.domain.records import Value
+from kgray.domain.times import DAY, Instant
 
 MOMENTS = 8  # how many record times are asked about
 AT_A_MOMENT = 60

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from kgray.records import Value
+from kgray.domain.records import Value
 
 ThingKind = Literal["Person", "Organization", "Place", "Product", "Project"]
 RelationShape = Literal["single", "many", "event"]

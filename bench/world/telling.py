@@ -15,10 +15,10 @@ from bench.world.naming import NAMES, Naming
 from bench.world.plan import WorldPlan
 from bench.world.things import WorldEntity
 from bench.world.wording import FILLERS, STATES, closed, opened, sentence
-from kgray import times
-from kgray.derivation.names import key
-from kgray.records import Draft, EpisodeKind, EvidenceKind, Value, canonical
-from kgray.times import Instant
+from kgray.domain import times
+from kgray.domain.records import Draft, EpisodeKind, EvidenceKind, Value, canonical
+from kgray.domain.times import Instant
+from kgray.graph.names import key
 
 INTRODUCED_FORMS = ("called", "married")  # kinds of names that a text must give before another uses them
 UNKNOWN = "unknown"  # a start that the text calls unknown; "" = it has no start

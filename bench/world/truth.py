@@ -9,10 +9,10 @@ from typing import Any
 from bench.world.schema import RELATIONS
 from bench.world.telling import ToldFact, WorldEpisode, end_of, start_of
 from bench.world.things import WorldEntity
-from kgray import times
-from kgray.records import Value, canonical
+from kgray.domain import times
+from kgray.domain.records import Value, canonical
+from kgray.domain.times import Instant
 from kgray.timeline import Claim, timeline
-from kgray.times import Instant
 
 TrueKey = tuple[str, str, str | Value]  # subject, relation, object: true identities
 EpisodeReading = tuple[WorldEpisode, tuple[ToldFact, ...]]  # an episode and a reader's facts of it

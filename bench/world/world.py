@@ -12,9 +12,9 @@ from bench.world.plan import WorldPlan
 from bench.world.telling import Occasion, Register, Teller, WorldEpisode
 from bench.world.things import WorldEntity, things_of
 from bench.world.truth import Truth
-from kgray import times
-from kgray.records import EpisodeKind
-from kgray.times import DAY, Instant
+from kgray.domain import times
+from kgray.domain.records import EpisodeKind
+from kgray.domain.times import DAY, Instant
 
 _KINDS: tuple[EpisodeKind, ...] = ("message", "text", "json")
 _FACTS = {1: 0.5, 2: 0.35, 3: 0.15}  # facts an episode: 1.65 on average

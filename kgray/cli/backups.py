@@ -14,7 +14,7 @@ from kgray.cli.frame import GROUP, TEXT, Call, command
 from kgray.errors import KgrayError
 
 if TYPE_CHECKING:
-    from kgray.transfer.backup_files import Manifest
+    from kgray.maintenance.transfer.backup_files import Manifest
 
 _HELP = "This group only; may be repeated."
 _some_groups = click.option("--group", "groups", type=GROUP, multiple=True, metavar="G", help=_HELP)
@@ -34,8 +34,8 @@ def backup(call: Call, to: str, groups: tuple[str, ...]) -> None:
       kgray backup backups/2026-12-01
       kgray backup s3://bucket/kgray/2026-12-01 --group team
     """
-    from kgray.transfer.backups import backup as make_backup
-    from kgray.wiring import open_reader
+    from kgray.maintenance.transfer.backups import backup as make_backup
+    from kgray.runtime.wiring import open_reader
 
     with printing.Progress() as progress, closing(open_reader(call.settings(), call.folder)) as source:
         manifest = make_backup(source, to, groups, on_row=lambda: progress.step("row"))
@@ -57,8 +57,8 @@ def restore(call: Call, origin: str, groups: tuple[str, ...], dry_run: bool) -> 
       kgray restore backups/2026-12-01 --data new-data
       kgray restore s3://bucket/kgray/2026-12-01 --config neo4j.toml
     """
+    from kgray.maintenance.transfer import restoring
     from kgray.settings import CONFIG_VARIABLE
-    from kgray.transfer import restoring
 
     if dry_run:
         _tell(call, restoring.verify(origin, groups), "are whole; nothing was changed")

@@ -28,8 +28,8 @@ from kgray.cli.frame import (
 from kgray.errors import InputError, KgrayError
 
 if TYPE_CHECKING:
-    from kgray.backfill.run import RunRequest
     from kgray.memory import AsyncMemory
+    from kgray.memory.backfill.run import RunRequest
     from kgray.settings import Settings
 
 _ORDER = "reference-time: sort the rows of all files by it first. Default: file."
@@ -56,8 +56,8 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
       kgray backfill archive/ --group team --dry-run
       kgray backfill archive/ --group team --max-tokens 2000000
     """
-    from kgray.backfill.manifest import check_name, find, run_name
-    from kgray.backfill.run import RunRequest, forecast
+    from kgray.memory.backfill.manifest import check_name, find, run_name
+    from kgray.memory.backfill.run import RunRequest, forecast
 
     settings, run_option = call.settings(), options["run"]
     run = run_name(settings, call.folder, paths) if run_option is None else check_name(run_option)
@@ -80,8 +80,8 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
 
 
 def _in_place(call: Call, memory: AsyncMemory, request: RunRequest) -> int:
-    from kgray.backfill.manifest import RunFolder
-    from kgray.backfill.run import backfill as carried_out
+    from kgray.memory.backfill.manifest import RunFolder
+    from kgray.memory.backfill.run import backfill as carried_out
 
     with Signals.gentle(), printing.Progress() as ticker:
         result = finished(carried_out(memory, call.folder, request, stop=Signals.is_stopping, watch=ticker))
@@ -122,9 +122,9 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _dry_run(call: Call, settings: Settings, memory: AsyncMemory, request: RunRequest) -> int:
-    from kgray.backfill.run import forecast
-    from kgray.prompting.estimate import estimate_work
-    from kgray.wiring import build_ontology, build_prompts
+    from kgray.memory.backfill.run import forecast
+    from kgray.models.prompting.estimate import estimate_work
+    from kgray.runtime.wiring import build_ontology, build_prompts
 
     estimate = None
     if settings.model.backend in ("openai", "vllm"):
@@ -164,8 +164,8 @@ def copy(call: Call, group: str, to_data: str | None, to_config: Path | None) ->
       kgray copy --group team --data my-data --to-config neo4j.toml
       kgray copy --group team --config neo4j.toml --to-data back
     """
-    from kgray.transfer.copying import copy_group
-    from kgray.wiring import open_reader
+    from kgray.maintenance.transfer.copying import copy_group
+    from kgray.runtime.wiring import open_reader
 
     if to_data is None and to_config is None:
         raise InputError("no target: name its folder by --to-data, its settings by --to-config, or both")
@@ -217,11 +217,11 @@ def graphiti(
 
       NEO4J_PASSWORD=... kgray import graphiti bolt://localhost:7687 --group team --from-group main
     """
+    from kgray.runtime.wiring import needed_by
     from kgray.settings.checks import NEO4J_SCHEMES, is_address
-    from kgray.wiring import needed_by
 
     with needed_by("kgray import graphiti", "neo4j"):
-        from kgray.transfer.graphiti import GraphitiDatabase, Import
+        from kgray.maintenance.transfer.graphiti import GraphitiDatabase, Import
 
     secret = _password(login["password_file"])
     if not is_address(uri, NEO4J_SCHEMES):
@@ -310,7 +310,7 @@ def parquet(call: Call, path: str, group: str, dry_run: bool) -> None:
 
     kgray import parquet export/ --group team
     """
-    from kgray.transfer.tables import restore
+    from kgray.maintenance.transfer.tables import restore
 
     with call.trial() if dry_run else call.memory(create=True) as memory:
         rows = restore(Path(path), memory.store, group, dry_run=dry_run)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgray import times
 from kgray.cli import printing
 from kgray.cli.frame import (
     GROUP,
@@ -26,12 +25,13 @@ from kgray.cli.frame import (
     several,
     together,
 )
+from kgray.domain import times
 from kgray.errors import FAULTY, ContentError, InputError, exit_code_of
 
 if TYPE_CHECKING:
     from kgray.ingest.preview import Preview
-    from kgray.intake.drafts import Defaults, Refusal
-    from kgray.intake.files import Submitted
+    from kgray.io.intake.drafts import Defaults, Refusal
+    from kgray.io.intake.files import Submitted
     from kgray.memory import Report
 
 FIRST = 10  # refusals that are shown one by one
@@ -50,7 +50,7 @@ rows_options = together(
 
 def defaults_of(options: dict[str, Any]) -> Defaults:
     """Return the options' values for rows that lack their own."""
-    from kgray.intake.drafts import Defaults
+    from kgray.io.intake.drafts import Defaults
 
     at = options["at"] and times.from_datetime(options["at"])
     return Defaults(group=options["group"], source=options["source"], kind=options["kind"], at=at)
@@ -110,7 +110,7 @@ def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
 
 def _regular(name: str, stack: ExitStack) -> Path:
     """Return a path that can be read twice; standard input and pipes are copied to a file first."""
-    from kgray.intake.files import spooled
+    from kgray.io.intake.files import spooled
 
     if name == "-":
         return stack.enter_context(spooled())
@@ -128,7 +128,7 @@ def _regular(name: str, stack: ExitStack) -> Path:
 
 
 def _read(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Submitted | Refusal]:
-    from kgray.intake.files import read_file
+    from kgray.io.intake.files import read_file
 
     for name, path in paths:
         yield from read_file(path, defaults, name=name)
@@ -136,7 +136,7 @@ def _read(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Submitt
 
 async def _preview(call: Call, preview: Preview, items: Iterator[Submitted | Refusal]) -> int:
     """Print each change and the reasons of refusals and failures; return the exit code."""
-    from kgray.intake.drafts import Refusal
+    from kgray.io.intake.drafts import Refusal
 
     faults, count = list[str](), 0
     for item in items:
@@ -204,9 +204,9 @@ def print_counts(
         click.echo(_refusal_line(refusal))
     if (hidden := document["refused"] - FIRST) <= 0:
         return
-    from kgray.intake.drafts import reasons
-    from kgray.locks import explained, for_owner
+    from kgray.io.intake.drafts import reasons
     from kgray.memory.correcting import REFUSED
+    from kgray.system.locks import explained, for_owner
 
     counted = document["report"]["reasons"] if "report" in document else None
     click.echo(f"... and {hidden:,} more. By reason, with the first message of each:")

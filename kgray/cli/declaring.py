@@ -74,8 +74,8 @@ def check(call: Call) -> int:
 
       kgray ontology check --config kgray.toml
     """
-    from kgray import wiring
     from kgray.memory.ontology_check import faults_of
+    from kgray.runtime import wiring
     from kgray.settings import config_file
 
     settings = call.settings()

@@ -67,7 +67,7 @@ def evaluate(
       kgray eval answers longmemeval_s.json --way full --at-once 1
     """
     from kgray.evals.retrieval import ask_all, read_dataset, report
-    from kgray.opening import open_with
+    from kgray.memory.opening import open_with
 
     dataset = read_dataset(file, most=conversations)
     for note in dataset.notes:
@@ -91,9 +91,9 @@ def _answers(
     call: Call, dataset: Dataset, place: Path, *, way: str, judge: Path | None, at_once: int, **context: Any  # noqa: ANN401
 ) -> tuple[Any, Any]:  # fmt: skip
     from kgray.evals.answers import Examination, Raw, as_asked, context_of
-    from kgray.opening import open_with
+    from kgray.memory.opening import open_with
+    from kgray.runtime.wiring import build_answerer, build_prompt_files
     from kgray.settings import load
-    from kgray.wiring import build_answerer, build_prompt_files
 
     recipe = context_of(dataset, **context)
     # The judge's file has all its settings: variables that choose the reader must not choose the judge.

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgray import times
 from kgray.cli import printing
 from kgray.cli.frame import Call, any_group_option, command, finished
 from kgray.cli.grouping import schedule_rows
 from kgray.cli.waiting import last_outage
+from kgray.domain import times
 from kgray.errors import DONE, FAULTY, INCOMPLETE, KgrayError, SettingsError
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ def _fit(call: Call, path: Path) -> Iterator[Check]:
 
 def _engine_arguments(call: Call, path: Path) -> Iterator[Check]:
     """Yield each argument that an engine gets, and whether vLLM's parser takes them."""
-    from kgray.backends.engine_args import arguments_of, parsed
+    from kgray.models.engine_args import arguments_of, parsed
     from kgray.runtime.spec import load_profile
 
     name, limits = str(call.settings().model.name), load_profile(path).engine
@@ -383,7 +383,13 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
 
 def _answer_of(name: str, settings: Settings) -> str:
     """Build the model, the embedder or the reranker, call it once, and describe its answer."""
-    from kgray.wiring import build_client, build_embedder, build_models, build_ontology, build_reranker
+    from kgray.runtime.wiring import (
+        build_client,
+        build_embedder,
+        build_models,
+        build_ontology,
+        build_reranker,
+    )
 
     if name == "model":
         build_models(settings, build_ontology(settings))
@@ -407,7 +413,7 @@ def _took(began: float) -> str:
 
 def _optional() -> Iterator[Check]:
 
-    from kgray.backends import bge, minilm, vllm_engine
+    from kgray.models import bge, minilm, vllm_engine
 
     lacking = minilm.missing()
     yield "minilm", True, f"not installed ({lacking}): {minilm.HOW_TO_GET_IT}" if lacking else "installed"
@@ -422,7 +428,7 @@ def _optional() -> Iterator[Check]:
 
 
 def _data(call: Call, settings: Settings) -> Iterator[Check]:
-    from kgray.stores.sqlite.schema import FILE, MARKER
+    from kgray.storage.sqlite.schema import FILE, MARKER
 
     path = call.folder / FILE
     try:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import click
 
-from kgray import times
 from kgray.cli import printing
+from kgray.domain import times
 from kgray.errors import BUG, FAULTY, STOPPED, InputError, KgrayError, NoStore
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Call:
     @contextmanager
     def memory(self, *, create: bool = False) -> Iterator[AsyncMemory]:
         """Open the memory; closed at the end."""
-        from kgray.opening import open_async as open_memory
+        from kgray.memory.opening import open_async as open_memory
 
         with closing(open_memory(self.data, config=self.config, create=create)) as memory:
             memory.on_wait = printing.note
@@ -91,7 +91,7 @@ class Call:
         """Open the memory for a dry run; without a store, open an empty memory and delete it at the end."""
         from tempfile import TemporaryDirectory
 
-        from kgray.opening import open_with
+        from kgray.memory.opening import open_with
         from kgray.settings import StoreSettings
 
         with ExitStack() as stack:
@@ -212,7 +212,7 @@ class KgrayGroup(click.Group):
         except KgrayError as error:
             return _say_error(error, str(error), error.exit_code, debug=debug)
         except (KeyboardInterrupt, click.Abort) as error:
-            from kgray.outages import OUTAGES
+            from kgray.system.outages import OUTAGES
 
             waited = f" ({why})" if (why := OUTAGES.why()) else ""
             line = f"stopped{waited}; what was accepted is safe, run it again"
@@ -337,7 +337,7 @@ class Checked(click.ParamType[Any]):
 
 
 # A late import: `kgray --help` does not need uuid.
-GROUP = Checked("group", lambda name: importlib.import_module("kgray.records").check_group(name))
+GROUP = Checked("group", lambda name: importlib.import_module("kgray.domain.records").check_group(name))
 MOMENT = Checked("time", lambda text: times.to_datetime(times.parse(text)[0]))
 TEXT = Checked("text", lambda text: text.encode().decode())
 group_option = click.option("--group", type=GROUP, required=True, metavar="G", help="The group (tenant).")

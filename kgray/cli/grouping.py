@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgray import times
 from kgray.cli import printing
 from kgray.cli.frame import (
     GROUP,
@@ -24,6 +23,7 @@ from kgray.cli.frame import (
     group_option,
     known_at_option,
 )
+from kgray.domain import times
 from kgray.errors import STOPPED, InputError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 if TYPE_CHECKING:
-    from kgray.backfill.run import RunProgress
+    from kgray.memory.backfill.run import RunProgress
 
 Style = Mapping[str, Any]  # keyword arguments of click.style
 DIM: Style = {"dim": True}

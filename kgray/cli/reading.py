@@ -25,10 +25,10 @@ from kgray.cli.frame import (
     together,
 )
 from kgray.errors import InputError
-from kgray.interchange.formats import FORMATS
+from kgray.io.interchange.formats import FORMATS
 
 if TYPE_CHECKING:
-    from kgray.graph import Entity, FactSpan, Hit
+    from kgray.domain.graph import Entity, FactSpan, Hit
     from kgray.memory import AsyncMemory
     from kgray.memory.answers import History, Shown, ToldEpisode
     from kgray.search import Filters

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgray import times
 from kgray.cli import printing
 from kgray.cli.frame import MOMENT, Call, Signals, command, finished, group_of, group_option, number, several
+from kgray.domain import times
 
 if TYPE_CHECKING:
     from kgray.memory import AsyncMemory
@@ -43,13 +43,14 @@ def serve(
       kgray serve --port 8321
       curl -d '{"text": "I work at Acme now", "speaker": "Alice"}' localhost:8321/v1/groups/team/episodes
     """
-    from kgray.wiring import needed_by
+    from kgray.runtime.wiring import needed_by
 
     with needed_by("this", "serve"):
-        from kgray.http import Bounds, create_app
-        from kgray.http.page_files import missing
-        from kgray.http.protocol import server_of
-        from kgray.http.webhooks import key_in
+        from kgray.server.app import create_app
+        from kgray.server.door import Bounds
+        from kgray.server.page_files import missing
+        from kgray.server.protocol import server_of
+        from kgray.server.webhooks import key_in
     from kgray.runtime import lifecycle
 
     settings = call.settings()
@@ -88,10 +89,10 @@ def mcp(call: Call, group: str, read_only: bool) -> None:
 
       kgray mcp --group team
     """
-    from kgray.wiring import needed_by
+    from kgray.runtime.wiring import needed_by
 
     with needed_by("this", "mcp"):
-        from kgray.mcp import serve_stdio
+        from kgray.server.mcp import serve_stdio
     with call.memory(create=True) as memory, Signals.gentle():
         _say_fault(memory)
         finished(serve_stdio(memory, group, read_only=read_only))

@@ -28,8 +28,8 @@ def upgrade(call: Call, dry_run: bool) -> None:
       kgray upgrade --data my-data --dry-run
       kgray upgrade --data my-data
     """
-    from kgray.upgrade import upgrade as run
-    from kgray.wiring import build_ontology, open_earlier
+    from kgray.maintenance.upgrade import upgrade as run
+    from kgray.runtime.wiring import build_ontology, open_earlier
 
     settings = call.settings()
     with printing.Progress() as progress, open_earlier(settings, call.folder, alone=not dry_run) as earlier:
@@ -47,9 +47,9 @@ def upgrade(call: Call, dry_run: bool) -> None:
 
 def _version(backend: str) -> int:
     if backend == "sqlite":
-        from kgray.stores.sqlite.schema import VERSION
+        from kgray.storage.sqlite.schema import VERSION
     else:
-        from kgray.stores.neo4j.schema import VERSION
+        from kgray.storage.neo4j.schema import VERSION
     return VERSION
 
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from kgray import times
-from kgray.locks import replaced
-from kgray.outages import OUTAGES, Outage
+from kgray.domain import times
+from kgray.system.locks import replaced
+from kgray.system.outages import OUTAGES, Outage
 
 FILE = "outage.json"  # in the data folder
 _LOOK_S = 0.2

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kgray import kinds, reads, rows
 from kgray.communities.partition import (
     HUB,
     NOBODY,
@@ -25,16 +24,17 @@ from kgray.communities.partition import (
     partition,
     plurality,
 )
-from kgray.derivation.names import Fold
-from kgray.derivation.stored import in_pieces, records_of
+from kgray.domain.graph import PROFILE, Community, Entity, Fact
+from kgray.domain.times import Instant
 from kgray.errors import Unavailable
-from kgray.garbage import garbage_not_collected
-from kgray.graph import PROFILE, Community, Entity, Fact
-from kgray.kinds import CommunityRunRow, OperationRow
+from kgray.graph.names import Fold
+from kgray.graph.stored import in_pieces, records_of
 from kgray.ports import Appending, Store, at_one_moment
+from kgray.schema import kinds, reads, rows
+from kgray.schema.kinds import CommunityRunRow, OperationRow
 from kgray.search.context import MIN_PROFILE_FACTS
 from kgray.search.loading import texts_of
-from kgray.times import Instant
+from kgray.system.garbage import garbage_not_collected
 
 HOLDS, ENDED = 2, 1  # count of a fact between its ends
 # The weight of a pair by the sum of its counts, concave: a connection says more than its multiplicity

@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from kgray.communities.found import placed, snapshot
-from kgray.derivation.stored import view_now
+from kgray.domain.graph import Community
+from kgray.domain.times import Instant, to_datetime
 from kgray.errors import Ambiguous, NotFound
-from kgray.graph import Community
+from kgray.graph.stored import view_now
 from kgray.ports import GraphView, Store, at_one_moment
 from kgray.search.loading import run_at, texts_of
-from kgray.times import Instant, to_datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,16 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from kgray import kinds, reads, rows, times
 from kgray.communities import found as finding
 from kgray.communities import texts as writing
 from kgray.communities.found import Cluster, Clustering, Snapshot, clustered, current
 from kgray.communities.texts import OFFLINE, Text, Validity
+from kgray.domain import times
+from kgray.domain.graph import AS_OF, PROFILE, Community
 from kgray.errors import ContentError, Cost, Unavailable
-from kgray.graph import AS_OF, PROFILE, Community
-from kgray.kinds import AnswerRow, CommunityRunRow
+from kgray.models.prompting.tokens import count_tokens
 from kgray.ports import Appending, Embedder, Store, Summarizer, SummaryRequest
-from kgray.prompting.tokens import count_tokens
+from kgray.schema import kinds, reads, rows
+from kgray.schema.kinds import AnswerRow, CommunityRunRow
 from kgray.search.loading import texts_of
 
 _STORED_RUNS, _CENTRAL = 2, 10  # runs in the store; members that an upper community lists

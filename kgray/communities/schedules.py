@@ -15,10 +15,10 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from kgray.domain.times import SECOND, Instant, from_datetime, show, to_datetime
 from kgray.errors import InputError, KgrayError, NotFound, Unavailable
-from kgray.kinds import OWN, SCHEDULES, ScheduleRow
 from kgray.ports import Appending, Store
-from kgray.times import SECOND, Instant, from_datetime, show, to_datetime
+from kgray.schema.kinds import OWN, SCHEDULES, ScheduleRow
 
 FAILED = "failed: "  # begins the outcome of a run that failed
 MAX_TRIES = 3  # jobs for one tick: a job that was killed is submitted again

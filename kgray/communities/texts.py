@@ -17,14 +17,14 @@ from typing import Any
 
 from kgray.communities.found import Cluster, Snapshot
 from kgray.communities.partition import hash_of
-from kgray.graph import PROFILE, Entity, Fact
+from kgray.domain.graph import PROFILE, Entity, Fact
+from kgray.domain.times import Instant, to_datetime
+from kgray.language.words import plain_words
+from kgray.models.prompting.prompts import section
+from kgray.models.prompting.tokens import count_tokens
 from kgray.ports import SummaryRequest, SummaryTask
-from kgray.prompting.prompts import section
-from kgray.prompting.tokens import count_tokens
 from kgray.search.context import best, entity_line, fact_line, safe
 from kgray.search.query import languages
-from kgray.times import Instant, to_datetime
-from kgray.words import plain_words
 
 OFFLINE = "offline 1"  # the writer without a model, and its version
 _CARDS, _FACTS, _CARD, _FACT = 20, 30, 240, 160  # members and facts in a prompt, the best; characters of each

@@ -19,9 +19,9 @@ from typing import Any, Literal
 from kgray.errors import ContentError, InputError, InvalidAnswer
 from kgray.evals.retrieval import RECALL, Conversation, Dataset, Message, Question, Result, Talks
 from kgray.memory import AsyncMemory
+from kgray.models.prompting.prompts import PromptFiles, section
+from kgray.models.prompting.reply_schemas import TEXT, object_of
 from kgray.ports import Answerer, AnswerRequest
-from kgray.prompting.prompts import PromptFiles, section
-from kgray.prompting.reply_schemas import TEXT, object_of
 from kgray.search import RECIPES, count_tokens
 
 Way = Literal["memory", "full", "summaries", "recursive"]

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from kgray.domain.graph import Hit
 from kgray.errors import InputError
-from kgray.graph import Hit
 from kgray.memory import AsyncMemory
 from kgray.ports import SearchScope
 from kgray.search import SCOPES

@@ -13,23 +13,23 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from kgray import rows
-from kgray.derivation.change import EpisodeChange
+from kgray.domain.records import Episode, Extraction
 from kgray.errors import ContentError, Cost, KgrayError, Unavailable
+from kgray.graph.change import EpisodeChange
 from kgray.ingest import changes
 from kgray.ingest.outbox import Outbox
 from kgray.ingest.parts import Parts, at_length, off_the_loop, rows_of
 from kgray.ingest.state import Answers, Decision, Quantised, Questions, ReadEpisode
 from kgray.ingest.steps import Place, Reading
 from kgray.ingest.units import TextUnit, excerpt, unit_requests
-from kgray.intake import triples
-from kgray.ledger import previous
-from kgray.outages import OUTAGES
+from kgray.io.intake import triples
 from kgray.ports import Answer, Embedding, ExtractionRequest, Question, QuestionRequest
 from kgray.ports.ingest import Stop
 from kgray.ports.steps import total
-from kgray.reads import ANSWERS_TO, EXTRACTIONS_AT, REQUESTS
-from kgray.records import Episode, Extraction
+from kgray.schema import rows
+from kgray.schema.reads import ANSWERS_TO, EXTRACTIONS_AT, REQUESTS
+from kgray.storage.ledger import previous
+from kgray.system.outages import OUTAGES
 
 _T = TypeVar("_T")
 _Questions = tuple[Question, ...]  # of one request

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray.derivation import names
+from kgray.graph import names
 from kgray.ports import Matrix, Vector
 
 Likeness = Literal["equal", "initials", "subset", "acronym", "surname"]

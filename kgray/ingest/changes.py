@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from kgray import kinds, rows
-from kgray.derivation.change import Difference, EpisodeChange
+from kgray.domain.records import Episode, Operation, Place
+from kgray.domain.times import Instant
 from kgray.errors import ContentError, Cost, StoreError
-from kgray.kinds import AnswerRow, ExtractionRow, Key, Kind, Row
+from kgray.graph.change import Difference, EpisodeChange
 from kgray.ports import Embedding, Patch, RowChanges
-from kgray.record_rows import EntryRecords, Judgements, NameVector, TextVector
-from kgray.records import Episode, Operation, Place
-from kgray.times import Instant
+from kgray.schema import kinds, rows
+from kgray.schema.kinds import AnswerRow, ExtractionRow, Key, Kind, Row
+from kgray.schema.record_rows import EntryRecords, Judgements, NameVector, TextVector
 
 _OPEN = frozenset({kinds.ACCEPTED, kinds.EXTRACTED})
 PENDING = frozenset({kinds.PENDING})

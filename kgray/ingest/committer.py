@@ -13,23 +13,24 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from kgray import reads, rows, times
-from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
-from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import records_of
+from kgray.domain import times
+from kgray.domain.records import Episode, Operation
+from kgray.domain.times import Instant
 from kgray.errors import ContentError, Garbled, InputError, KgrayError, NotFound, Refused, Unwritable
-from kgray.garbage import let_go
+from kgray.graph.change import Difference, EpisodeChange, compare, with_change
+from kgray.graph.group import GroupGraph
+from kgray.graph.stored import records_of
 from kgray.ingest import changes
 from kgray.ingest.candidates import quantised
 from kgray.ingest.correct import EMBEDDER_S, correct, embed_missing
 from kgray.ingest.outbox import OnDurable, Outbox
 from kgray.ingest.parts import THREADS, Direct, OnStage, Parts, at_length, off_the_loop, rows_of
 from kgray.ingest.state import GroupState, Quantised
-from kgray.ledger import removals
 from kgray.ports import RowChanges, Store, embedded, slot_of
-from kgray.record_rows import vector_at
-from kgray.records import Episode, Operation
-from kgray.times import Instant
+from kgray.schema import reads, rows
+from kgray.schema.record_rows import vector_at
+from kgray.storage.ledger import removals
+from kgray.system.garbage import let_go
 
 _FEW_GROUPS = 50  # up to this many groups, a read of their counters does not delay the loop
 # States whose size is measured per commit, on average: with more groups, all are measured every few commits.

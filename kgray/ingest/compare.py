@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kgray.derivation.names import Relations
-from kgray.derivation.statements import CLOSING, NAMELESS, Statement, StatementKey
+from kgray.domain.ontology import matters_of
+from kgray.domain.records import Evidence, ExtractedFact, Place, Value
+from kgray.domain.times import Instant
+from kgray.graph.names import Relations
+from kgray.graph.statements import CLOSING, NAMELESS, Statement, StatementKey
 from kgray.ingest.candidates import quantised
 from kgray.ingest.state import Case, Quantised, span_of
-from kgray.ontology import matters_of
 from kgray.ports import Question
-from kgray.records import Evidence, ExtractedFact, Place, Value
-from kgray.times import Instant
 
 MAX_COMPARED = 15
 # Statements of one entity or slot among which candidates are sought, the newest: a bound for long histories.

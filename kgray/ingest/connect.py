@@ -14,9 +14,11 @@ from functools import lru_cache
 from itertools import count
 from typing import Any
 
-from kgray.derivation.names import Relations
-from kgray.derivation.rivals import with_key
-from kgray.derivation.statements import (
+from kgray.domain.ontology import Ontology
+from kgray.domain.records import Evidence, EvidenceKind, ExtractedFact, Place, Value, Verdict, statement_id
+from kgray.graph.names import Relations
+from kgray.graph.rivals import with_key
+from kgray.graph.statements import (
     CLOSING,
     NAMELESS,
     Statement,
@@ -28,8 +30,6 @@ from kgray.derivation.statements import (
 from kgray.ingest.compare import NEWEST, Compared, Comparer, NewFact
 from kgray.ingest.resolve import Resolved
 from kgray.ingest.state import Case
-from kgray.ontology import Ontology
-from kgray.records import Evidence, EvidenceKind, ExtractedFact, Place, Value, Verdict, statement_id
 
 RECORD = "record"  # the judge of pairs of fields of a JSON record
 # The fields that evidence takes over from a fact.

@@ -24,19 +24,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-from kgray import kinds, reads, rows, times
-from kgray.derivation import names
-from kgray.derivation.change import (
+from kgray.domain import times
+from kgray.domain.records import GroupRecords, Operation, Place, entity_id
+from kgray.domain.times import Instant
+from kgray.errors import InputError, KgrayError, NotFound, Outrun
+from kgray.graph import names
+from kgray.graph.change import (
     Difference,
     borne,
     compare,
     retracted,
 )
-from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import records_of_entities, stale, stored_records
-from kgray.derivation.summaries import corrected_entities
-from kgray.errors import InputError, KgrayError, NotFound, Outrun
-from kgray.garbage import let_go
+from kgray.graph.group import GroupGraph
+from kgray.graph.stored import records_of_entities, stale, stored_records
+from kgray.graph.summaries import corrected_entities
 from kgray.ingest import changes
 from kgray.ingest.removed_records import (
     keys_of,
@@ -47,18 +48,18 @@ from kgray.ingest.removed_records import (
     sequences_in,
     statements_to_embed,
 )
-from kgray.kinds import Key, Kind, OperationRow, Row
-from kgray.ledger import named, removals
 from kgray.ports import Embed, Patch, RowChanges, Store
-from kgray.reads import TakenRow
-from kgray.record_rows import (
+from kgray.schema import kinds, reads, rows
+from kgray.schema.kinds import Key, Kind, OperationRow, Row
+from kgray.schema.reads import TakenRow
+from kgray.schema.record_rows import (
     EntryRecords,
     TextVector,
     statement_texts,
     with_statement_vectors,
 )
-from kgray.records import GroupRecords, Operation, Place, entity_id
-from kgray.times import Instant
+from kgray.storage.ledger import named, removals
+from kgray.system.garbage import let_go
 
 # Rows: more than AT_ONCE are changed in pieces. On Neo4j 20,600 rows, of 3,000 facts with vectors of 1,024
 # numbers, took 231 MB of the server's heap in one transaction.

@@ -6,7 +6,7 @@ makes the statement of each fact, and `compare.py` finds the statements that a m
 
 from __future__ import annotations
 
-from kgray.derivation.change import EpisodeChange
+from kgray.graph.change import EpisodeChange
 from kgray.ingest.connect import connect
 from kgray.ingest.declare import declare
 from kgray.ingest.extract import shape, told_names

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kgray.derivation.names import FOLDS, UNKNOWN, Relations
+from kgray.domain.ontology import Ontology, RelationType
+from kgray.domain.records import Aspect, Declaration
+from kgray.graph.names import FOLDS, UNKNOWN, Relations
 from kgray.ingest.state import LATER, Case, KnownState
-from kgray.ontology import Ontology, RelationType
-from kgray.records import Aspect, Declaration
 
 # The values of aspects that are not declared; "listed" and these need no record.
 _DEFAULTS = {"listed": "no", "symmetric": "no", "text": ""}

@@ -13,12 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kgray.derivation import names
-from kgray.derivation.statements import says_same
-from kgray.ontology import Ontology
-from kgray.records import Episode, ExtractedFact, Extraction
+from kgray.domain.ontology import Ontology
+from kgray.domain.records import Episode, ExtractedFact, Extraction
+from kgray.graph import names
+from kgray.graph.statements import says_same
+from kgray.language.words import plain_words, stem
 from kgray.search.query import language_of, languages
-from kgray.words import plain_words, stem
 
 # The languages of `_BOTH_WAYS`: in any other, such words would not be recognised.
 _LANGUAGES = frozenset({"en", "de"})

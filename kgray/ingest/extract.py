@@ -45,17 +45,17 @@ from functools import cached_property, lru_cache
 from itertools import product
 from pathlib import Path
 
-from kgray import times
-from kgray.derivation import names
-from kgray.derivation.sentences import is_plain_word, without_each
-from kgray.derivation.texts import default_sentence
+from kgray.domain import times
+from kgray.domain.ontology import Ontology
+from kgray.domain.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value, clean_text
+from kgray.domain.times import Instant
+from kgray.graph import names
+from kgray.graph.sentences import is_plain_word, without_each
+from kgray.graph.texts import default_sentence
 from kgray.ingest.candidates import code, code_match
-from kgray.ontology import Ontology
+from kgray.models.prompting.replies import with_entities
+from kgray.models.prompting.reply_schemas import ENTITY_TYPES
 from kgray.ports import ExtractionRequest
-from kgray.prompting.replies import with_entities
-from kgray.prompting.reply_schemas import ENTITY_TYPES
-from kgray.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value, clean_text
-from kgray.times import Instant
 
 _SPOKEN = re.compile(r"[^\W\d_]+")
 _WORDS = re.compile(r"[^\W_]+")

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kgray.domain.records import Episode, Operation
 from kgray.ingest.calls import EpisodeReading
 from kgray.ingest.state import Decision, ReadEpisode
 from kgray.ports import Answer, Embedding, Question
-from kgray.records import Episode, Operation
 
 Stage = Literal["accepted", "reading", "asking", "ready", "committed", "failed"]
 STAGES_AFTER: dict[Stage, frozenset[Stage]] = {

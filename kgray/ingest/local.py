@@ -9,10 +9,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kgray import ledger, times
+from kgray.domain import times
 from kgray.errors import Locked, NoSpace, Unavailable
-from kgray.ledger import failures, pending_groups
-from kgray.outages import OUTAGES
 from kgray.ports import Store
 from kgray.ports.ingest import (
     IngestOutcome,
@@ -28,6 +26,9 @@ from kgray.ports.ingest import (
     joined,
     never,
 )
+from kgray.storage import ledger
+from kgray.storage.ledger import failures, pending_groups
+from kgray.system.outages import OUTAGES
 
 if TYPE_CHECKING:
     from kgray.ingest.parts import Parts

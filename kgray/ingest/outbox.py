@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from kgray import kinds
+from kgray.domain.records import Episode
 from kgray.errors import Cost, KgrayError, is_groups_own
 from kgray.ingest import changes
 from kgray.ports import Answer, RowChanges, Writer
-from kgray.records import Episode
+from kgray.schema import kinds
 
 _ANSWERS = 4096  # the number of requests whose answers stay in memory, the latest
 _LONG_S = 2.0  # the maximum time of a batch: appends to its groups wait for it

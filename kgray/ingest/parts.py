@@ -16,17 +16,17 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from kgray.domain.ontology import Ontology
+from kgray.domain.records import Episode, Extraction
 from kgray.errors import Cost
-from kgray.garbage import garbage_not_collected
 from kgray.ingest.compare import statement_floor
 from kgray.ingest.state import Rules
 from kgray.ingest.steps import Place, Reading, Stepping, local_extracting, local_resolving
 from kgray.ingest.units import UnitSize
-from kgray.kinds import R, Read
-from kgray.ontology import Ontology
 from kgray.ports import Embedder, Extractor, Judge, Judged, QuestionRequest, RowChanges, Store, Writer
-from kgray.records import Episode, Extraction
+from kgray.schema.kinds import R, Read
 from kgray.settings import PipelineSettings
+from kgray.system.garbage import garbage_not_collected
 
 _PROBE_S = 0.02
 _SWITCH_S = 0.001  # the maximum time that a thread keeps the lock when the loop wants it

@@ -6,23 +6,24 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 from functools import partial
 
-from kgray import kinds, reads, times
-from kgray.derivation import dump
-from kgray.derivation.change import retracted, with_change
-from kgray.derivation.group import GroupGraph
-from kgray.derivation.names import connected
-from kgray.derivation.stored import View, records_around, records_of, stored_names, stored_records
+from kgray.domain import times
+from kgray.domain.graph import Entity
+from kgray.domain.records import Draft, EpisodeHead, GroupRecords, Operation, Verdict
 from kgray.errors import InputError
-from kgray.graph import Entity
+from kgray.graph import dump
+from kgray.graph.change import retracted, with_change
+from kgray.graph.group import GroupGraph
+from kgray.graph.names import connected
+from kgray.graph.stored import View, records_around, records_of, stored_names, stored_records
 from kgray.ingest.calls import EpisodeReading, settle
 from kgray.ingest.committer import Committer
 from kgray.ingest.correct import carried_out
 from kgray.ingest.decide import decide
 from kgray.ingest.parts import Parts
 from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
-from kgray.ledger import Foresight, dumped_episodes, find, named
 from kgray.ports import Answer, QuestionRequest, Store, embedded
-from kgray.records import Draft, EpisodeHead, GroupRecords, Operation, Verdict
+from kgray.schema import kinds, reads
+from kgray.storage.ledger import Foresight, dumped_episodes, find, named
 
 
 class Preview:

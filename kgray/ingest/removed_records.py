@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from kgray import kinds, reads
-from kgray.derivation.change import RemainingRecords, Withdrawn, removed
-from kgray.derivation.stored import StoredRecords
+from kgray.domain.records import Place
+from kgray.graph.change import RemainingRecords, Withdrawn, removed
+from kgray.graph.stored import StoredRecords
 from kgray.ingest import changes
-from kgray.kinds import Key, Kind, Row
 from kgray.ports import Patch, Store
-from kgray.record_rows import (
+from kgray.schema import kinds, reads
+from kgray.schema.kinds import Key, Kind, Row
+from kgray.schema.record_rows import (
     EntryRecords,
     Judgements,
     NameVector,
@@ -23,7 +24,6 @@ from kgray.record_rows import (
     search_columns,
     vector_at,
 )
-from kgray.records import Place
 
 
 def sequences_in(packed: bytes) -> list[int]:

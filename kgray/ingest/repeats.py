@@ -17,14 +17,14 @@ import re
 from dataclasses import replace
 from functools import cached_property
 
-from kgray.derivation import names
+from kgray.domain.ontology import Ontology
+from kgray.domain.records import ExtractedFact, Extraction
+from kgray.graph import names
 from kgray.ingest.directions import end_names, second_directions, telling_words
 from kgray.ingest.extract import ReadTexts, is_form
-from kgray.ontology import Ontology
+from kgray.language.words import plain_words, stem
 from kgray.ports import ExtractionRequest
-from kgray.records import ExtractedFact, Extraction
 from kgray.search.query import language_of, languages
-from kgray.words import plain_words, stem
 
 # Words, by language, that point to something said before, or confirm or deny it.
 _POINTERS = {

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from kgray.derivation import names
-from kgray.derivation.names import EntityNote, card
+from kgray.domain.records import ExtractedEntity, ExtractedFact, Mention, ResolvedBy, Value, entity_id
+from kgray.graph import names
+from kgray.graph.names import EntityNote, card
 from kgray.ingest.candidates import MAX_POSTING, Likeness, code_match, likeness
 from kgray.ingest.state import Case
+from kgray.models.prompting.reply_schemas import OTHER_TYPE
 from kgray.ports import Question
-from kgray.prompting.reply_schemas import OTHER_TYPE
-from kgray.records import ExtractedEntity, ExtractedFact, Mention, ResolvedBy, Value, entity_id
 
 # Cosines of the shipped hashing embedder. A name above the floor is only asked about, never merged.
 #   pairs of some 500 made-up names       below 0.43

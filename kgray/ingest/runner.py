@@ -15,17 +15,20 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from kgray import kinds, ledger, spans, times
+from kgray.domain import times
+from kgray.domain.records import Episode, Operation
 from kgray.errors import Outrun, Unavailable, is_groups_own
-from kgray.garbage import garbage_collected_rarely
 from kgray.ingest.committer import Committer
 from kgray.ingest.parts import Parts, off_the_loop
 from kgray.ingest.traffic import Traffic
 from kgray.ingest.window import GroupWindow
-from kgray.ledger import pending, previous
 from kgray.ports import slot_of
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
-from kgray.records import Episode, Operation
+from kgray.schema import kinds
+from kgray.storage import ledger
+from kgray.storage.ledger import pending, previous
+from kgray.system import spans
+from kgray.system.garbage import garbage_collected_rarely
 
 GRACE_S = 5.0  # a stopping run commits entries in flight for this time
 # One place in LIVE_SHARE, of the window and of the model, is reserved for the live lane; at the model only

@@ -19,14 +19,23 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray import rows
-from kgray.derivation.change import Difference, EpisodeChange
-from kgray.derivation.group import GroupGraph
-from kgray.derivation.names import EntityNote
-from kgray.derivation.statements import Statement
-from kgray.derivation.stored import stored_names, stored_records
+from kgray.domain.ontology import Ontology
+from kgray.domain.records import (
+    Declaration,
+    Episode,
+    Evidence,
+    ExtractedFact,
+    Extraction,
+    GroupRecords,
+    Place,
+)
+from kgray.domain.times import Instant
 from kgray.errors import damaged
-from kgray.garbage import garbage_not_collected, let_go
+from kgray.graph.change import Difference, EpisodeChange
+from kgray.graph.group import GroupGraph
+from kgray.graph.names import EntityNote
+from kgray.graph.statements import Statement
+from kgray.graph.stored import stored_names, stored_records
 from kgray.ingest.candidates import (
     NameIndex,
     NameLookUp,
@@ -38,11 +47,10 @@ from kgray.ingest.candidates import (
     quantised,
 )
 from kgray.ingest.extract import ToldNames
-from kgray.ontology import Ontology
 from kgray.ports import Answer, Embedding, Question, Store, Vector
-from kgray.record_rows import NameVector
-from kgray.records import Declaration, Episode, Evidence, ExtractedFact, Extraction, GroupRecords, Place
-from kgray.times import Instant
+from kgray.schema import rows
+from kgray.schema.record_rows import NameVector
+from kgray.system.garbage import garbage_not_collected, let_go
 
 KnownState: TypeAlias = "GroupState | AheadState"
 # Measured: loading a generated group of 24,900 statements and 35,577 names took 327 MB of resident memory.

@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
+from kgray.domain.ontology import Ontology
+from kgray.domain.records import Extraction
 from kgray.errors import Cost, KgrayError
 from kgray.ingest.extract import ground
 from kgray.ingest.repeats import without_repeats
 from kgray.ingest.union import joined
 from kgray.ingest.units import TextUnit
-from kgray.ontology import Ontology
+from kgray.models.prompting.replies import speaker_first
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, QuestionRequest
 from kgray.ports.steps import ModelCall, NextCall, Reply, replayed, steps_of, total
-from kgray.prompting.replies import speaker_first
-from kgray.records import Extraction
 
 Place = Callable[[], AbstractAsyncContextManager[object]]  # entered around each call of a model
 _Q = TypeVar("_Q")

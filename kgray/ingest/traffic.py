@@ -10,8 +10,8 @@ from typing import Any
 
 from kgray.errors import is_groups_own
 from kgray.ingest.committer import Committer
-from kgray.ingest.gate import Gate
 from kgray.ingest.parts import OnStage, Parts
+from kgray.models.gate import Gate
 from kgray.ports.ingest import Stop, Totals
 
 # A model that answers sooner, as the rules do, is asked at the commit: to decide ahead costs 3 more tries an

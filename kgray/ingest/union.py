@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from kgray.derivation import names
-from kgray.derivation.statements import says_same
+from kgray.domain.records import ExtractedEntity, ExtractedFact, Extraction
 from kgray.errors import Cost
+from kgray.graph import names
+from kgray.graph.statements import says_same
 from kgray.ingest.units import TextUnit
-from kgray.records import ExtractedEntity, ExtractedFact, Extraction
 
 
 def joined(parts: Sequence[tuple[TextUnit, Extraction]]) -> Extraction:

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from kgray.domain.records import Episode, EpisodeKind
+from kgray.models.prompting.tokens import SHARE, cost_of
 from kgray.ports import ExtractionRequest
-from kgray.prompting.tokens import SHARE, cost_of
-from kgray.records import Episode, EpisodeKind
 
 # An accented letter costs this, and no character costs more. So short texts need no count, which takes time.
 _MOST_TOKENS_A_CHARACTER = 2.5

@@ -17,6 +17,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from kgray.domain.records import Episode, Extraction, Operation
 from kgray.errors import ContentError, is_groups_own
 from kgray.ingest.calls import (
     EpisodeReading,
@@ -29,7 +30,6 @@ from kgray.ingest.calls import (
 )
 from kgray.ingest.decide import decide
 from kgray.ingest.flight import Asking, GivenAnswers, InFlight
-from kgray.ingest.gate import Urgency
 from kgray.ingest.state import (
     AheadRows,
     AheadState,
@@ -41,8 +41,8 @@ from kgray.ingest.state import (
     ReadKey,
 )
 from kgray.ingest.traffic import Traffic
+from kgray.models.gate import Urgency
 from kgray.ports import Embedding, QuestionRequest, embedded
-from kgray.records import Episode, Extraction, Operation
 
 # The extraction of the next entry to commit is sent a second time after `Parts.late_s`, but not before
 # LATE_TIMES the median of the latest extractions: a model that is slow as a whole is not late. With 1 % of

@@ -14,12 +14,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import canonical, check_group
+from kgray.domain.times import Instant, show
 from kgray.errors import InputError, NotFound
-from kgray.kinds import ACCESS_KEYS, AUDIT, OWN, WEBHOOKS, AccessKeyRow, AuditRow, WebhookRow
 from kgray.ports import Appending, Patch, Store
-from kgray.records import canonical, check_group
-from kgray.times import Instant, show
+from kgray.schema.kinds import ACCESS_KEYS, AUDIT, OWN, WEBHOOKS, AccessKeyRow, AuditRow, WebhookRow
 
 SCOPES = ("read", "add", "correct", "remove", "admin")
 _WORDS = frozenset({"entities", "episodes", "source", "surfaces", "url"})  # of an audit: may be words

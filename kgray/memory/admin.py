@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from kgray import ledger
 from kgray.communities.schedules import Schedules
-from kgray.derivation.repair import differences, repaired
+from kgray.domain.records import check_group
 from kgray.errors import InputError, KgrayError, NotFound
-from kgray.intake.drafts import Refusal
+from kgray.graph.repair import differences, repaired
+from kgray.io.intake.drafts import Refusal
 from kgray.memory.access import Access
 from kgray.memory.answers import no_group
 from kgray.memory.ingesting import Item, Report, foreseen
 from kgray.ports import at_one_moment
-from kgray.records import check_group
+from kgray.storage import ledger
 
 if TYPE_CHECKING:
     from kgray.ingest.preview import Preview

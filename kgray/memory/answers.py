@@ -17,24 +17,24 @@ from itertools import compress
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from kgray import reads, rows
-from kgray.derivation import dump
-from kgray.derivation.dump import DumpRow
-from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import View, records_around, records_of, view_now
-from kgray.derivation.summaries import summarised
+from kgray.domain.graph import Entity, Fact, FactSpan, named
+from kgray.domain.records import Episode, Evidence, GroupRecords, Mention, Place, is_storable
+from kgray.domain.times import Instant, from_datetime, show, to_datetime
 from kgray.errors import Ambiguous, InputError, NotFound
-from kgray.graph import Entity, Fact, FactSpan, named
-from kgray.kinds import ENTITIES, EPISODES, FACTS
-from kgray.ledger import Bearers, Failure, dumped_episodes, episodes_at, failures, find, stated_at
+from kgray.graph import dump
+from kgray.graph.dump import DumpRow
+from kgray.graph.group import GroupGraph
+from kgray.graph.stored import View, records_around, records_of, view_now
+from kgray.graph.summaries import summarised
 from kgray.memory.inferred import inferred_dates
 from kgray.ports import GraphView, Store
-from kgray.record_rows import UnpackedRecords
-from kgray.records import Episode, Evidence, GroupRecords, Mention, Place, is_storable
-from kgray.rows import folded
+from kgray.schema import reads, rows
+from kgray.schema.kinds import ENTITIES, EPISODES, FACTS
+from kgray.schema.record_rows import UnpackedRecords
+from kgray.schema.rows import folded
 from kgray.search import Filters, spans_of
 from kgray.search.context import profile_of, profile_texts
-from kgray.times import Instant, from_datetime, show, to_datetime
+from kgray.storage.ledger import Bearers, Failure, dumped_episodes, episodes_at, failures, find, stated_at
 
 _BEGINNING = re.compile(r"[0-9a-f]{4}[0-9a-f-]*")  # at least 4 digits of an id
 _SUGGESTED = 3

@@ -15,20 +15,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, get_args
 
+from kgray.domain.graph import Hit
+from kgray.domain.times import given, to_datetime
 from kgray.errors import InputError, InvalidAnswer, Refused
-from kgray.graph import Hit
+from kgray.language.words import plain_words
 from kgray.memory.conversation import Turn, newest, query_of, turns_of
 from kgray.memory.face import AsyncMemory
 from kgray.memory.report_points import Reading, chosen, of_level
 from kgray.memory.spending import Spending
-from kgray.prompting.prompts import answer_data
-from kgray.prompting.reply_schemas import TEXT, listed_of, object_of
-from kgray.prompting.tokens import Counter, count_tokens
+from kgray.models.prompting.prompts import answer_data
+from kgray.models.prompting.reply_schemas import TEXT, listed_of, object_of
+from kgray.models.prompting.tokens import Counter, count_tokens
 from kgray.search.answering import LEAST_ROOM, Answered, Checked, OnText
 from kgray.search.context import Context, write
 from kgray.search.query import language_of, languages
-from kgray.times import given, to_datetime
-from kgray.words import plain_words
 
 Mode = Literal["local", "keywords", "global", "drift"]
 MODES: tuple[Mode, ...] = get_args(Mode)

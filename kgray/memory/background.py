@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kgray.errors import KgrayError
-from kgray.ledger import pending_groups
 from kgray.memory.face import AsyncMemory
+from kgray.storage.ledger import pending_groups
 
 _LOOK_S = 0.25  # between two looks for what other processes append
 _AGAIN_S = 5.0  # after an outage or a fault

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from kgray.communities.found import Clustering
 from kgray.communities.reading import ShownCommunity, list_of, one_of
 from kgray.communities.refresh import OnGroup, Refresh, Refreshed
+from kgray.domain.graph import Community
+from kgray.domain.records import check_group
 from kgray.errors import InputError, NotFound, SettingsError
-from kgray.graph import Community
 from kgray.memory.answers import no_group
 from kgray.memory.moments import When, instant_of
-from kgray.records import check_group
 
 if TYPE_CHECKING:
     from kgray.memory.face import AsyncMemory

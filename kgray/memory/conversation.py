@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kgray.errors import InputError
-from kgray.prompting.tokens import count_tokens
+from kgray.models.prompting.tokens import count_tokens
 from kgray.search.answering import without_citations
 
 ROLES = ("user", "assistant")

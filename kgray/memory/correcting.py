@@ -19,23 +19,23 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from kgray.derivation import names
-from kgray.derivation.dump import DumpRow
-from kgray.derivation.names import Fold
-from kgray.derivation.stored import records_of, view_now
+from kgray.domain.graph import Entity
+from kgray.domain.records import Operation, OperationKind, check_group
 from kgray.errors import InputError, Locked, NoSpace, NotFound, Stopped, Unavailable
-from kgray.graph import Entity
+from kgray.graph import names
+from kgray.graph.dump import DumpRow
+from kgray.graph.names import Fold
+from kgray.graph.stored import records_of, view_now
 from kgray.ingest.correct import withdraw_requested
-from kgray.ledger import find, named, read_with, request, request_reading_again, result
-from kgray.locks import explained
 from kgray.memory.access import Webhooks
 from kgray.memory.answers import entity_called
 from kgray.memory.exploring import Exploration
 from kgray.memory.options import CorrectionOptions
 from kgray.ports import Embedder, Store, at_one_moment, embedded
 from kgray.ports.ingest import Ingest, IngestOutcome, OnWait, Queued, Sequences, Stop, never
-from kgray.reads import EpisodeHeadRow, TakenRow
-from kgray.records import Operation, OperationKind, check_group
+from kgray.schema.reads import EpisodeHeadRow, TakenRow
+from kgray.storage.ledger import find, named, read_with, request, request_reading_again, result
+from kgray.system.locks import explained
 
 RUNS = "runs"  # in the data folder, the folder of the folders of backfill runs
 # Of a run, the rows that were not taken, with the reasons; in the data folder, those of the last `kgray add`

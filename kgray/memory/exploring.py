@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 from itertools import islice
 
-from kgray import reads, rows
 from kgray.communities.reading import list_of, owners_of
-from kgray.derivation.stored import view_now
+from kgray.domain.times import given, show
 from kgray.errors import InputError, NotFound
-from kgray.garbage import garbage_not_collected
-from kgray.ledger import episodes_at, sequences_of
+from kgray.graph.stored import view_now
 from kgray.memory import answers
 from kgray.memory.inferred import inferred_dates
 from kgray.memory.moments import Row, When, check_limit
 from kgray.memory.outline import texts
 from kgray.memory.reads import GroupReads, of_one_moment
-from kgray.record_rows import UnpackedRecords, judgements
-from kgray.rows import folded
+from kgray.schema import reads, rows
+from kgray.schema.record_rows import UnpackedRecords, judgements
+from kgray.schema.rows import folded
 from kgray.search import spans_of
-from kgray.times import given, show
+from kgray.storage.ledger import episodes_at, sequences_of
+from kgray.system.garbage import garbage_not_collected
 
 _NEAR = 12  # log entries on each side among which the conversation around a message is looked for
 _NAME_LISTS = 4  # groups whose names are held for completion

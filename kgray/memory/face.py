@@ -8,15 +8,16 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kgray import ledger, times
 from kgray.communities.found import Clustering, clustered
+from kgray.domain import times
+from kgray.domain.graph import Hit
+from kgray.domain.ontology import Ontology, shipped
+from kgray.domain.records import check_group
 from kgray.errors import InputError, NoSpace, NotFound, SettingsError
-from kgray.graph import Hit
 from kgray.ingest.local import LocalIngest, last_sequences
-from kgray.intake.drafts import FIELDS, Defaults, Refusal, draft_from
-from kgray.interchange import exporting, formats
-from kgray.interchange.importing import ImportReport, import_from
-from kgray.ledger import retry
+from kgray.io.intake.drafts import FIELDS, Defaults, Refusal, draft_from
+from kgray.io.interchange import exporting, formats
+from kgray.io.interchange.importing import ImportReport, import_from
 from kgray.memory.admin import AsyncAdmin
 from kgray.memory.answers import no_group
 from kgray.memory.communities import AsyncCommunities
@@ -24,16 +25,16 @@ from kgray.memory.correcting import Corrections
 from kgray.memory.ingesting import Item, Report, Submission
 from kgray.memory.moments import When, instant_of
 from kgray.memory.options import AskOptions, SearchOptions, SelectionOptions
-from kgray.ontology import Ontology, shipped
+from kgray.models.prompting.tokens import Counter, count_tokens
 from kgray.ports import Answerer, Embedder, GraphView, SearchScope, Store, Summarizer
 from kgray.ports import Reranker as RerankingModel
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Stop, ignore, never
-from kgray.prompting.tokens import Counter, count_tokens
-from kgray.records import check_group
 from kgray.search import Context, Filters, Method, Query, Ranking, Recipe, Reranker, Searcher, Template
 from kgray.search import context as build_context
 from kgray.settings import PipelineSettings
-from kgray.spans import span
+from kgray.storage import ledger
+from kgray.storage.ledger import retry
+from kgray.system.spans import span
 
 if TYPE_CHECKING:
     from kgray.ingest.parts import OnCall, OnStage, Parts

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from kgray import reads
-from kgray.graph import Fact
+from kgray.domain.graph import Fact
+from kgray.domain.times import Instant
 from kgray.ports import Store
-from kgray.times import Instant
+from kgray.schema import reads
 
 
 def inferred_dates(store: Store, group: str, facts: Iterable[Fact]) -> Mapping[str, list[str]]:

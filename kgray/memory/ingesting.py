@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Draft, Operation
 from kgray.errors import exit_code_of
-from kgray.intake.drafts import Refusal
-from kgray.intake.files import Submitted
-from kgray.ledger import Acceptance, Foresight, accept, live_ids, request
+from kgray.io.intake.drafts import Refusal
+from kgray.io.intake.files import Submitted
 from kgray.ports import GroupCounts, Store
 from kgray.ports.ingest import (
     IngestOutcome,
     Queued,
 )
-from kgray.reads import EXTRACTIONS_AT
-from kgray.records import Draft, Operation
-from kgray.rows import extraction
+from kgray.schema.reads import EXTRACTIONS_AT
+from kgray.schema.rows import extraction
+from kgray.storage.ledger import Acceptance, Foresight, accept, live_ids, request
 
 if TYPE_CHECKING:
     pass

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from kgray import times
+from kgray.domain import times
+from kgray.domain.times import Instant
 from kgray.errors import InputError
-from kgray.times import Instant
 
 MAX_ROWS = 1000
 Row = dict[str, Any]

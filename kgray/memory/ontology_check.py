@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kgray.ontology import PAIR_KEYS, Ontology, PairKey, RelationType, shipped
+from kgray.domain.ontology import PAIR_KEYS, Ontology, PairKey, RelationType, shipped
 
 _FLIPPED = {"single": "single_object", "single_object": "single"}
 _SMALL_WORDS = frozenset("A AN ARE IS THE WAS".split())

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from kgray import kinds, reads
-from kgray.derivation.stored import records_of
-from kgray.ontology import PAIR_KEYS, Ontology
+from kgray.domain.ontology import PAIR_KEYS, Ontology
+from kgray.domain.records import GroupRecords, Verdict
+from kgray.graph.stored import records_of
 from kgray.ports import Store
-from kgray.records import GroupRecords, Verdict
+from kgray.schema import kinds, reads
 
 SuggestionKind = Literal["independent", "same_as", "inverse_of", "cardinality"]
 MIN_ANSWERS = 3  # answers that agree

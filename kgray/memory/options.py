@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, TypedDict
 
 from kgray.memory.moments import When
+from kgray.models.prompting.tokens import Counter
 from kgray.ports import SearchScope
-from kgray.prompting.tokens import Counter
 from kgray.search import Filters, Method, Recipe, Reranker, Template
 
 
@@ -60,7 +60,7 @@ class AskOptions(SelectionOptions, total=False):
 
 
 class CorrectionOptions(TypedDict, total=False):
-    """The fields of `kgray.records.Operation` that a caller of `request` and `foresee` sets."""
+    """The fields of `kgray.domain.records.Operation` that a caller of `request` and `foresee` sets."""
 
     entities: tuple[str, ...]
     surfaces: tuple[str, ...]

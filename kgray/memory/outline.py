@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray import reads
-from kgray.derivation.stored import View
-from kgray.garbage import garbage_not_collected
-from kgray.graph import Fact
+from kgray.domain.graph import Fact
+from kgray.domain.times import Instant
+from kgray.graph.stored import View
 from kgray.ports import GraphView, Store
-from kgray.reads import FactOutlineRow
-from kgray.times import Instant
+from kgray.schema import reads
+from kgray.schema.reads import FactOutlineRow
+from kgray.system.garbage import garbage_not_collected
 
 Ints = NDArray[np.int64]
 Numbers = NDArray[np.int32]

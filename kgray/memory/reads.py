@@ -15,28 +15,29 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from kgray import kinds, ledger, reads, rows
 from kgray.communities.reading import members_of, owners_of
-from kgray.derivation import dump as dumping
-from kgray.derivation.names import EntityNote
-from kgray.derivation.names import digits as digits_of
-from kgray.derivation.stored import View, in_pieces, stored_names, stored_records, view_now
+from kgray.domain.graph import Entity, Fact
+from kgray.domain.records import check_group
+from kgray.domain.times import Instant, show
 from kgray.errors import InputError, NotFound
-from kgray.garbage import garbage_not_collected
-from kgray.graph import Entity, Fact
+from kgray.graph import dump as dumping
+from kgray.graph.names import EntityNote
+from kgray.graph.names import digits as digits_of
+from kgray.graph.stored import View, in_pieces, stored_names, stored_records, view_now
 from kgray.ingest.candidates import Likeness, code_match, likeness
 from kgray.ingest.resolve import NAME_FLOOR
 from kgray.ingest.state import GroupState
-from kgray.ledger import Failure, failures, result, sequences_of
 from kgray.memory import answers
 from kgray.memory.moments import Row, When, check_limit, instant_of
 from kgray.memory.outline import Outline, differences, facts_of, texts
 from kgray.ports import GraphView, GroupCounts, Store, at_one_moment
-from kgray.reads import EndedEpisodeRow, EndedOperationRow
-from kgray.records import check_group
+from kgray.schema import kinds, reads, rows
+from kgray.schema.reads import EndedEpisodeRow, EndedOperationRow
 from kgray.search import spans_of
 from kgray.search.context import profile_of
-from kgray.times import Instant, show
+from kgray.storage import ledger
+from kgray.storage.ledger import Failure, failures, result, sequences_of
+from kgray.system.garbage import garbage_not_collected
 
 MAX_DEPTH = 4
 MAX_NODES, MAX_FACTS = 2000, 20_000  # of a neighbourhood

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kgray.domain.graph import Community, Hit, Scope
 from kgray.errors import Cost, InputError, InvalidAnswer, Refused
-from kgray.graph import Community, Hit, Scope
 from kgray.memory.spending import Spending
-from kgray.prompting.prompts import answer_data
-from kgray.prompting.reply_schemas import INDEX, TEXT, listed_of, object_of
-from kgray.prompting.tokens import Counter, count_tokens
+from kgray.models.prompting.prompts import answer_data
+from kgray.models.prompting.reply_schemas import INDEX, TEXT, listed_of, object_of
+from kgray.models.prompting.tokens import Counter, count_tokens
 from kgray.search.answering import LEAST_ROOM
 from kgray.search.context import Context, safe
 

@@ -9,8 +9,8 @@ from operator import add
 from typing import Any
 
 from kgray.errors import Cost
+from kgray.models.prompting.tokens import count_tokens
 from kgray.ports import Answerer
-from kgray.prompting.tokens import count_tokens
 from kgray.search.answering import NO_COST, ROOM, OnText, request_of
 
 

@@ -1,6 +1,6 @@
 """The ports: interfaces of models (async: they may be behind a network) and of stores.
 
-Arrays: (n, d) means n rows of width d. A store knows the record table (`kgray.kinds`) but no rule of the
+Arrays: (n, d) means n rows of width d. A store knows the record table (`kgray.schema.kinds`) but no rule of the
 domain: accepting, retrying, removing and deriving happen above it. Its calls are short and synchronous.
 """
 
@@ -16,15 +16,15 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkabl
 import numpy as np
 from numpy.typing import NDArray
 
+from kgray.domain.graph import Fact
+from kgray.domain.records import Episode, Extraction, Spent, canonical
+from kgray.domain.times import Instant
 from kgray.errors import Cost, Outrun, Unavailable
-from kgray.graph import Fact
-from kgray.kinds import Key, Kind, R, Read, Row
-from kgray.kinds import SearchScope as SearchScope
 from kgray.ports.view import GraphView as GraphView
-from kgray.records import Episode, Extraction, Spent, canonical
-from kgray.row_changes import Patch as Patch
-from kgray.row_changes import RowChanges as RowChanges
-from kgray.times import Instant
+from kgray.schema.kinds import Key, Kind, R, Read, Row
+from kgray.schema.kinds import SearchScope as SearchScope
+from kgray.schema.row_changes import Patch as Patch
+from kgray.schema.row_changes import RowChanges as RowChanges
 
 T = TypeVar("T")
 Vector = NDArray[np.float32]  # (d,), unit length

@@ -10,9 +10,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
+from kgray.domain.records import Extraction, Spent
 from kgray.errors import Cost
 from kgray.ports import ExtractionRequest, Judged, QuestionRequest
-from kgray.records import Extraction, Spent
 
 T = TypeVar("T")
 Mode = Literal["json_schema", "json_object", "text"]  # the form of a request to a server, strongest first

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from kgray.graph import Entity, Fact
-from kgray.records import Episode, Place
-from kgray.times import Instant
+from kgray.domain.graph import Entity, Fact
+from kgray.domain.records import Episode, Place
+from kgray.domain.times import Instant
 
 
 class GraphView(Protocol):

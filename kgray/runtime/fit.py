@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kgray.backends.bge import EMBEDDER, RERANKER
 from kgray.errors import SettingsError
+from kgray.models.bge import EMBEDDER, RERANKER
 from kgray.runtime.spec import Profile, shipped
 from kgray.settings import Settings
 

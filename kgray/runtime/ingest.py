@@ -21,7 +21,6 @@ from kgray.communities.found import Problem, clustered
 from kgray.communities.partition import Levels
 from kgray.errors import KgrayError, SettingsError, Unavailable
 from kgray.ingest.local import Awaited, last_sequences, pending_now
-from kgray.outages import OUTAGES, Outage
 from kgray.ports import Answerer, Embedder, Reranker, Store, Summarizer
 from kgray.ports import ingest as port
 from kgray.runtime import session as rays
@@ -34,8 +33,9 @@ from kgray.runtime.pooled import (
 )
 from kgray.runtime.pools import CALLS, Pool
 from kgray.runtime.spec import Profile, spec_of
+from kgray.runtime.wiring import build_answerer, build_prompt_files, build_summarizer
 from kgray.settings import Settings
-from kgray.wiring import build_answerer, build_prompt_files, build_summarizer
+from kgray.system.outages import OUTAGES, Outage
 
 if TYPE_CHECKING:
     from kgray.runtime.actors import RemoteWorker

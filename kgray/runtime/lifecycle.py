@@ -8,12 +8,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kgray import locks
 from kgray.errors import SettingsError, Unavailable
 from kgray.ports.ingest import OnWait, ignore
 from kgray.runtime import session
 from kgray.runtime.spec import POOLS, Profile, spec_of
 from kgray.settings import Settings
+from kgray.system import locks
 
 if TYPE_CHECKING:
     from kgray.runtime.deploy import Deployment

@@ -20,8 +20,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kgray.errors import KgrayError, SettingsError, Unavailable
-from kgray.outages import OUTAGES
 from kgray.runtime.spec import POOLS, DeploymentSpec, WorkersProfile
+from kgray.system.outages import OUTAGES
 
 if TYPE_CHECKING:
     from kgray.runtime.actors import RemoteWorker

@@ -18,17 +18,17 @@ from typing import Any
 
 import ray
 
-from kgray import times
 from kgray.communities.found import Problem, clustered
 from kgray.communities.partition import Levels
 from kgray.communities.schedules import JobState, Schedule, Schedules, Ticks
+from kgray.domain import times
+from kgray.domain.times import SECOND, Instant
 from kgray.errors import STOPPED, Unavailable
 from kgray.runtime import telemetry
 from kgray.runtime.actors import control
 from kgray.runtime.jobs import Job, JobServer, exit_code_of, reason_of
 from kgray.runtime.spec import DeploymentSpec
-from kgray.times import SECOND, Instant
-from kgray.wiring import open_reader
+from kgray.runtime.wiring import open_reader
 
 _LOOK_S = 5.0  # the longest pause between two looks at the schedules: a command may add a schedule
 _AFTER_FAULT_S = 60.0

@@ -19,15 +19,14 @@ from typing import Any
 
 import ray
 
+from kgray.domain.records import Episode, Extraction
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.parts import Parts, tell_lag
 from kgray.ingest.runner import Runner, WindowedRun
 from kgray.ingest.steps import Reading, Stepping, resolve_node
-from kgray.outages import OUTAGES
 from kgray.ports import Judged, QuestionRequest
 from kgray.ports.ingest import Totals
 from kgray.ports.steps import NextCall, Reply
-from kgray.records import Episode, Extraction
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, reached
 from kgray.runtime.draining import when_draining
@@ -38,6 +37,7 @@ from kgray.runtime.spec import POOLS, DeploymentSpec
 from kgray.runtime.tasks import StepTasks
 from kgray.runtime.watch import LogWatch
 from kgray.runtime.writer import RemoteWriter
+from kgray.system.outages import OUTAGES
 
 CHUNK = 8  # runtime.chunk_episodes and runtime.chunk_requests if they are not set
 _STEPS = 4096  # the newest steps are kept for followers, at most this number

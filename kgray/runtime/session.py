@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from kgray.errors import SettingsError, Stopped, StoreError, Unavailable
-from kgray.locks import replaced
 from kgray.ports.ingest import OnWait, ignore
 from kgray.runtime.spec import Profile, export_secrets, load_profile, profile_of
 from kgray.settings import Settings
+from kgray.system.locks import replaced
 
 HEAD_FILE = "ray.json"
 LOOPBACK = "127.0.0.1"

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, StrictBool, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from kgray.domain.records import canonical
 from kgray.errors import SettingsError
-from kgray.records import canonical
 from kgray.settings import KEYS, Settings, load, variable_of
 from kgray.settings.checks import (
     CLOSED,
@@ -268,13 +268,13 @@ class DeploymentSpec:
 
     def parts(self) -> Parts:
         """Open the store and build the models in this process. Raises as these steps do."""
-        from kgray.wiring import ingesting, open_reader
+        from kgray.runtime.wiring import ingesting, open_reader
 
         return ingesting(open_reader(self.settings(), Path(self.data), cache_mb=_CACHE_MB))
 
     def open_store(self) -> Store:
         """Open the store in this process, without models. Raises as that does."""
-        from kgray.wiring import open_reader
+        from kgray.runtime.wiring import open_reader
 
         return open_reader(self.settings(), Path(self.data), cache_mb=_CACHE_MB).store
 

@@ -19,13 +19,13 @@ from ray.exceptions import RayError
 
 from kgray.errors import KgrayError, Unavailable
 from kgray.ingest import steps
-from kgray.outages import OUTAGES
 from kgray.ports import QuestionRequest
 from kgray.ports.steps import Reply
 from kgray.runtime import telemetry
 from kgray.runtime.pools import FIRST_DELAY_S, Outcome, PoolCall, portable
 from kgray.runtime.spec import DeploymentSpec
-from kgray.wiring import build_models, build_ontology
+from kgray.runtime.wiring import build_models, build_ontology
+from kgray.system.outages import OUTAGES
 
 _RETRIES = 3  # of a task whose process is lost, by Ray
 _LATE_S = 10.0  # a slower task waits for a processor, or for the start of a process

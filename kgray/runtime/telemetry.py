@@ -17,10 +17,10 @@ from typing import Any
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Spent
 from kgray.errors import KgrayError
 from kgray.ports.ingest import Totals
-from kgray.records import Spent
 from kgray.runtime.pools import Outcome
 
 LOGGER = logging.getLogger("kgray.runtime")

@@ -19,21 +19,21 @@ from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
 
-from kgray import locks
-from kgray.backends.engine_args import strip_secrets
 from kgray.errors import ContentError, Cost, Garbled, KgrayError, SettingsError, StoreError, Unavailable
-from kgray.garbage import collect_garbage_rarely
 from kgray.ingest.steps import made_by
-from kgray.outages import OUTAGES, Outage
+from kgray.models.engine_args import strip_secrets
+from kgray.models.prompting.tokens import count_tokens
 from kgray.ports import AnswerRequest, SummaryRequest, embedded
 from kgray.ports.steps import NextCall
-from kgray.prompting.tokens import count_tokens
 from kgray.runtime import telemetry
 from kgray.runtime.actors import control, streaming
 from kgray.runtime.draining import when_draining
 from kgray.runtime.pooled import QueryText, RerankRequest, answered, together
 from kgray.runtime.pools import LEAVING, OUTAGES_CHANGED, UNFIT, Numbered, Outcome, outcome_of
 from kgray.runtime.spec import DeploymentSpec, WorkersProfile
+from kgray.system import locks
+from kgray.system.garbage import collect_garbage_rarely
+from kgray.system.outages import OUTAGES, Outage
 
 _TOKENS = 8192  # of one batch of texts: a size that embedding models handle well
 _BEHIND_S, _LOOK_S = 30.0, 0.05  # the longest wait of a summary for ingestion; interval of its checks
@@ -257,7 +257,13 @@ class ModelWorker(_PooledActor):
     """Makes the calls of a language model; they are self-contained."""
 
     def _build(self, spec: DeploymentSpec) -> None:
-        from kgray.wiring import build_answerer, build_engine, build_models, build_ontology, build_summarizer
+        from kgray.runtime.wiring import (
+            build_answerer,
+            build_engine,
+            build_models,
+            build_ontology,
+            build_summarizer,
+        )
 
         settings, profile = spec.settings(), spec.cluster
         ontology = build_ontology(settings)
@@ -337,7 +343,7 @@ class EmbedWorker(_PooledActor):
     """
 
     def _build(self, spec: DeploymentSpec) -> None:
-        from kgray.wiring import build_embedder
+        from kgray.runtime.wiring import build_embedder
 
         promised = _promised("embedding", spec.cluster.embedding)
         self._embedder = self._loads = build_embedder(spec.settings(), promised=promised)
@@ -409,7 +415,7 @@ class RerankWorker(_PooledActor):
     """Scores texts against a query; a request's texts are one batch."""
 
     def _build(self, spec: DeploymentSpec) -> None:
-        from kgray.wiring import build_reranker
+        from kgray.runtime.wiring import build_reranker
 
         promised = _promised("reranking", spec.cluster.reranking)
         self._loads = build_reranker(spec.settings(), promised=promised)

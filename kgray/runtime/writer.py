@@ -22,16 +22,16 @@ import ray
 from ray.exceptions import RayError
 
 from kgray.errors import KgrayError, Locked, StaleWriter, StoreError, Unavailable
-from kgray.garbage import collect_garbage_rarely
-from kgray.kinds import EPISODES
-from kgray.outages import OUTAGES
 from kgray.ports import RowChanges, Store
-from kgray.rows import STATES
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, is_restarted, reached, writing
 from kgray.runtime.draining import when_draining
 from kgray.runtime.pools import Lost, answer_within
 from kgray.runtime.spec import DeploymentSpec
+from kgray.schema.kinds import EPISODES
+from kgray.schema.rows import STATES
+from kgray.system.garbage import collect_garbage_rarely
+from kgray.system.outages import OUTAGES
 
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 5.0

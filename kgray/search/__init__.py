@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgray.prompting.tokens import count_tokens
+from kgray.models.prompting.tokens import count_tokens
 from kgray.search.around import spans_of
 from kgray.search.context import Context, context
 from kgray.search.query import Filters, Query

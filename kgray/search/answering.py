@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kgray.domain.graph import Hit
 from kgray.errors import Cost, InputError
-from kgray.graph import Hit
+from kgray.models.prompting.tokens import count_tokens
 from kgray.ports import AnswerRequest
-from kgray.prompting.tokens import count_tokens
 from kgray.search.context import Context
 
 NOT_IN_MEMORY = "NOT IN MEMORY"  # the model's reply, by the prompt; the user sees the sentence below

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kgray.graph import Fact, FactSpan, SourceMessage
+from kgray.domain.graph import Fact, FactSpan, SourceMessage
+from kgray.domain.records import Episode
+from kgray.domain.times import Instant, now, to_datetime
 from kgray.ports import GraphView
-from kgray.records import Episode
 from kgray.search.query import FoundRow
 from kgray.search.ranking import SearchRun
-from kgray.times import Instant, now, to_datetime
 
 _SUPPORTERS = 4  # episodes of a fact that are searched for its hyper-edge
 

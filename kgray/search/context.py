@@ -17,18 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from kgray import kinds, reads, times
-from kgray.derivation.stored import view_now
+from kgray.domain import times
+from kgray.domain.graph import Community, Entity, Fact, Hit, Scope, named
+from kgray.domain.times import Instant, to_datetime
 from kgray.errors import InputError
-from kgray.graph import Community, Entity, Fact, Hit, Scope, named
+from kgray.graph.stored import view_now
+from kgray.models.prompting import tokens as counting
 from kgray.ports import GraphView, Store, at_one_moment
-from kgray.prompting import tokens as counting
+from kgray.schema import kinds, reads
 from kgray.search.loading import run_at, texts_of
 from kgray.search.query import MAX_LIMIT, Query
 from kgray.search.recipes import TEMPLATES, Template
 from kgray.search.searcher import Searcher, ViewAt
 from kgray.search.templates import CITED, FORMS, Form
-from kgray.times import Instant, to_datetime
 
 MIN_TOKENS = 64  # room for the longest fixed text, which has no hit
 CONTEXT_HITS = 60  # Zep's paper takes 20 facts and 20 entities; here the budget decides

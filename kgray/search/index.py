@@ -23,14 +23,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray import reads
+from kgray.domain.records import Place
+from kgray.domain.times import SECOND
 from kgray.errors import Unavailable, damaged
-from kgray.kinds import COMMITTED
 from kgray.ports import Store, Vector, at_one_moment
-from kgray.reads import MessageRow
-from kgray.record_rows import name_vectors, search_columns
-from kgray.records import Place
-from kgray.rows import as_weights, sign_bits
+from kgray.schema import reads
+from kgray.schema.kinds import COMMITTED
+from kgray.schema.reads import MessageRow
+from kgray.schema.record_rows import name_vectors, search_columns
+from kgray.schema.rows import as_weights, sign_bits
 from kgray.search.loading import (
     EvidencePlaces,
     Exact,
@@ -41,7 +42,6 @@ from kgray.search.loading import (
     scanned,
 )
 from kgray.search.query import Speakers
-from kgray.times import SECOND
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]

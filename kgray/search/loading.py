@@ -8,15 +8,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray import kinds, reads
-from kgray.graph import PROFILE, Community
-from kgray.kinds import R, Read
+from kgray.domain.graph import PROFILE, Community
+from kgray.domain.records import Place
+from kgray.domain.times import Instant
 from kgray.ports import Store
-from kgray.reads import MessageRow
-from kgray.record_rows import SearchColumns, name_vectors, vector_at
-from kgray.records import Place
-from kgray.rows import community
-from kgray.times import Instant
+from kgray.schema import kinds, reads
+from kgray.schema.kinds import R, Read
+from kgray.schema.reads import MessageRow
+from kgray.schema.record_rows import SearchColumns, name_vectors, vector_at
+from kgray.schema.rows import community
 
 # (name, place of its vector) -> (name, vector)
 Exact = Callable[[list[tuple[object, Place]]], Iterable[tuple[object, bytes]]]

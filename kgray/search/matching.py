@@ -16,13 +16,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from kgray.derivation.verbs import ENGLISH
-from kgray.graph import Entity, Fact
-from kgray.ontology import Ontology, words_of_matter
+from kgray.domain.graph import Entity, Fact
+from kgray.domain.ontology import Ontology, words_of_matter
+from kgray.domain.times import Instant
+from kgray.graph.verbs import ENGLISH
+from kgray.language.words import MAX_QUERY_WORDS, plain_words, stem, term
 from kgray.ports import GraphView
 from kgray.search.query import languages
-from kgray.times import Instant
-from kgray.words import MAX_QUERY_WORDS, plain_words, stem, term
 
 # Role of a name next to a word: subject or object of a verb; owner ("the boss of Ada") or bearer of a noun.
 Role = Literal["before", "after", "owner", "bearer"]

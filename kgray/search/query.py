@@ -17,13 +17,14 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from kgray.dates import mentioned
+from kgray.domain.graph import Community, Entity, Fact
+from kgray.domain.records import Episode, check_group
+from kgray.domain.times import Instant, from_datetime
 from kgray.errors import InputError
-from kgray.graph import Community, Entity, Fact
-from kgray.ledger import sequences_of
+from kgray.language.dates import mentioned
+from kgray.language.words import MAX_QUERY_CHARACTERS, MAX_QUERY_WORDS, plain_words, stem
 from kgray.ports import GraphView, SearchScope, Store
-from kgray.records import Episode, check_group
-from kgray.rows import folded
+from kgray.schema.rows import folded
 from kgray.search.recipes import (
     MAX_DEPTH,
     MAX_RECENT,
@@ -35,8 +36,7 @@ from kgray.search.recipes import (
     Recipe,
     Reranker,
 )
-from kgray.times import Instant, from_datetime
-from kgray.words import MAX_QUERY_CHARACTERS, MAX_QUERY_WORDS, plain_words, stem
+from kgray.storage.ledger import sequences_of
 
 MAX_LIMIT = 1000
 MAX_SEEDS = 64
@@ -240,7 +240,7 @@ class Question:
 
 
 class Language(NamedTuple):
-    """Words of one language, plain (`kgray.words.plain_words`)."""
+    """Words of one language, plain (`kgray.language.words.plain_words`)."""
 
     stops: frozenset[str]
     dates: frozenset[str]  # signs of a date: names of months, "week", "yesterday"

@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from kgray.graph import PROFILE, Community
+from kgray.domain.graph import PROFILE, Community
+from kgray.domain.times import Instant
+from kgray.language.words import packed, plain_words, stem, term, words
 from kgray.ports import Embedding, GraphView, SearchScope, Store
-from kgray.reads import OPERATIONS_SINCE
-from kgray.rows import as_weights
+from kgray.schema.reads import OPERATIONS_SINCE
+from kgray.schema.rows import as_weights
 from kgray.search.index import Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
 from kgray.search.loading import EvidencePlaces, Exact, run_at, texts_of
 from kgray.search.matching import StateQuestion, Vocabulary, read_state_question
 from kgray.search.query import FoundRow, Query, Question
 from kgray.search.recipes import Recipe, Weights
-from kgray.times import Instant
-from kgray.words import packed, plain_words, stem, term, words
 
 K1, B = 1.2, 0.75  # BM25's usual values
 # Cosines with the question, in standard deviations above the group's middle: the nearest of 500 unrelated

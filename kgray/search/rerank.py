@@ -18,10 +18,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from kgray.graph import Community, Entity, Fact
+from kgray.domain.graph import Community, Entity, Fact
+from kgray.domain.records import Episode
 from kgray.ports import Matrix, Vector
-from kgray.records import Episode
-from kgray.rows import as_vector
+from kgray.schema.rows import as_vector
 from kgray.search.loading import read_text_vectors
 from kgray.search.query import FoundRow
 from kgray.search.ranking import Candidate, SearchRun

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from kgray import ports
-from kgray.derivation.stored import view_now
-from kgray.derivation.summaries import summarised
+from kgray.domain.graph import Community, Entity, Fact, Hit
+from kgray.domain.ontology import Ontology, shipped
+from kgray.domain.records import Episode
+from kgray.domain.times import now, to_datetime
 from kgray.errors import InputError
-from kgray.graph import Community, Entity, Fact, Hit
-from kgray.ontology import Ontology, shipped
-from kgray.records import Episode
+from kgray.graph.stored import view_now
+from kgray.graph.summaries import summarised
 from kgray.search import index as indexing
 from kgray.search import loading
 from kgray.search.around import NOTHING_AROUND, Around, spans_of
@@ -30,7 +31,6 @@ from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Profiled, Sc
 from kgray.search.recipes import SCOPES, Method
 from kgray.search.rerank import fused_by_rank, reranked
 from kgray.search.steps import ByScope, steps
-from kgray.times import now, to_datetime
 
 ViewAt = Callable[[], ports.GraphView]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import NamedTuple
 
+from kgray.domain.graph import Community, Fact
+from kgray.domain.records import Place, entity_id
+from kgray.domain.times import Instant
 from kgray.errors import NotFound
-from kgray.graph import Community, Fact
-from kgray.ledger import find, sequences_of
 from kgray.ports import GraphView, SearchScope
-from kgray.records import Place, entity_id
 from kgray.search.loading import texts_of
 from kgray.search.query import FoundRow
 from kgray.search.ranking import OVER_FETCH, Candidate, SearchRun
-from kgray.times import Instant
+from kgray.storage.ledger import find, sequences_of
 
 ByScope = dict[SearchScope, list[Candidate]]
 _CENTRE_HOPS = 3  # to measure distances

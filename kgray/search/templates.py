@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kgray.graph import Scope
+from kgray.domain.graph import Scope
 from kgray.search.recipes import Template
 
 

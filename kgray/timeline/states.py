@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal, NamedTuple, Protocol
 
-from kgray.records import EvidenceKind
-from kgray.times import Instant
+from kgray.domain.records import EvidenceKind
+from kgray.domain.times import Instant
 
 Said = tuple[Instant, int, int]  # (t_ref, sequence, ordinal): R6; [1:] is the evidence's place
 Point = Literal["start", "confirmation", "end"]

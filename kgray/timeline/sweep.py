@@ -18,6 +18,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
+from kgray.domain.times import Instant
 from kgray.timeline.states import (
     ALWAYS,
     DUE,
@@ -39,7 +40,6 @@ from kgray.timeline.states import (
     stated_end,
     vouched_until,
 )
-from kgray.times import Instant
 
 _start = attrgetter("start")  # of a span
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgray.http.page_files import BUILT
+from kgray.server.page_files import BUILT
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,9 +11,9 @@ from typing import Any
 import httpx2
 
 import kgray
-from kgray.http import create_app
-from kgray.http.protocol import server_of
 from kgray.memory import AsyncMemory
+from kgray.server.app import create_app
+from kgray.server.protocol import server_of
 from tests.waiting import HANGS_S, wait_for
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kgray.backfill.manifest import find, submitted
 from kgray.errors import InputError
+from kgray.memory.backfill.manifest import find, submitted
 from kgray.runtime.spec import as_environ
 from kgray.settings import load
 from tests.doors.shell import Shell

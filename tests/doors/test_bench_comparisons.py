@@ -10,7 +10,7 @@ import pytest
 
 from bench.labelled_set.comparisons import FORMS, SHIPPED_SET, head_of, load_comparisons
 from kgray.errors import InputError
-from kgray.prompting.replies import COMPARISONS
+from kgray.models.prompting.replies import COMPARISONS
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
 
 LABELLED = load_comparisons(SHIPPED_SET)

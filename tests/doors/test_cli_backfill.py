@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kgray.backfill import run
-from kgray.backfill.manifest import RunFolder
 from kgray.errors import StoreError
-from kgray.ledger import pending_groups
-from kgray.stores.sqlite.store import SqliteStore
+from kgray.memory.backfill import run
+from kgray.memory.backfill.manifest import RunFolder
+from kgray.storage.ledger import pending_groups
+from kgray.storage.sqlite.store import SqliteStore
 from tests.doors.shell import JOBS, Shell, told, triple
 from tests.waiting import HANGS_S, wait_for
 

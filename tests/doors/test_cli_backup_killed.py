@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from kgray.maintenance.transfer.backups import backup
+from kgray.maintenance.transfer.restoring import restore
+from kgray.runtime.wiring import open_reader
 from kgray.settings import Settings
-from kgray.transfer.backups import backup
-from kgray.transfer.restoring import restore
-from kgray.wiring import open_reader
 from tests.doors.shell import Answer, Shell, told, triple
 from tests.stand_in.s3 import served
 from tests.waiting import HANGS_S
@@ -26,9 +26,9 @@ import os, signal, sys
 from contextlib import closing
 from pathlib import Path
 from kgray.settings import load
-from kgray.transfer.backups import backup
-from kgray.transfer.restoring import restore
-from kgray.wiring import open_reader
+from kgray.maintenance.transfer.backups import backup
+from kgray.maintenance.transfer.restoring import restore
+from kgray.runtime.wiring import open_reader
 command, data, place, left = *sys.argv[1:4], int(sys.argv[4])
 def row():
     global left

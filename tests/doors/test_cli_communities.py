@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kgray.backends.openai_api.writing import parse_summary
 from kgray.errors import InvalidAnswer
+from kgray.models.openai_api.writing import parse_summary
 from tests.doors.chat_server import ChatServer, as_json, at
 from tests.doors.shell import told, triple
 

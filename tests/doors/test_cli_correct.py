@@ -9,9 +9,9 @@ from contextlib import closing
 import pytest
 
 from kgray import open_async as kgray_open
+from kgray.domain.records import Operation
 from kgray.errors import Locked
-from kgray.ledger import request, result
-from kgray.records import Operation
+from kgray.storage.ledger import request, result
 from tests.doors.shell import JOBS, Shell, told, triple
 from tests.waiting import HANGS_S
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from kgray.cli.frame import Signals
-from kgray.locks import INGEST_LOCK
+from kgray.system.locks import INGEST_LOCK
 from tests.doors.chat_server import NOTHING, Asked, ChatServer, Say, at
 from tests.doors.shell import Shell, told, triple
 from tests.waiting import HANGS_S, line_of, wait_for
@@ -86,7 +86,7 @@ try:
     cli(["search", "Ann", "--group", "team", "--json"])
 except SystemExit as end:
     print(end.code, file=sys.stderr)
-heavy = {"dateparser", "aiohttp", "openai", "ray", "kgray.backends.rules.extractor", "kgray.ingest.runner"}
+heavy = {"dateparser", "aiohttp", "openai", "ray", "kgray.models.rules.extractor", "kgray.ingest.runner"}
 print(*sorted(heavy & set(sys.modules)), file=sys.stderr)
 """
     done = subprocess.run(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import kgray as kgray_library
-from kgray import times
+from kgray.domain import times
 
 
 def test_add_list_and_remove(kgray):

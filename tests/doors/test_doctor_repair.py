@@ -6,7 +6,7 @@ import apsw
 import msgpack
 import pytest
 
-from kgray.stores.sqlite.schema import FILE
+from kgray.storage.sqlite.schema import FILE
 
 ALICE = {"source": "Alice", "relation": "WORKS_AT", "target": "Acme"}
 BOB = {"source": "Bob", "relation": "KNOWS", "target": "Acme"}

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 import kgray
-from kgray.interchange import formats
-from kgray.kinds import BY_NAME
+from kgray.io.interchange import formats
+from kgray.schema.kinds import BY_NAME
 from tests.doors.shell import told, triple
 
 FORMATS = {name: form for name, form in formats.FORMATS.items() if form.writer}

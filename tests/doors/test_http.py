@@ -20,14 +20,13 @@ import httpx2
 from click.testing import CliRunner
 
 import kgray
-import kgray.http.app as http_app
+import kgray.server.app as http_app
 from kgray import errors
 from kgray.cli import cli
-from kgray.http import Bounds
-from kgray.http.app import ROUTES
-from kgray.http.door import Appends, Door, Metrics
-from kgray.http.problems import STATUS, code_of
-from kgray.intake.drafts import draft_from
+from kgray.io.intake.drafts import draft_from
+from kgray.server.app import ROUTES
+from kgray.server.door import Appends, Bounds, Door, Metrics
+from kgray.server.problems import STATUS, code_of
 from tests.doors.chat_server import NOTHING, ChatServer, Say
 from tests.doors.served import serving
 from tests.waiting import HANGS_S
@@ -522,7 +521,7 @@ def test_a_key_reaches_its_groups_and_scopes_alone(served, client):
 
 
 def test_a_key_expires(served):
-    from kgray import times
+    from kgray.domain import times
 
     key = served.key("team", "read", expires=times.now() + times.SECOND * 3600)
     assert served.client(key).get(f"{TEAM}/status").status_code == 200

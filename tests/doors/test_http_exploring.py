@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 import kgray
-from kgray.http import page_files
+from kgray.server import page_files
 from tests.doors.served import serving
 
 TEAM = "/v1/groups/team"

@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from kgray.http import Bounds, door, protocol
+from kgray.server import door, protocol
+from kgray.server.door import Bounds
 from tests.doors.served import serving
 from tests.waiting import HANGS_S, wait_for
 

@@ -16,10 +16,10 @@ pytest.importorskip("standardwebhooks", reason="needs the extra `serve`")
 from standardwebhooks import Webhook as Verifier
 
 import kgray
-from kgray.http import webhooks as posting
-from kgray.http.webhooks import is_public
+from kgray.domain.times import parse
 from kgray.memory import access as kept
-from kgray.times import parse
+from kgray.server import webhooks as posting
+from kgray.server.webhooks import is_public
 from tests.doors.served import serving
 from tests.waiting import wait_for
 

@@ -181,7 +181,7 @@ async def test_graphrags_nulls_and_columns(memory: AsyncMemory, tmp_path: Path) 
 
 
 async def test_own_tables_restore_the_group_as_it_was(tmp_path: Path) -> None:
-    from kgray.transfer.tables import restore
+    from kgray.maintenance.transfer.tables import restore
 
     one, other = (
         kgray.open_async(tmp_path / "one", create=True),

@@ -16,8 +16,8 @@ import pytest
 
 import kgray
 from kgray.errors import InputError
+from kgray.maintenance.transfer.tables import restore
 from kgray.memory import AsyncMemory
-from kgray.transfer.tables import restore
 from tests.doors.test_import import ROWS, facts_of, written
 
 LONG = "x" * 1_000_000
@@ -124,7 +124,7 @@ async def test_levels_run_the_other_way(memory: AsyncMemory, tmp_path: Path) -> 
 async def test_a_long_source_becomes_several_documents(
     memory: AsyncMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kgray.interchange.graphrag._DOCUMENT", 100)
+    monkeypatch.setattr("kgray.io.interchange.graphrag._DOCUMENT", 100)
     await memory.add_many(ROWS, group="g")
     await memory.export(tmp_path / "out", to="graphrag", group="g")
 

@@ -19,7 +19,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 import kgray
-from kgray import ledger
+from kgray.storage import ledger
 from tests.doors.chat_server import ChatServer, Say
 from tests.doors.served import serving
 

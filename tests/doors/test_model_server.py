@@ -18,17 +18,17 @@ import pytest
 
 from bench.model_server import Faults, ModelServer, Service
 from bench.world import Latency, Oracle, World, WorldEpisode, WorldModel
-from kgray.backends.openai_api.client import Client, Endpoint
-from kgray.backends.openai_api.extractor import OpenAIExtractor
-from kgray.backends.openai_api.judge import OpenAIJudge
-from kgray.backends.openai_api.retrieval import OpenAIEmbedder
-from kgray.derivation.names import card
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Episode
+from kgray.graph.names import card
 from kgray.ingest.resolve import sentence_of
-from kgray.ontology import shipped
+from kgray.models.openai_api.client import Client, Endpoint
+from kgray.models.openai_api.extractor import OpenAIExtractor
+from kgray.models.openai_api.judge import OpenAIJudge
+from kgray.models.openai_api.retrieval import OpenAIEmbedder
+from kgray.models.prompting.prompts import Prompts
+from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
-from kgray.prompting.prompts import Prompts
-from kgray.prompting.replies import parse_extraction
-from kgray.records import Episode
 from tests.waiting import HANGS_S
 
 WORLD = World(seed=3, episodes=60)

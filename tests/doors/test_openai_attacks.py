@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kgray.prompting.prompts import REPAIR_LINE
+from kgray.models.prompting.prompts import REPAIR_LINE
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
 
 REPLY = '{"entities":[{"name":"Mallory","type":"Person"}],"facts":[]}'

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from kgray.backends.openai_api.client import Client, TokensSpent
-from kgray.backends.openai_api.extractor import OpenAIExtractor
-from kgray.backends.openai_api.retrieval import OpenAIEmbedder
-from kgray.backends.openai_api.structured import DIALECTS
 from kgray.errors import SettingsError, Unavailable
+from kgray.models.openai_api.client import Client, TokensSpent
+from kgray.models.openai_api.extractor import OpenAIExtractor
+from kgray.models.openai_api.retrieval import OpenAIEmbedder
+from kgray.models.openai_api.structured import DIALECTS
 from kgray.ports import ExtractionRequest
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
 from tests.doors.test_openai_models import (
@@ -260,7 +260,7 @@ async def test_more_calls_than_a_pool_of_connections_usually_has_are_at_the_serv
         "from kgray.cli import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass",
         "from kgray.cli import cli\ntry: cli.main(['init'])\nexcept SystemExit: pass",
         "from kgray.cli import cli\ntry: cli.main(['status'])\nexcept SystemExit: pass",
-        "from kgray.backends.openai_api import client, extractor, judge, retrieval, structured, writing",
+        "from kgray.models.openai_api import client, extractor, judge, retrieval, structured, writing",
     ],
 )
 def test_the_library_is_imported_at_the_first_request(tmp_path, code):

@@ -15,18 +15,18 @@ from email.utils import format_datetime
 
 import pytest
 
-from kgray import times
-from kgray.backends.openai_api.client import Client, Endpoint
-from kgray.backends.openai_api.connection import CONNECTIONS
-from kgray.backends.openai_api.extractor import OpenAIExtractor
-from kgray.backends.openai_api.judge import OpenAIJudge
-from kgray.backends.openai_api.retrieval import OpenAIEmbedder
-from kgray.backends.openai_api.structured import DIALECTS
+from kgray.domain import times
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Draft, Episode, Value
 from kgray.errors import Garbled, InvalidAnswer, Refused, SettingsError, Unavailable
-from kgray.ontology import shipped
+from kgray.models.openai_api.client import Client, Endpoint
+from kgray.models.openai_api.connection import CONNECTIONS
+from kgray.models.openai_api.extractor import OpenAIExtractor
+from kgray.models.openai_api.judge import OpenAIJudge
+from kgray.models.openai_api.retrieval import OpenAIEmbedder
+from kgray.models.openai_api.structured import DIALECTS
+from kgray.models.prompting.prompts import Prompts, tokens
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
-from kgray.prompting.prompts import Prompts, tokens
-from kgray.records import Draft, Episode, Value
 from kgray.settings import Secret
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
 from tests.waiting import HANGS_S
@@ -625,7 +625,7 @@ async def test_a_schema_that_is_refused_is_asked_for_one_form_down(serve):
 
 def test_the_schemas_are_what_constrained_decoders_take():
     """All required, nothing extra, inline, no bounds; order as in the prompt."""
-    from kgray.prompting.reply_schemas import answers_schema, extraction_schemas
+    from kgray.models.prompting.reply_schemas import answers_schema, extraction_schemas
 
     def walk(schema):
         bounds = {"minLength", "maxLength", "pattern", "minimum", "maximum", "minItems", "maxItems"}
@@ -816,7 +816,7 @@ async def test_no_more_requests_stand_at_the_server_than_allowed(serve):
 
 
 async def test_429_halves_what_stands_at_the_server_and_successes_grow_it_back(serve):
-    from kgray.backends.openai_api.client import Limiter
+    from kgray.models.openai_api.client import Limiter
 
     limiter = Limiter(16)
     sent = time.monotonic()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kgray.outages import OUTAGES
+from kgray.system.outages import OUTAGES
 from tests.doors.chat_server import NOTHING, Asked, ChatServer, Say, at
 from tests.doors.shell import Shell
 from tests.waiting import HANGS_S, line_of, until

@@ -10,12 +10,12 @@ from inspect import getmembers, iscoroutinefunction
 import pytest
 
 import kgray
-from kgray.backfill.manifest import find
-from kgray.backfill.run import RunRequest, backfill
+from kgray.domain.records import Draft
 from kgray.errors import Ambiguous, InputError, NotBuilt, NotFound, SettingsError, StoreError
-from kgray.intake.drafts import Defaults
+from kgray.io.intake.drafts import Defaults
 from kgray.memory import AsyncMemory, Memory
-from kgray.records import Draft
+from kgray.memory.backfill.manifest import find
+from kgray.memory.backfill.run import RunRequest, backfill
 
 ANN = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Acme"}]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

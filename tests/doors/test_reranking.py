@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import kgray as library
-from kgray.backends.openai_api.client import Client, Endpoint
-from kgray.backends.openai_api.retrieval import PIECE, RERANKED, HttpReranker
 from kgray.errors import InvalidAnswer, Refused, SettingsError, StoreError
+from kgray.models.openai_api.client import Client, Endpoint
+from kgray.models.openai_api.retrieval import PIECE, RERANKED, HttpReranker
 from tests.doors.chat_server import Asked, ChatServer, Say, at
 
 Score = Callable[[str], float]

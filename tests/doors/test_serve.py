@@ -17,7 +17,7 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 import httpx2
 
 from kgray import open as kgray_open
-from kgray.ledger import pending
+from kgray.storage.ledger import pending
 from tests.waiting import HANGS_S
 
 ROOT = Path(__file__).resolve().parents[2]

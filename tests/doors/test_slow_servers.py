@@ -11,12 +11,12 @@ from itertools import islice
 
 import pytest
 
-from kgray.backends.openai_api import connection
-from kgray.backends.openai_api.streaming import Repeats, ReplyWatch, repeats
 from kgray.errors import Refused
-from kgray.outages import OUTAGES
+from kgray.models.openai_api import connection
+from kgray.models.openai_api.streaming import Repeats, ReplyWatch, repeats
+from kgray.models.prompting.prompts import REPAIR_LINE
 from kgray.ports import ExtractionRequest
-from kgray.prompting.prompts import REPAIR_LINE
+from kgray.system.outages import OUTAGES
 from tests.doors.chat_server import PROBED, Asked, ChatServer, Say, as_json
 from tests.doors.test_openai_models import GOOD, HANGS_S, episode, extractor, one_after_the_other, serve
 

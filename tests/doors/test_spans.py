@@ -16,8 +16,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import kgray
-from kgray.backends.openai_api.client import Client, Endpoint, Rejected, TokensSpent
-from kgray.intake.drafts import draft_from
+from kgray.io.intake.drafts import draft_from
+from kgray.models.openai_api.client import Client, Endpoint, Rejected, TokensSpent
 from tests.doors.chat_server import ChatServer, Say, as_json
 
 
@@ -81,7 +81,7 @@ async def test_a_call_of_a_model_says_which_and_what_it_took(kept):
 
 async def test_a_transaction_that_accepts_is_a_span_linked_to_its_requests(kept, tmp_path):
     pytest.importorskip("fastapi", reason="needs the extra `serve`")
-    from kgray.http.door import Appends, Metrics
+    from kgray.server.door import Appends, Metrics
 
     memory = kgray.open(tmp_path / "data", create=True)
     appends = Appends(memory.store, Metrics())
@@ -93,7 +93,7 @@ async def test_a_transaction_that_accepts_is_a_span_linked_to_its_requests(kept,
     await running
     memory.close()
     (span,) = named(kept, "kgray accept")
-    assert (dict(span.attributes), span.parent) == ({"kgray.rows": 2}, None)
+    assert (dict(span.attributes), span.parent) == ({"kgray.schema.rows": 2}, None)
     assert [link.context for link in span.links] == [request.get_span_context()]
 
 

@@ -14,20 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray import kinds, reads, rows
-from kgray.graph import Entity, Fact
-from kgray.kinds import EPISODES, KINDS, OPERATIONS, EpisodeRow, Key, Kind, Row
-from kgray.ledger import pending
-from kgray.ports import Appending, GroupHead, Matrix, Patch, RowChanges, Store, Vector
-from kgray.record_rows import (
-    EntryRecords,
-    Judgements,
-    NameVector,
-    TextVector,
-    judged_column,
-    search_columns,
-)
-from kgray.records import (
+from kgray.domain.graph import Entity, Fact
+from kgray.domain.records import (
     Declaration,
     Draft,
     Evidence,
@@ -38,8 +26,20 @@ from kgray.records import (
     Verdict,
     canonical,
 )
-from kgray.stores.sqlite import SqliteStore, open_sqlite
-from kgray.words import term, words
+from kgray.language.words import term, words
+from kgray.ports import Appending, GroupHead, Matrix, Patch, RowChanges, Store, Vector
+from kgray.schema import kinds, reads, rows
+from kgray.schema.kinds import EPISODES, KINDS, OPERATIONS, EpisodeRow, Key, Kind, Row
+from kgray.schema.record_rows import (
+    EntryRecords,
+    Judgements,
+    NameVector,
+    TextVector,
+    judged_column,
+    search_columns,
+)
+from kgray.storage.ledger import pending
+from kgray.storage.sqlite import SqliteStore, open_sqlite
 
 # One embedder for all tests on a store: the database that workers share is built for one.
 EMBEDDER, WIDTH = "by-hand", 64

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from bench.plain_loop import Loop
-from kgray import times
-from kgray.backends.hashing import HashingEmbedder
-from kgray.backends.rules import RulesJudge
-from kgray.derivation import dump
-from kgray.derivation.stored import StoredView, View, records_of
+from kgray.domain import times
+from kgray.domain.ontology import Ontology, shipped
+from kgray.domain.records import Draft, Extraction, Operation, canonical
+from kgray.graph import dump
+from kgray.graph.stored import StoredView, View, records_of
 from kgray.ingest.parts import Parts
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
-from kgray.intake.triples import normalise
-from kgray.ledger import Acceptance, accept, dumped_episodes, episodes_at, pending_groups, request, result
-from kgray.ontology import Ontology, shipped
+from kgray.io.intake.triples import normalise
+from kgray.models.hashing import HashingEmbedder
+from kgray.models.prompting.replies import parse_extraction
+from kgray.models.rules import RulesJudge
 from kgray.ports import (
     Answer,
     Embedder,
@@ -36,10 +37,17 @@ from kgray.ports import (
     Store,
 )
 from kgray.ports.ingest import Totals
-from kgray.prompting.replies import parse_extraction
-from kgray.records import Draft, Extraction, Operation, canonical
 from kgray.settings import PipelineSettings
-from kgray.stores.sqlite import open_sqlite
+from kgray.storage.ledger import (
+    Acceptance,
+    accept,
+    dumped_episodes,
+    episodes_at,
+    pending_groups,
+    request,
+    result,
+)
+from kgray.storage.sqlite import open_sqlite
 from tests.graph.by_hand import WIDTH
 from tests.graph.stores import Stores
 

@@ -16,14 +16,15 @@ from typing import Any
 
 import msgpack
 
-from kgray import kinds, times
-from kgray.derivation.group import GroupGraph
-from kgray.derivation.repair import differences
-from kgray.derivation.stored import records_of
+from kgray.domain import times
+from kgray.domain.records import Extraction
 from kgray.errors import InvalidAnswer
-from kgray.ledger import retry
+from kgray.graph.group import GroupGraph
+from kgray.graph.repair import differences
+from kgray.graph.stored import records_of
 from kgray.ports import Answer, ExtractionRequest, Judged, QuestionRequest
-from kgray.records import Extraction
+from kgray.schema import kinds
+from kgray.storage.ledger import retry
 from tests.graph.engine import Engine, ReadsItself, WildJudge, reading
 
 PEOPLE = ["Alice", "Alice Smith", "A. Smith", "Bob", "Bob Jones", "Robert"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kgray import kinds
-from kgray.kinds import RecordRow
 from kgray.ports import Store
-from kgray.record_rows import search_columns, vector_at
+from kgray.schema import kinds
+from kgray.schema.kinds import RecordRow
+from kgray.schema.record_rows import search_columns, vector_at
 
 
 def statement_vectors(store: Store, group: str) -> list[tuple[str, bytes | None, bytes]]:

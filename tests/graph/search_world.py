@@ -8,16 +8,26 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from kgray.backends.hashing import HashingEmbedder
-from kgray.derivation.change import Difference, EpisodeChange
-from kgray.graph import Entity, Fact
+from kgray.domain.graph import Entity, Fact
+from kgray.domain.records import (
+    Draft,
+    Evidence,
+    Mention,
+    Operation,
+    Place,
+    Value,
+    entity_id,
+    fact_id,
+    statement_id,
+)
+from kgray.domain.times import DAY, Instant, parse
+from kgray.graph.change import Difference, EpisodeChange
 from kgray.ingest import changes
-from kgray.kinds import EPISODES
-from kgray.ledger import accept, episodes_at, request
+from kgray.models.hashing import HashingEmbedder
 from kgray.ports import Patch, Store, embedded
-from kgray.records import Draft, Evidence, Mention, Operation, Place, Value, entity_id, fact_id, statement_id
-from kgray.stores.sqlite import open_sqlite
-from kgray.times import DAY, Instant, parse
+from kgray.schema.kinds import EPISODES
+from kgray.storage.ledger import accept, episodes_at, request
+from kgray.storage.sqlite import open_sqlite
 
 DAY_0 = parse("2026-01-01")[0]
 

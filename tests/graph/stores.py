@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from kgray.kinds import OWN
-from kgray.locks import INGEST_LOCK
 from kgray.ports import Store
-from kgray.stores.sqlite import open_sqlite
+from kgray.schema.kinds import OWN
+from kgray.storage.sqlite import open_sqlite
+from kgray.system.locks import INGEST_LOCK
 from tests.graph.by_hand import EMBEDDER, WIDTH
 from tests.neo4j_server import Neo4jServer
 
@@ -79,7 +79,7 @@ def prefix() -> str:
 
 def opened(server: Neo4jServer, **options: Any) -> Store:
     """Open the database of a server, maybe with other options."""
-    from kgray.stores.neo4j import open_neo4j
+    from kgray.storage.neo4j import open_neo4j
 
     given = {"uri": server.uri, "user": server.user, "password": server.password}
     return open_neo4j(**{**given, "embedder": EMBEDDER, "dimensions": WIDTH, **options})

@@ -7,12 +7,13 @@ import hashlib
 
 import pytest
 
-from kgray import kinds, times
+from kgray.domain import times
+from kgray.domain.records import check_group
 from kgray.errors import InputError, NotFound
-from kgray.ledger import pending_groups
 from kgray.memory.access import Access, presented
 from kgray.memory.reads import GroupReads
-from kgray.records import check_group
+from kgray.schema import kinds
+from kgray.storage.ledger import pending_groups
 from tests.graph.stores import EMBEDDED
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from kgray import times
-from kgray.kinds import OWN
-from kgray.ledger import accept
+from kgray.domain import times
+from kgray.maintenance.transfer.backups import backup
+from kgray.maintenance.transfer.copying import parse_rows, rows_of, sum_of
+from kgray.maintenance.transfer.restoring import restore
 from kgray.memory.access import Access
+from kgray.runtime.wiring import OpenStore
+from kgray.schema.kinds import OWN
 from kgray.settings import EmbedderSettings, Settings
-from kgray.stores.sqlite import FILE, open_sqlite
-from kgray.transfer.backups import backup
-from kgray.transfer.copying import parse_rows, rows_of, sum_of
-from kgray.transfer.restoring import restore
-from kgray.wiring import OpenStore
+from kgray.storage.ledger import accept
+from kgray.storage.sqlite import FILE, open_sqlite
 from tests.graph.by_hand import WIDTH, append, draft, remove, tell
 from tests.graph.engine import SMALL, Engine, WildJudge, in_group, triples, works
 from tests.graph.test_copy import lived, moments

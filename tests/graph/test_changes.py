@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from kgray import kinds, reads
+from kgray.domain.records import Operation
 from kgray.errors import InputError
 from kgray.memory.reads import GroupReads
-from kgray.records import Operation
+from kgray.schema import kinds, reads
 from tests.graph.by_hand import append, ask, changes, declined, draft, failed, head, remove, tell
 from tests.graph.stores import EMBEDDED
 

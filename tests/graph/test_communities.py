@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import kgray
-from kgray import kinds
 from kgray.communities import refresh as refreshing
 from kgray.communities.found import Cluster, Snapshot, clustered
 from kgray.communities.refresh import Refresh
 from kgray.errors import Cost, InvalidAnswer, NotFound, Unavailable
-from kgray.prompting.prompts import load
+from kgray.models.prompting.prompts import load
+from kgray.schema import kinds
 
 CONTEXT = import_module("kgray.search.context")  # the package has a function of that name
 TEAM = Path(__file__).resolve().parents[2] / "examples" / "team.jsonl"

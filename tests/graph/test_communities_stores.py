@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from kgray import kinds, reads
 from kgray.communities.reading import list_of, one_of
 from kgray.communities.refresh import Refresh, Refreshed
 from kgray.ports import at_one_moment
+from kgray.schema import kinds, reads
 from kgray.search.loading import run_at
 from kgray.search.ranking import Summaries
 from tests.graph.engine import SMALL, Engine, engine_on, triples

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from kgray import times
-from kgray.derivation.stored import StoredView
+from kgray.domain import times
+from kgray.domain.records import Extraction, Operation
 from kgray.errors import InputError, Locked, NotFound, StoreError
-from kgray.ledger import accept, failures, pending, pending_groups, request, retry
+from kgray.graph.stored import StoredView
+from kgray.maintenance.transfer.copying import Sum, copy_group, rows_of
 from kgray.ports import Store
-from kgray.reads import (
+from kgray.runtime.wiring import OpenStore
+from kgray.schema.reads import (
     ANSWERS_TO,
     EPISODES_SINCE,
     MESSAGES,
@@ -24,12 +26,10 @@ from kgray.reads import (
     SEARCHED,
     VECTORS,
 )
-from kgray.record_rows import UnpackedRecords
-from kgray.records import Extraction, Operation
+from kgray.schema.record_rows import UnpackedRecords
 from kgray.settings import Settings, StoreSettings
-from kgray.stores.sqlite import open_sqlite
-from kgray.transfer.copying import Sum, copy_group, rows_of
-from kgray.wiring import OpenStore
+from kgray.storage.ledger import accept, failures, pending, pending_groups, request, retry
+from kgray.storage.sqlite import open_sqlite
 from tests.graph.by_hand import answered, draft, extracted
 from tests.graph.engine import Engine, WildJudge, day, in_group, reading, triples, works
 from tests.graph.stores import Neo4jStores, SqliteStores

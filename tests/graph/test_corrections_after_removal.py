@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from kgray import kinds
-from kgray.derivation.stored import stored_records
-from kgray.ontology import shipped
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Declaration
+from kgray.graph.stored import stored_records
 from kgray.ports import Answer, Question
-from kgray.records import Declaration
+from kgray.schema import kinds
 from kgray.search import Query, Searcher
 from tests.graph.engine import SMALL, Engine, WildJudge, reading, triples
 

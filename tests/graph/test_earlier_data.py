@@ -15,7 +15,7 @@ import pytest
 
 import kgray
 from kgray.errors import StoreError
-from kgray.stores.sqlite.schema import FILE, VERSION
+from kgray.storage.sqlite.schema import FILE, VERSION
 from tests.neo4j_dump import database_dump, load
 
 DATA = Path(__file__).parent.parent / "data" / "version-0.1"

@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.plain_loop import Loop
+from kgray.domain.records import Operation
 from kgray.errors import Garbled, KgrayError, Refused, SettingsError, Unavailable
 from kgray.ingest import committer, correct
 from kgray.ingest.correct import withdraw_requested
 from kgray.ingest.parts import Parts
 from kgray.ingest.runner import Runner
-from kgray.kinds import DONE, KINDS, OPERATIONS, Row
-from kgray.ledger import held, request
 from kgray.ports import Matrix, embedded
-from kgray.record_rows import UnpackedRecords, judgements, name_vectors, search_columns
-from kgray.records import Operation
-from kgray.rows import vector_bytes
+from kgray.schema.kinds import DONE, KINDS, OPERATIONS, Row
+from kgray.schema.record_rows import UnpackedRecords, judgements, name_vectors, search_columns
+from kgray.schema.rows import vector_bytes
+from kgray.storage.ledger import held, request
 from tests.graph.engine import SMALL, Engine, WildJudge, reading, triples, works
 from tests.graph.kept_vectors import statement_vectors
 from tests.graph.stores import SqliteStores

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kgray.ontology import shipped
+from kgray.domain.ontology import shipped
 from kgray.ports import Answer, Question
 from tests.graph.engine import Engine, WildJudge, day, engine_on, in_days, iso, reading
 from tests.graph.stores import EMBEDDED, Stores

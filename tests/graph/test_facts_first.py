@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kgray.domain.times import Instant
 from kgray.search import Query, Searcher, context
 from kgray.search.context import Context
-from kgray.times import Instant
 from tests.graph.search_world import World, a_world, day
 
 

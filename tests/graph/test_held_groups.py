@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from kgray import ledger, reads, times
-from kgray.derivation.repair import differences
+from kgray.domain import times
+from kgray.domain.records import Episode, Extraction, Operation
 from kgray.errors import SettingsError, Unwritable
+from kgray.graph.repair import differences
 from kgray.ingest import window
 from kgray.ingest.parts import Direct
 from kgray.ingest.runner import Runner
-from kgray.ledger import request
 from kgray.ports import ExtractionRequest, RowChanges
 from kgray.ports.ingest import Totals
-from kgray.records import Episode, Extraction, Operation
+from kgray.schema import reads
+from kgray.storage import ledger
+from kgray.storage.ledger import request
 from tests.graph.engine import Engine, engine_on, in_group, reading
 from tests.graph.stores import EMBEDDED
 from tests.waiting import HANGS_S

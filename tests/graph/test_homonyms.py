@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from bench.world import Oracle, World, WorldModel, WorldPlan
-from kgray.derivation.names import EntityNote
-from kgray.derivation.repair import repaired
+from kgray.domain.records import Draft
+from kgray.graph.names import EntityNote
+from kgray.graph.repair import repaired
 from kgray.ports import Answer, Judged, Question, QuestionRequest
-from kgray.records import Draft
 from tests.graph.engine import Engine, reading, triples, works
 
 ANNA = {"name": "Anna Berg", "type": "Person"}

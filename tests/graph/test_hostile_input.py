@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kgray import opening
 from kgray.errors import InputError
-from kgray.intake.drafts import Defaults
-from kgray.intake.files import Submitted, read_file
+from kgray.io.intake.drafts import Defaults
+from kgray.io.intake.files import Submitted, read_file
+from kgray.memory import opening
 from tests.unit.test_intake import hostile_line
 
 NASTY = [

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from kgray import opening
-from kgray.ledger import dumped_episodes
-from kgray.transfer.graphiti import GraphitiDatabase, Import
+from kgray.maintenance.transfer.graphiti import GraphitiDatabase, Import
+from kgray.memory import opening
+from kgray.storage.ledger import dumped_episodes
 
 pytestmark = pytest.mark.neo4j
 

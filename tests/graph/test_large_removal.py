@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from kgray import kinds, reads, rows, times
 from kgray.communities.refresh import _journal
-from kgray.derivation.repair import differences
-from kgray.derivation.stored import in_pieces, view_now
+from kgray.domain import times
+from kgray.domain.records import Operation
 from kgray.errors import NotFound
+from kgray.graph.repair import differences
+from kgray.graph.stored import in_pieces, view_now
 from kgray.ingest import correct as withdrawing
-from kgray.ledger import accept, request, result
 from kgray.memory.answers import entities_like, history_of, id_called
 from kgray.memory.reads import GroupReads
 from kgray.ports import Store
-from kgray.records import Operation
+from kgray.schema import kinds, reads, rows
 from kgray.search import Query, Recipe, Searcher, Weights
+from kgray.storage.ledger import accept, request, result
 from tests.graph.engine import SMALL, Engine, engine_on, triples, works
 from tests.graph.histories import history, played
 from tests.graph.stores import EMBEDDED, Stores

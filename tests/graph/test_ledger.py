@@ -9,11 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from kgray import rows
-from kgray.derivation.stored import StoredView, records_of
+from kgray.domain.records import Declaration, Operation, Verdict
 from kgray.errors import InputError
-from kgray.kinds import EPISODES, RECORDS
-from kgray.ledger import (
+from kgray.graph.stored import StoredView, records_of
+from kgray.ports import GroupCounts, Patch
+from kgray.schema import rows
+from kgray.schema.kinds import EPISODES, RECORDS
+from kgray.schema.record_rows import Judgements, judged_column, name_vectors
+from kgray.storage.ledger import (
     Bearers,
     Failure,
     Foresight,
@@ -32,9 +35,6 @@ from kgray.ledger import (
     retry,
     sequences_of,
 )
-from kgray.ports import GroupCounts, Patch
-from kgray.record_rows import Judgements, judged_column, name_vectors
-from kgray.records import Declaration, Operation, Verdict
 from tests.graph.by_hand import (
     all_of,
     declined,

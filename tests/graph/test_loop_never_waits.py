@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from kgray.derivation.group import GroupGraph
+from kgray.domain.records import GroupRecords, Operation
+from kgray.graph.group import GroupGraph
 from kgray.ingest import correct as withdraw
 from kgray.ingest.parts import at_length, tell_lag
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
-from kgray.ledger import dumped_episodes, request
-from kgray.records import GroupRecords, Operation
+from kgray.storage.ledger import dumped_episodes, request
 from tests.graph.engine import Engine
 from tests.graph.test_runner import drafts
 

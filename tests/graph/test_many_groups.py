@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kgray import kinds, reads, rows
-from kgray.ledger import failures, pending_groups
 from kgray.ports import Patch
+from kgray.schema import kinds, reads, rows
+from kgray.storage.ledger import failures, pending_groups
 from tests.graph.by_hand import append, draft, failed, told
 from tests.graph.stores import Stores
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgray.derivation.names import Relations
-from kgray.derivation.repair import differences
-from kgray.ontology import shipped
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Declaration, Draft
+from kgray.graph.names import Relations
+from kgray.graph.repair import differences
 from kgray.ports import Answer, Matrix, Question
-from kgray.records import Declaration, Draft
 from tests.graph.by_hand import pointing
 from tests.graph.engine import SMALL, Engine, WildJudge, day, in_days, iso, reading, triples, works
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kgray.derivation.stored import StoredView
+from kgray.domain.records import Draft, Operation
 from kgray.errors import InputError
-from kgray.ledger import accept, dumped_episodes, find, named, request
-from kgray.reads import ANSWERS_TO, MESSAGES, NAME_VECTORS, SEARCHED, VECTORS
-from kgray.record_rows import search_columns
-from kgray.records import Draft, Operation
-from kgray.stores.neo4j.mapping import STORED
+from kgray.graph.stored import StoredView
+from kgray.schema.reads import ANSWERS_TO, MESSAGES, NAME_VECTORS, SEARCHED, VECTORS
+from kgray.schema.record_rows import search_columns
+from kgray.storage.ledger import accept, dumped_episodes, find, named, request
+from kgray.storage.neo4j.mapping import STORED
 from tests.graph.by_hand import draft, remove, tell, worded
 from tests.graph.engine import Engine, day, triples
 from tests.graph.stores import Neo4jStores, SqliteStores

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from kgray import kinds, rows
-from kgray.derivation.stored import StoredView
-from kgray.graph import Entity, Fact
-from kgray.ledger import find, named, pending, pending_groups, previous
+from kgray.domain.graph import Entity, Fact
+from kgray.domain.records import Operation, Value
+from kgray.graph.stored import StoredView
 from kgray.ports import Patch
-from kgray.reads import READS
-from kgray.records import Operation, Value
-from kgray.stores.neo4j import statements, statements_by_hand
-from kgray.stores.neo4j.mapping import group_key, named_group
+from kgray.schema import kinds, rows
+from kgray.schema.reads import READS
+from kgray.storage.ledger import find, named, pending, pending_groups, previous
+from kgray.storage.neo4j import statements, statements_by_hand
+from kgray.storage.neo4j.mapping import group_key, named_group
 from tests.graph.by_hand import append, changes, draft, tell
 from tests.graph.stores import Neo4jStores
 

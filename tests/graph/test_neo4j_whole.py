@@ -11,10 +11,10 @@ from contextlib import closing, suppress
 import pytest
 
 from kgray.errors import StoreError, Unavailable
-from kgray.ledger import pending_groups
-from kgray.outages import OUTAGES
 from kgray.ports import GroupCounts, GroupHead
-from kgray.stores.neo4j.schema import VERSION
+from kgray.storage.ledger import pending_groups
+from kgray.storage.neo4j.schema import VERSION
+from kgray.system.outages import OUTAGES
 from tests.graph.by_hand import (
     EMBEDDER,
     WIDTH,
@@ -127,7 +127,7 @@ def test_a_constraint_that_cannot_be_made_is_one_clear_line(
     stores, own_neo4j, neo4j_driver, ask, monkeypatch
 ):
     """Where rows contradict it, at once; where its lock is not free, after a bounded time."""
-    from kgray.stores.neo4j import schema
+    from kgray.storage.neo4j import schema
 
     stores.open()
     ask("DROP CONSTRAINT kgray_values")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from kgray.domain.records import Draft
 from kgray.ports import Judged, Question, QuestionRequest, Store
-from kgray.records import Draft
 from tests.graph.engine import Engine, iso, reading
 from tests.graph.stores import SqliteStores
 from tests.graph.test_promises import CORRECTIONS

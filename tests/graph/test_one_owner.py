@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from kgray.derivation.repair import differences
+from kgray.domain.records import Draft, Extraction
 from kgray.errors import Locked, Outrun, StaleWriter, StoreError
+from kgray.graph.repair import differences
 from kgray.ingest.runner import Runner
-from kgray.kinds import COMMITTED
 from kgray.ports import ExtractionRequest, Judged, QuestionRequest, RowChanges, Store, slot_of
-from kgray.reads import EPISODE_HEADS
-from kgray.records import Draft, Extraction
+from kgray.schema.kinds import COMMITTED
+from kgray.schema.reads import EPISODE_HEADS
 from tests.graph.by_hand import append, draft, told
 from tests.graph.engine import Engine, ReadsItself, WildJudge, in_group, reading
 from tests.graph.stores import Stores

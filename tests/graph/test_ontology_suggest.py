@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from kgray import kinds, rows
+from kgray.domain.graph import Entity, Fact
+from kgray.domain.ontology import Ontology, shipped
+from kgray.domain.records import Draft, Evidence, Mention, Operation, Place, Value, Verdict
 from kgray.errors import InputError
-from kgray.graph import Entity, Fact
 from kgray.memory import AsyncMemory
 from kgray.memory.ontology_check import faults_of
 from kgray.memory.ontology_suggest import settings_of, suggestions
-from kgray.ontology import Ontology, shipped
 from kgray.ports import Store
-from kgray.record_rows import EntryRecords, Judgements
-from kgray.records import Draft, Evidence, Mention, Operation, Place, Value, Verdict
+from kgray.schema import kinds, rows
+from kgray.schema.record_rows import EntryRecords, Judgements
 from tests.graph.by_hand import append, ask, changes, draft, ended, episode_row
 
 

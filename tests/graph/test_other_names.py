@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kgray.domain.records import Draft, Episode, ExtractedEntity, ExtractedFact, Extraction, Value
 from kgray.ingest.candidates import NameIndex, code, code_match
 from kgray.ingest.extract import told_names
-from kgray.records import Draft, Episode, ExtractedEntity, ExtractedFact, Extraction, Value
 from tests.graph.engine import GROUP, Engine, day, reading
 from tests.graph.test_homonyms import Listening
 

@@ -7,12 +7,12 @@ import random
 import pytest
 
 import kgray
-from kgray.derivation import dump
-from kgray.derivation.change import retracted
-from kgray.derivation.stored import View, records_of
+from kgray.domain.records import Operation
+from kgray.graph import dump
+from kgray.graph.change import retracted
+from kgray.graph.stored import View, records_of
 from kgray.ingest import preview
-from kgray.ledger import dumped_episodes, named
-from kgray.records import Operation
+from kgray.storage.ledger import dumped_episodes, named
 
 PEOPLE = ["Ada Berg", "Bo Dahl", "Cleo Ek", "Dag Falk", "Eva Gran", "Finn Holm", "Gry Iversen"]
 PLACES = ["Oslo", "Lund", "Turku", "Bergen"]

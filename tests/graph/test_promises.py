@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from kgray import times
+from kgray.domain import times
 from kgray.ports import Store
 from tests.graph.engine import Engine, WildJudge, iso, reading, triples
 from tests.graph.stores import SqliteStores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgray.errors import NotFound
-from kgray.intake.drafts import draft_from
+from kgray.io.intake.drafts import draft_from
 from kgray.memory import AsyncMemory
 from tests.graph.engine import SMALL, Engine
 from tests.graph.stores import EMBEDDED

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import kgray
-from kgray.backends.rules.extractor import RulesExtractor
+from kgray.domain.ontology import Ontology, shipped
+from kgray.domain.records import Draft
 from kgray.ingest.runner import Runner
-from kgray.intake.drafts import Defaults, draft_from
-from kgray.intake.files import read_file
-from kgray.ontology import Ontology, shipped
-from kgray.records import Draft
+from kgray.io.intake.drafts import Defaults, draft_from
+from kgray.io.intake.files import read_file
+from kgray.models.rules.extractor import RulesExtractor
 from tests.graph.engine import GROUP, Engine, day, engine_on, triples
 from tests.graph.stores import EMBEDDED, Stores
 

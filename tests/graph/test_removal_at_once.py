@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from kgray.domain.records import Extraction, Operation
 from kgray.errors import InvalidAnswer, Unavailable
 from kgray.ingest.correct import withdraw_requested
 from kgray.ingest.runner import Runner
-from kgray.ledger import pending, request, result
 from kgray.ports import ExtractionRequest, embedded
-from kgray.records import Extraction, Operation
+from kgray.storage.ledger import pending, request, result
 from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, engine_on, reading, works
 from tests.graph.stores import EMBEDDED, Stores
 from tests.graph.test_runner import COUNT, Shuffled, drafts

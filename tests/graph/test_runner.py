@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from bench.plain_loop import Loop
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Draft, Extraction, Operation
 from kgray.errors import InvalidAnswer, Refused, Unavailable
 from kgray.ingest.decide import decide
 from kgray.ingest.runner import Runner
@@ -26,10 +27,9 @@ from kgray.ingest.state import (
     ReadEpisode,
     Rules,
 )
-from kgray.ledger import accept, failures, pending_groups, request, retry
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
 from kgray.ports.ingest import Totals
-from kgray.records import Draft, Extraction, Operation
+from kgray.storage.ledger import accept, failures, pending_groups, request, retry
 from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, in_group, reading, triples, works
 from tests.graph.test_promises import PEOPLE, RELATIONS, THINGS, WORDINGS, fact_of
 from tests.waiting import HANGS_S

@@ -8,8 +8,8 @@ import pytest
 
 import kgray
 from kgray.communities.schedules import LEASE, MAX_TRIES, JobState, Schedule, Ticks
+from kgray.domain.times import SECOND, parse, show
 from kgray.errors import InputError, KgrayError, NotFound, Unavailable
-from kgray.times import SECOND, parse, show
 
 
 def at(text):

@@ -8,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import kgray
-from kgray.derivation.change import Difference
-from kgray.derivation.stored import StoredView
-from kgray.graph import Entity
+from kgray.domain.graph import Entity
+from kgray.domain.records import Operation, Value
+from kgray.graph.change import Difference
+from kgray.graph.stored import StoredView
 from kgray.ingest import changes
-from kgray.ledger import request
-from kgray.records import Operation, Value
 from kgray.search import Filters, Query, Recipe, Searcher
 from kgray.search.steps import walk
+from kgray.storage.ledger import request
 from tests.graph.search_world import a_world, chain, day
 
 ALL = "Ann, Ben, Cleo, Dan, Eve, Olaf: who knows whom, and who owns a boat?"

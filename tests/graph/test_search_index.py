@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgray.rows import sign_bits
+from kgray.language.words import packed, term
+from kgray.schema.rows import sign_bits
 from kgray.search import index as indexing
 from kgray.search.index import GroupIndex, Indexes, Vectors, Words
-from kgray.words import packed, term
 from tests.graph.by_hand import WIDTH, pointing, remove, tell
 from tests.graph.engine import SMALL, Engine
 from tests.graph.histories import Played, Quoting, Refuses, history

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kgray.derivation.stored import StoredView, View, records_of
+from kgray.domain.graph import FactSpan, Hit, SourceMessage
+from kgray.domain.times import to_datetime
 from kgray.errors import NotFound
-from kgray.graph import FactSpan, Hit, SourceMessage
-from kgray.ledger import episodes_at
+from kgray.graph.stored import StoredView, View, records_of
 from kgray.search import Filters, Query, Searcher, context, count_tokens
-from kgray.times import to_datetime
+from kgray.storage.ledger import episodes_at
 from tests.graph import search_world
 from tests.graph.search_world import a_world, day
 

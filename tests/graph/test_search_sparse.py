@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgray import reads
-from kgray.backends.hashing import HashingEmbedder
-from kgray.backends.rules.extractor import RulesExtractor
+from kgray.domain.graph import Hit
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Draft
 from kgray.errors import InputError
-from kgray.graph import Hit
-from kgray.ontology import shipped
+from kgray.language.words import term, words
+from kgray.models.hashing import HashingEmbedder
+from kgray.models.rules.extractor import RulesExtractor
 from kgray.ports import Matrix
-from kgray.records import Draft
-from kgray.rows import weight_bytes
+from kgray.schema import reads
+from kgray.schema.rows import weight_bytes
 from kgray.search import Query, Searcher
 from kgray.search import index as indexing
-from kgray.words import term, words
 from tests.graph.by_hand import WIDTH
 from tests.graph.engine import GROUP, SMALL, Engine, day, engine_on
 from tests.graph.kept_vectors import episode_vectors, statement_vectors

@@ -8,10 +8,10 @@ from itertools import product
 
 import pytest
 
-from kgray.derivation.stored import View, records_of
-from kgray.ledger import episodes_at
+from kgray.graph.stored import View, records_of
 from kgray.ports import Store
 from kgray.search import Filters, Query, Searcher, context
+from kgray.storage.ledger import episodes_at
 from tests.graph.engine import SMALL
 from tests.graph.search_world import World, chain, day, jobs
 from tests.graph.stores import Neo4jStores, SqliteStores

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kgray.backends.rules import RulesJudge
-from kgray.graph import Fact
+from kgray.domain.graph import Fact
+from kgray.domain.times import DAY
+from kgray.models.rules import RulesJudge
 from kgray.ports import Judged, QuestionRequest
-from kgray.times import DAY
 from tests.graph.engine import Engine, day, engine_on, iso, reading
 from tests.graph.stores import EMBEDDED, Stores
 

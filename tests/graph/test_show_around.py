@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 
-from kgray.derivation.stored import records_of
-from kgray.kinds import EPISODES
-from kgray.ledger import dumped_episodes, find
+from kgray.graph.stored import records_of
 from kgray.memory.answers import matches, shown, view_around
+from kgray.schema.kinds import EPISODES
+from kgray.storage.ledger import dumped_episodes, find
 from tests.graph.engine import Engine, WildJudge, triples, works
 from tests.graph.stores import SqliteStores
 from tests.graph.test_promises import HISTORIES, SLOW, play

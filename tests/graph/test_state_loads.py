@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from kgray.domain.records import Operation
 from kgray.errors import Unwritable
 from kgray.ingest.calls import journaled
 from kgray.ingest.committer import Committer
 from kgray.ingest.correct import withdraw_requested
 from kgray.ingest.parts import Direct
 from kgray.ingest.state import GroupState
-from kgray.ledger import pending, request
 from kgray.ports import Judged, QuestionRequest, RowChanges, embedded
-from kgray.records import Operation
+from kgray.storage.ledger import pending, request
 from tests.graph.by_hand import answered
 from tests.graph.engine import SMALL, Engine, fingerprint, triples, works
 from tests.graph.test_erasure import Away

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kgray import rows
+from kgray.domain.records import Operation
 from kgray.errors import StaleWriter, StoreError
-from kgray.kinds import KINDS
-from kgray.ledger import pending, pending_groups
 from kgray.ports import GroupHead
-from kgray.records import Operation
+from kgray.schema import rows
+from kgray.schema.kinds import KINDS
+from kgray.storage.ledger import pending, pending_groups
 from tests.graph.by_hand import (
     all_of,
     answered,

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from kgray import kinds, rows
+from kgray.domain.graph import Entity, Fact
+from kgray.domain.records import Declaration, Operation, Verdict
 from kgray.errors import StoreError
-from kgray.graph import Entity, Fact
-from kgray.kinds import (
+from kgray.ports import GroupCounts, Patch
+from kgray.schema import kinds, rows
+from kgray.schema.kinds import (
     ANSWERS,
     ENTITIES,
     EPISODES,
@@ -20,10 +22,8 @@ from kgray.kinds import (
     SHOWN_ENTITIES,
     SHOWN_EVIDENCE,
 )
-from kgray.ports import GroupCounts, Patch
-from kgray.reads import PACKED
-from kgray.record_rows import judgements, statement_texts
-from kgray.records import Declaration, Operation, Verdict
+from kgray.schema.reads import PACKED
+from kgray.schema.record_rows import judgements, statement_texts
 from tests.graph.by_hand import (
     ASKED,
     all_of,

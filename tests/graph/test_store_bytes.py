@@ -8,12 +8,12 @@ from dataclasses import replace
 import apsw
 import pytest
 
-from kgray.kinds import EPISODES, FACTS, KINDS, OPERATIONS, RECORDS
+from kgray.domain.records import Declaration, ExtractedEntity, Extraction, Operation, Verdict
 from kgray.ports import GroupHead
-from kgray.reads import RECORDS_AT
-from kgray.record_rows import EntryRecords, Judgements, judgements
-from kgray.records import Declaration, ExtractedEntity, Extraction, Operation, Verdict
-from kgray.stores.sqlite import schema
+from kgray.schema.kinds import EPISODES, FACTS, KINDS, OPERATIONS, RECORDS
+from kgray.schema.reads import RECORDS_AT
+from kgray.schema.record_rows import EntryRecords, Judgements, judgements
+from kgray.storage.sqlite import schema
 from tests.graph.by_hand import (
     all_of,
     answered,

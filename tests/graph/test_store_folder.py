@@ -15,8 +15,8 @@ import apsw
 import pytest
 
 from kgray.errors import StoreError, Unavailable
-from kgray.ledger import pending
-from kgray.stores.sqlite import schema
+from kgray.storage.ledger import pending
+from kgray.storage.sqlite import schema
 from tests.graph.by_hand import append, draft, small, tell
 
 
@@ -213,7 +213,7 @@ def test_another_schema_is_refused_untouched(tmp_path, version, who, what_to_do)
 
 
 def test_a_store_keeps_the_embedder_of_its_vectors(tmp_path):
-    """Whoever opens it needs none; who needs one compares it (kgray.wiring)."""
+    """Whoever opens it needs none; who needs one compares it (kgray.runtime.wiring)."""
     assert "kgray init" in refusal(tmp_path, embedder="")
     small(tmp_path).close()
     for other in ({"embedder": "another"}, {"dimensions": 32}, {"embedder": "", "dimensions": 0}):

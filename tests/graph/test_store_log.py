@@ -6,12 +6,12 @@ from contextlib import closing
 
 import pytest
 
-from kgray import rows
-from kgray.kinds import ANSWERS, EPISODES, EXTRACTIONS, FAILED, OPERATIONS
-from kgray.ledger import pending, pending_groups
+from kgray.domain.records import Episode, ExtractedEntity, Extraction, Operation
 from kgray.ports import GroupCounts, GroupHead, Patch
-from kgray.reads import TAKEN_IDS
-from kgray.records import Episode, ExtractedEntity, Extraction, Operation
+from kgray.schema import rows
+from kgray.schema.kinds import ANSWERS, EPISODES, EXTRACTIONS, FAILED, OPERATIONS
+from kgray.schema.reads import TAKEN_IDS
+from kgray.storage.ledger import pending, pending_groups
 from tests.graph.by_hand import (
     all_of,
     answered,

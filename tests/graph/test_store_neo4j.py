@@ -17,19 +17,19 @@ from dataclasses import replace
 
 import pytest
 
-from kgray import kinds, rows
-from kgray.derivation.stored import StoredView
+from kgray.domain.graph import Entity, Fact
+from kgray.domain.records import Operation
 from kgray.errors import Locked, Outrun, SettingsError, StaleWriter, StoreError, Unavailable
-from kgray.graph import Entity, Fact
+from kgray.graph.stored import StoredView
 from kgray.ingest import runner
 from kgray.ingest.runner import Runner
-from kgray.kinds import KINDS
-from kgray.ledger import accept, failures, pending, request, result, retry
 from kgray.ports import Patch, at_one_moment, slot_of
-from kgray.records import Operation
+from kgray.schema import kinds, rows
+from kgray.schema.kinds import KINDS
 from kgray.search import Query, Searcher
-from kgray.stores.neo4j import groups as grouped
-from kgray.stores.neo4j.connection import Connection
+from kgray.storage.ledger import accept, failures, pending, request, result, retry
+from kgray.storage.neo4j import groups as grouped
+from kgray.storage.neo4j.connection import Connection
 from tests.graph.by_hand import (
     all_of,
     append,
@@ -131,7 +131,7 @@ def test_who_adopts_an_epoch_follows_its_holder_at_once(stores, group):
 
 def test_the_lease_is_renewed_while_a_write_takes_long(stores, ask, monkeypatch, group):
     """Nobody waits for the write's locks to read that its process lives."""
-    from kgray.stores.neo4j import fence, groups
+    from kgray.storage.neo4j import fence, groups
 
     first, second = stores.open(), stores.open()
     append(first, draft("a", group=group))
@@ -158,7 +158,7 @@ def test_the_lease_is_renewed_while_a_write_takes_long(stores, ask, monkeypatch,
 
 
 def test_writes_of_different_groups_do_not_wait_for_each_other(stores, monkeypatch, group, other):
-    from kgray.stores.neo4j import groups
+    from kgray.storage.neo4j import groups
 
     store = stores.open()
     append(store, draft("a", group=group), draft("b", group=other))

@@ -14,10 +14,10 @@ import apsw
 import pytest
 
 from kgray.errors import Locked
-from kgray.kinds import COMMITTED, EPISODES, MENTIONS, RECORDS
-from kgray.ledger import pending
-from kgray.reads import FACTS_OF
-from kgray.stores.sqlite import schema
+from kgray.schema.kinds import COMMITTED, EPISODES, MENTIONS, RECORDS
+from kgray.schema.reads import FACTS_OF
+from kgray.storage.ledger import pending
+from kgray.storage.sqlite import schema
 from tests.graph.by_hand import all_of, small, worded
 from tests.waiting import HANGS_S
 

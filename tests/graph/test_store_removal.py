@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kgray import kinds
-from kgray.kinds import ANSWERS, EPISODES, KINDS, OPERATIONS, RECORDS
-from kgray.ledger import pending
+from kgray.domain.records import Declaration, Operation, Verdict
 from kgray.ports import GroupCounts, GroupHead, Patch
-from kgray.reads import READS
-from kgray.record_rows import Judgements, judged_column
-from kgray.records import Declaration, Operation, Verdict
+from kgray.schema import kinds
+from kgray.schema.kinds import ANSWERS, EPISODES, KINDS, OPERATIONS, RECORDS
+from kgray.schema.reads import READS
+from kgray.schema.record_rows import Judgements, judged_column
+from kgray.storage.ledger import pending
 from tests.graph.by_hand import (
     all_of,
     answered,

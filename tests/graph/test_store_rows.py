@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kgray import kinds
-from kgray.kinds import (
+from kgray.schema import kinds
+from kgray.schema.kinds import (
     ANSWERS,
     EPISODES,
     FACTS,
@@ -18,7 +18,7 @@ from kgray.kinds import (
     Read,
     Row,
 )
-from kgray.reads import (
+from kgray.schema.reads import (
     ANSWERS_TO,
     EPISODES_AT,
     EVERYWHERE,

@@ -8,10 +8,10 @@ import apsw
 import pytest
 
 from kgray.errors import Locked, StaleWriter
-from kgray.kinds import FACTS, KINDS
-from kgray.locks import INGEST_LOCK
 from kgray.ports import GroupCounts, slot_of
-from kgray.stores.sqlite.store import SqliteStore
+from kgray.schema.kinds import FACTS, KINDS
+from kgray.storage.sqlite.store import SqliteStore
+from kgray.system.locks import INGEST_LOCK
 from tests.graph.by_hand import all_of, append, draft, everything, head, small, tell, told
 
 

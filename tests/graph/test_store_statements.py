@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 import apsw
 import pytest
 
-from kgray.kinds import KINDS, RECORDS, RecordRow
-from kgray.reads import EVERYWHERE, NAME_VECTORS, PACKED, READS, SEARCHED, STATEMENTS
-from kgray.stores.sqlite import schema
-from kgray.stores.sqlite import statements as sql
+from kgray.schema.kinds import KINDS, RECORDS, RecordRow
+from kgray.schema.reads import EVERYWHERE, NAME_VECTORS, PACKED, READS, SEARCHED, STATEMENTS
+from kgray.storage.sqlite import schema
+from kgray.storage.sqlite import statements as sql
 from tests.graph.by_hand import append, changes, draft, small
 
 # These walk the groups, never their rows; or what is requested and not carried out.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import kgray
-from kgray.ledger import pending
-from kgray.reads import SEARCHED
+from kgray.schema.reads import SEARCHED
+from kgray.storage.ledger import pending
 from tests.graph.by_hand import append, draft, everything, small, tell, worded
 
 THREADS = 4

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray import kinds, reads
-from kgray.derivation.repair import repaired
-from kgray.kinds import EPISODES, RECORDS
+from kgray.domain.records import GROUP_NAME, Extraction, Operation
+from kgray.graph.repair import repaired
+from kgray.language.words import packed
 from kgray.ports import Patch, Store
-from kgray.record_rows import EntryRecords, UnpackedRecords, name_vectors, search_columns, vector_at
-from kgray.records import GROUP_NAME, Extraction, Operation
-from kgray.rows import sign_bits
-from kgray.words import packed
+from kgray.schema import kinds, reads
+from kgray.schema.kinds import EPISODES, RECORDS
+from kgray.schema.record_rows import EntryRecords, UnpackedRecords, name_vectors, search_columns, vector_at
+from kgray.schema.rows import sign_bits
 from tests.graph.by_hand import (
     WEIGHTS,
     WIDTH,

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray import kinds
+from kgray.domain.records import ExtractedEntity, Extraction, Operation
 from kgray.errors import Locked, Outrun, StaleWriter, StoreError
-from kgray.kinds import EPISODES
-from kgray.ledger import pending, pending_groups
 from kgray.ports import GroupCounts, Patch
-from kgray.records import ExtractedEntity, Extraction, Operation
+from kgray.schema import kinds
+from kgray.schema.kinds import EPISODES
+from kgray.storage.ledger import pending, pending_groups
 from tests.graph.by_hand import (
     ASKED,
     all_of,

@@ -6,9 +6,9 @@ from itertools import chain
 
 import pytest
 
-from kgray import kinds
-from kgray.derivation.stored import StoredView
-from kgray.records import Operation
+from kgray.domain.records import Operation
+from kgray.graph.stored import StoredView
+from kgray.schema import kinds
 from tests.graph.by_hand import all_of, append, ask, draft, ended, small, tell
 
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray import kinds
-from kgray.derivation import summaries
-from kgray.derivation.group import GroupGraph
-from kgray.derivation.repair import differences, repaired
-from kgray.derivation.stored import StoredView, records_of
-from kgray.derivation.summaries import LENGTH, NEWEST, newest_facts, summaries_of, summarised, summary_of
-from kgray.graph import Fact
+from kgray.domain.graph import Fact
+from kgray.graph import summaries
+from kgray.graph.group import GroupGraph
+from kgray.graph.repair import differences, repaired
+from kgray.graph.stored import StoredView, records_of
+from kgray.graph.summaries import LENGTH, NEWEST, newest_facts, summaries_of, summarised, summary_of
 from kgray.ports import Patch, RowChanges
+from kgray.schema import kinds
 from tests.graph.engine import Engine, WildJudge, day, engine_on, iso, reading, triples, works
 from tests.graph.stores import SqliteStores, stores_of
 from tests.graph.test_promises import CORRECTIONS, EPISODES, SLOW, one

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from bench.plain_loop import Loop
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Draft, Extraction
 from kgray.errors import Cost, InvalidAnswer, Unavailable
 from kgray.ingest.runner import Runner
 from kgray.ingest.units import UnitSize
-from kgray.ledger import failures, retry
+from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest
-from kgray.prompting.replies import parse_extraction
-from kgray.records import Draft, Extraction
+from kgray.storage.ledger import failures, retry
 from tests.graph.engine import GROUP, Engine, day
 from tests.waiting import HANGS_S
 

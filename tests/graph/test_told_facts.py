@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kgray.ontology import shipped
+from kgray.domain.ontology import shipped
 from tests.graph.engine import Engine, engine_on, reading
 from tests.graph.stores import EMBEDDED, Stores
 

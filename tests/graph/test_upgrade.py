@@ -21,21 +21,21 @@ from typing import Any
 import pytest
 
 import kgray
-from kgray.derivation import dump
-from kgray.derivation.stored import View, records_of
+from kgray.domain.ontology import shipped
+from kgray.domain.records import statement_id
+from kgray.domain.times import parse
 from kgray.errors import Locked, NoStore, StoreError
-from kgray.kinds import ACCESS_KEYS, EPISODES, OWN, SCHEDULES
-from kgray.ledger import dumped_episodes
-from kgray.ontology import shipped
+from kgray.graph import dump
+from kgray.graph.stored import View, records_of
+from kgray.maintenance.upgrade import upgrade
 from kgray.ports import Store
-from kgray.reads import JUDGED
-from kgray.record_rows import judgements
-from kgray.records import statement_id
+from kgray.runtime.wiring import open_earlier
+from kgray.schema.kinds import ACCESS_KEYS, EPISODES, OWN, SCHEDULES
+from kgray.schema.reads import JUDGED
+from kgray.schema.record_rows import judgements
 from kgray.settings import Settings, load
-from kgray.stores.sqlite.schema import FILE, VERSION
-from kgray.times import parse
-from kgray.upgrade import upgrade
-from kgray.wiring import open_earlier
+from kgray.storage.ledger import dumped_episodes
+from kgray.storage.sqlite.schema import FILE, VERSION
 from tests.neo4j_dump import database_dump
 from tests.neo4j_dump import load as load_dump
 

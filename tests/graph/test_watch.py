@@ -11,7 +11,7 @@ import pytest
 from kgray.ingest.runner import Runner
 from kgray.ports import Store, slot_of
 from kgray.runtime.pools import Lost
-from kgray.stores.sqlite import open_sqlite
+from kgray.storage.sqlite import open_sqlite
 from tests.graph.engine import SMALL, Engine, triples, works
 from tests.waiting import until
 

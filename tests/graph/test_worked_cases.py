@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import kgray
-from kgray import times
-from kgray.derivation.stored import StoredView
-from kgray.records import Draft
+from kgray.domain import times
+from kgray.domain.records import Draft
+from kgray.graph.stored import StoredView
 from tests import worked_cases
 from tests.graph.engine import Engine, in_days, iso, triples, works
 from tests.graph.stores import Stores, prefix

@@ -15,11 +15,12 @@ from typing import Any
 import apsw
 import pytest
 
-from kgray import ledger, times
-from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
-from kgray.derivation.stored import StoredView
-from kgray.ledger import dumped_episodes, failures, pending, previous, retry
-from kgray.records import Draft
+from kgray.domain import times
+from kgray.domain.records import Draft
+from kgray.graph.stored import StoredView
+from kgray.models.scripted import ScriptedExtractor, ScriptedJudge
+from kgray.storage import ledger
+from kgray.storage.ledger import dumped_episodes, failures, pending, previous, retry
 from tests.graph.by_hand import worded
 from tests.graph.engine import GROUP, Engine, day, engine_on, in_group, reading, triples, works
 from tests.graph.stores import Stores, stores_of

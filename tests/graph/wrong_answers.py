@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from kgray import ontology
-from kgray.derivation.dump import episode_row
-from kgray.derivation.names import key
-from kgray.ledger import dumped_episodes
-from kgray.ontology import Ontology
+from kgray.domain import ontology
+from kgray.domain.ontology import Ontology
+from kgray.domain.records import Draft, Mention, Place, canonical
+from kgray.graph.dump import episode_row
+from kgray.graph.names import key
 from kgray.ports import Answer, Judged, Question, QuestionRequest
-from kgray.records import Draft, Mention, Place, canonical
 from kgray.settings import PipelineSettings
+from kgray.storage.ledger import dumped_episodes
 from tests.graph.engine import GROUP, Engine, day, iso
 
 # Surface -> the thing that it really names; "Bob" is Robert Smith, seldom Bob Lee.

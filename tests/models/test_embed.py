@@ -22,10 +22,10 @@ import kgray
 from bench import random_models
 from kgray.errors import InputError, SettingsError, StoreError
 from kgray.ports import SparseEmbedder
-from kgray.rows import as_weights
+from kgray.schema.rows import as_weights
 from tests.graph.kept_vectors import episode_vectors, statement_vectors
 
-TOKENS = 256  # of a pass on a processor, as `kgray.backends.bge` has it
+TOKENS = 256  # of a pass on a processor, as `kgray.models.bge` has it
 
 if find_spec("FlagEmbedding") is None:
     pytest.skip("FlagEmbedding is not installed: make test-embed", allow_module_level=True)
@@ -43,21 +43,21 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def embedder(folders):
-    from kgray.backends.bge import BgeEmbedder
+    from kgray.models.bge import BgeEmbedder
 
     return BgeEmbedder(str(folders["bge"]))
 
 
 @pytest.fixture(scope="module")
 def weighing(folders):
-    from kgray.backends.bge import BgeEmbedder
+    from kgray.models.bge import BgeEmbedder
 
     return BgeEmbedder(str(folders["bge"]), sparse=True)
 
 
 @pytest.fixture(scope="module")
 def reranker(folders):
-    from kgray.backends.bge import BgeReranker
+    from kgray.models.bge import BgeReranker
 
     return BgeReranker(str(folders["reranker"]))
 
@@ -138,7 +138,7 @@ async def test_texts_that_fill_a_whole_pass_have_the_bits_they_have_alone(embedd
 
 async def test_calls_that_run_together_share_passes_and_change_no_bit(folders):
     """32 calls of 8 texts each: a call alone fills few passes; together most of them are full."""
-    from kgray.backends.bge import BgeEmbedder
+    from kgray.models.bge import BgeEmbedder
 
     texts = texts_of(256, seed=11)
     calls = [texts[at : at + 8] for at in range(0, 256, 8)]
@@ -162,7 +162,7 @@ async def test_calls_that_run_together_share_passes_and_change_no_bit(folders):
 async def test_a_card_that_is_promised_and_missing_is_an_error(folders, tmp_path):
     import torch
 
-    from kgray.backends.bge import BgeEmbedder, Placement
+    from kgray.models.bge import BgeEmbedder, Placement
     from kgray.runtime.spec import spec_of
     from kgray.runtime.workers import EmbedWorker, RerankWorker
     from kgray.settings import load
@@ -190,7 +190,7 @@ async def test_a_card_that_is_promised_and_missing_is_an_error(folders, tmp_path
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 async def test_a_precision_is_part_of_the_identity_and_changes_the_last_digits(folders, embedder, precision):
-    from kgray.backends.bge import BgeEmbedder, Placement
+    from kgray.models.bge import BgeEmbedder, Placement
 
     half = BgeEmbedder(str(folders["bge"]), sparse=True, placement=Placement(precision=precision))
     assert half.identity == f"bge:bge-tiny+{precision}+sparse"
@@ -233,7 +233,7 @@ async def test_scores_are_those_of_the_model_itself(folders, reranker):
 
 
 async def test_a_folder_that_is_no_model_is_said(tmp_path):
-    from kgray.backends.bge import BgeEmbedder
+    from kgray.models.bge import BgeEmbedder
 
     with pytest.raises(SettingsError, match=r"embedder\.name = .* cannot be loaded"):
         await BgeEmbedder(str(tmp_path)).embed(["a"])
@@ -329,7 +329,7 @@ def bare_loops(folder: str, texts: list[str]) -> Any:
     import torch
     from FlagEmbedding import BGEM3FlagModel
 
-    from kgray.backends.passes import PassQueue, rows_of
+    from kgray.models.passes import PassQueue, rows_of
 
     wrapper = BGEM3FlagModel(folder, use_fp16=False, devices="cpu")
     model = wrapper.model.float().eval()

@@ -26,12 +26,12 @@ import pytest
 
 from bench import models, random_models
 from bench.models import PROCESSOR
-from kgray.backends.openai_api.writing import SCHEMAS as WRITTEN
-from kgray.backends.vllm_engine import EngineClient
+from kgray.domain.ontology import shipped
 from kgray.errors import Unavailable
-from kgray.ontology import shipped
-from kgray.prompting.prompts import Prompts
-from kgray.prompting.reply_schemas import answers_schema, extraction_schemas
+from kgray.models.openai_api.writing import SCHEMAS as WRITTEN
+from kgray.models.prompting.prompts import Prompts
+from kgray.models.prompting.reply_schemas import answers_schema, extraction_schemas
+from kgray.models.vllm_engine import EngineClient
 from kgray.settings.engine import EngineLimits
 
 if find_spec("vllm") is None:
@@ -89,7 +89,7 @@ async def replies_are_of_their_form(engine: Any) -> None:
     """64 of each schema at once, half of them hot: whole ones are valid, cut ones begin so."""
     import jsonschema
 
-    from kgray.backends.openai_api.client import TokensSpent
+    from kgray.models.openai_api.client import TokensSpent
 
     spent, whole = TokensSpent(), dict.fromkeys(SCHEMAS, 0)
     for task, schema in SCHEMAS.items():
@@ -119,7 +119,7 @@ async def dies_and_starts_anew(engine: EngineClient, died: list[bool]) -> None:
     """Have an engine killed: its actor is told, nothing of it goes on, and the next one replies."""
     import psutil
 
-    from kgray.backends.openai_api.client import TokensSpent
+    from kgray.models.openai_api.client import TokensSpent
 
     def go_on() -> list[psutil.Process]:
         return [one for one in there if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
@@ -142,7 +142,7 @@ async def dies_and_starts_anew(engine: EngineClient, died: list[bool]) -> None:
 
 async def life(folder: Path) -> None:
     """Have an engine start, reply, refuse, abort, die, start anew and end."""
-    from kgray.backends.openai_api.client import Rejected, TokensSpent
+    from kgray.models.openai_api.client import Rejected, TokensSpent
 
     died: list[bool] = []
     engine = EngineClient(
@@ -191,7 +191,7 @@ def fork_what_is_spawned() -> None:
 
 async def starts_and_stops(folder: Path, times: int = 20, spawned: int = 2) -> None:
     """Start an engine, have it reply, and stop it, again and again: each leaves no process, no memory."""
-    from kgray.backends.openai_api.client import TokensSpent
+    from kgray.models.openai_api.client import TokensSpent
 
     engine = EngineClient(
         str(random_models.qwen(folder / "qwen-tiny")), limits=LIMITS, timeout_s=600.0, patience_s=1.0
@@ -258,7 +258,7 @@ async def killed(folder: Path) -> None:
 
 
 def test_what_a_killed_engine_has_left_goes_with_the_next_start_on_its_node(tmp_path):
-    from kgray.backends.belongings import Belongings
+    from kgray.models.belongings import Belongings
     from tests.unit.test_belongings import lives
     from tests.waiting import wait_for
 
@@ -423,8 +423,8 @@ def test_vllms_own_parser_checks_arguments_and_the_names_that_kgray_sets_exist(a
 
     from vllm import AsyncEngineArgs
 
-    from kgray.backends.engine_args import arguments_of, parsed
     from kgray.errors import SettingsError
+    from kgray.models.engine_args import arguments_of, parsed
     from kgray.settings.engine import PROTECTED
 
     with pytest.raises(SettingsError) as refused:

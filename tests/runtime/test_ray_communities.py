@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import kgray
-from kgray import kinds
 from kgray.communities.found import clustered
 from kgray.errors import SettingsError
 from kgray.runtime import ingest as runtime_ingest
 from kgray.runtime import scheduler
+from kgray.schema import kinds
 from kgray.settings import Settings, load
 from tests.doors.chat_server import ChatServer, as_json
 from tests.ray_session import SMALL

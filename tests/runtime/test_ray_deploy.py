@@ -24,17 +24,17 @@ import psutil
 import pytest
 
 import kgray
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Draft, Operation
 from kgray.errors import Locked, SettingsError, StaleWriter, StoreError
 from kgray.ingest.changes import refused
-from kgray.ledger import accept, request, result
 from kgray.memory import AsyncMemory
 from kgray.ports import Judged
 from kgray.ports.ingest import Totals
-from kgray.records import Draft, Operation
 from kgray.runtime import session as heads
 from kgray.runtime.spec import differences, spec_of
 from kgray.settings import Settings, load
+from kgray.storage.ledger import accept, request, result
 from tests.board import asked
 from tests.doors.shell import Answer, Shell
 from tests.ray_session import Samples, over_ray, samples

@@ -17,11 +17,11 @@ import pytest
 import kgray
 from bench.plain_loop import Loop
 from bench.world import World, WorldPlan
+from kgray.domain.records import Draft
 from kgray.errors import SettingsError
-from kgray.ledger import accept
 from kgray.memory import AsyncMemory
-from kgray.records import Draft
 from kgray.runtime.session import started_at
+from kgray.storage.ledger import accept
 from tests.ray_session import kill, over_ray, pid_of
 from tests.waiting import until, wait_for
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import kgray
-from kgray import times
+from kgray.domain import times
 from kgray.runtime.spec import namespace_of, store_identity
 from kgray.settings import Settings
 from tests.doors.shell import Shell

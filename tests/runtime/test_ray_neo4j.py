@@ -13,9 +13,9 @@ import pytest
 import kgray
 from bench.plain_loop import Loop
 from bench.world import World, WorldPlan
-from kgray.ledger import accept
+from kgray.domain.records import Draft
 from kgray.memory import AsyncMemory
-from kgray.records import Draft
+from kgray.storage.ledger import accept
 from tests.ray_session import over_ray
 
 GROUPS = ("red", "green", "blue")

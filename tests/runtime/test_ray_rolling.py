@@ -22,17 +22,17 @@ import pytest
 import kgray
 from bench.plain_loop import Loop
 from bench.world import World, WorldPlan
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Draft
 from kgray.errors import SettingsError
-from kgray.kinds import COMMITTED
-from kgray.ledger import accept
 from kgray.memory import AsyncMemory
 from kgray.ports import SLOTS
 from kgray.ports.ingest import ignore
-from kgray.reads import EPISODE_HEADS
-from kgray.records import Draft
 from kgray.runtime.spec import DeploymentSpec, profile_of, spec_of
+from kgray.schema.kinds import COMMITTED
+from kgray.schema.reads import EPISODE_HEADS
 from kgray.settings import load
+from kgray.storage.ledger import accept
 from tests.doors.chat_server import NOTHING, ChatServer
 from tests.waiting import HANGS_S, wait_for
 

@@ -110,9 +110,9 @@ def test_a_chunk_of_no_size_is_refused_in_one_line(tmp_path: Path, bad: object) 
 
 
 def test_a_name_is_cut_where_a_chunk_has_many_groups() -> None:
+    from kgray.domain.records import Episode
     from kgray.ingest.steps import Reading
     from kgray.ports import ExtractionRequest
-    from kgray.records import Episode
     from kgray.runtime.tasks import name_of
 
     def request(group: str, sequence: int) -> Any:

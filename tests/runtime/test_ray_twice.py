@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import kgray
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Draft
 from kgray.errors import SettingsError
-from kgray.ledger import accept
-from kgray.records import Draft
 from kgray.runtime.spec import DeploymentSpec, LimitsProfile, Profile, WorkersProfile, spec_of
 from kgray.settings import Settings
+from kgray.storage.ledger import accept
 from tests.waiting import wait_for
 
 AFTERWARDS_S = 6.0  # longer than between two looks for what is missing

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 import kgray
-from kgray.derivation.repair import differences
+from kgray.domain.records import Draft
 from kgray.errors import StaleWriter, StoreError
+from kgray.graph.repair import differences
 from kgray.ingest.runner import Runner
-from kgray.kinds import COMMITTED
-from kgray.locks import INGEST_LOCK
 from kgray.ports import slot_of
-from kgray.reads import EPISODE_HEADS
-from kgray.records import Draft
+from kgray.schema.kinds import COMMITTED
+from kgray.schema.reads import EPISODE_HEADS
+from kgray.system.locks import INGEST_LOCK
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
 from tests.neo4j_server import driver_of
 from tests.ray_session import over_ray

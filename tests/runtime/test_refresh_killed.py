@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import kgray
-from kgray import kinds
 from kgray.ports import at_one_moment
+from kgray.schema import kinds
 from tests.doors.chat_server import ChatServer, as_json, at
 from tests.runtime.test_ray_neo4j import on_server
 from tests.waiting import HANGS_S

@@ -7,7 +7,7 @@ from typing import assert_type
 
 import kgray
 from kgray.communities.refresh import Refreshed
-from kgray.graph import Community
+from kgray.domain.graph import Community
 from kgray.search.answering import Answered
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from kgray.backends.rules.extractor import RulesExtractor
-from kgray.ontology import shipped
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Episode, EpisodeKind, ExtractedFact, Extraction
+from kgray.domain.times import parse, show
+from kgray.models.rules.extractor import RulesExtractor
 from kgray.ports import ExtractionRequest
-from kgray.records import Episode, EpisodeKind, ExtractedFact, Extraction
-from kgray.times import parse, show
 
 READER = RulesExtractor(shipped())
 WEDNESDAY = "2026-03-11T09:30:00Z"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.graph import Hit
+from kgray.domain.graph import Hit
 from kgray.search.answering import Checked
 from kgray.search.context import Context
 

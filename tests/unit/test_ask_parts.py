@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kgray.domain.graph import Community
 from kgray.errors import InputError
-from kgray.graph import Community
 from kgray.memory.asking import AnswerOptions, own_keywords
 from kgray.memory.conversation import newest, query_of, turns_of
 from kgray.memory.report_points import chosen, of_level

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kgray.backfill.manifest import InputFile, Manifest, RunFolder, next_attempt
 from kgray.errors import StoreError
-from kgray.intake.drafts import Refusal
+from kgray.io.intake.drafts import Refusal
+from kgray.memory.backfill.manifest import InputFile, Manifest, RunFolder, next_attempt
 
 OPTIONS = {"group": None, "source": None, "kind": None, "at": None, "replace": False, "order": "file"}
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.backfill.budget import Budget
-from kgray.backfill.manifest import run_name
-from kgray.backfill.run import RecentRate, RunProgress
 from kgray.cli import printing
 from kgray.errors import InputError, Unavailable
-from kgray.intake.drafts import Defaults
-from kgray.intake.files import read_file
-from kgray.intake.formats import Position
+from kgray.io.intake.drafts import Defaults
+from kgray.io.intake.files import read_file
+from kgray.io.intake.formats import Position
+from kgray.memory.backfill.budget import Budget
+from kgray.memory.backfill.manifest import run_name
+from kgray.memory.backfill.run import RecentRate, RunProgress
 from kgray.ports import GroupCounts
 from kgray.ports.ingest import Sequences, Totals, joined
 from kgray.runtime.jobs import JobLog, ServerTimes, followed, without_secrets
@@ -141,7 +141,7 @@ def test_a_run_is_named_by_its_store_and_its_sorted_paths(tmp_path, monkeypatch)
 
 
 def test_names_that_are_no_folders_are_refused():
-    from kgray.backfill.manifest import check_name
+    from kgray.memory.backfill.manifest import check_name
 
     assert check_name("2026-11_x.1") == "2026-11_x.1"
     for name in ("", ".", "..", ".x", "a/b", "a b", "x" * 65):

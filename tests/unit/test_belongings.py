@@ -13,8 +13,8 @@ from uuid import uuid4
 
 import pytest
 
-from kgray.backends import belongings
-from kgray.backends.belongings import Belongings
+from kgray.models import belongings
+from kgray.models.belongings import Belongings
 from tests.waiting import wait_for
 
 # Maps a segment, as vLLM's processes do.
@@ -37,7 +37,7 @@ time.sleep(60)
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from kgray.backends import belongings
+from kgray.models import belongings
 belongings._RECORDS = Path(sys.argv[1])
 held = belongings.Belongings()
 with held.noting():
@@ -222,7 +222,7 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(records, started, shared)
     program = """
 import resource, subprocess, sys, time
 from pathlib import Path
-from kgray.backends import belongings
+from kgray.models import belongings
 belongings._RECORDS = Path(sys.argv[1])
 held = belongings.Belongings()
 with held.noting():

@@ -7,10 +7,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from kgray.backends.bge import BgeEmbedder, BgeReranker
 from kgray.errors import SettingsError
+from kgray.models.bge import BgeEmbedder, BgeReranker
+from kgray.runtime.wiring import build_embedder
 from kgray.settings import load
-from kgray.wiring import build_embedder
 
 
 @pytest.mark.parametrize("kind", [BgeEmbedder, BgeReranker])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.records import MAX_RELATION, clean_number, clean_relation
+from kgray.domain.records import MAX_RELATION, clean_number, clean_relation
 
 
 @pytest.mark.parametrize(

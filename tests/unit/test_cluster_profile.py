@@ -56,14 +56,14 @@ def test_sequencers_and_writers_ask_for_a_place_of_their_own(tmp_path):
 
 def test_a_writer_has_longer_than_a_transaction_takes():
     """Else a large removal would be begun again for ever."""
-    connection = pytest.importorskip("kgray.stores.neo4j.connection")
+    connection = pytest.importorskip("kgray.storage.neo4j.connection")
 
     assert Profile().limits.write_deadline_s > connection._WRITE_S
 
 
 def test_a_leases_holder_has_ended_only_where_its_process_id_means_something():
     """Two pods may share a host's name, and count their processes each for itself."""
-    fence = pytest.importorskip("kgray.stores.neo4j.fence")
+    fence = pytest.importorskip("kgray.storage.neo4j.fence")
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
 

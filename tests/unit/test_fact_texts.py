@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kgray import times
-from kgray.derivation.names import EntityNote, Relations
-from kgray.derivation.sentences import MAX_SENTENCE, reads_true
-from kgray.derivation.statements import Statement
-from kgray.derivation.texts import composed_text
-from kgray.derivation.verbs import verb_phrase
-from kgray.ontology import shipped
-from kgray.records import Declaration, Evidence, Value, as_value
+from kgray.domain import times
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Declaration, Evidence, Value, as_value
+from kgray.graph.names import EntityNote, Relations
+from kgray.graph.sentences import MAX_SENTENCE, reads_true
+from kgray.graph.statements import Statement
+from kgray.graph.texts import composed_text
+from kgray.graph.verbs import verb_phrase
 
 # name: as a state, as an event
 PHRASES = {

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Episode, Extraction
 from kgray.ingest.extract import ground
+from kgray.models.prompting.model_replies import ScriptForm
+from kgray.models.prompting.prompts import load
+from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest
-from kgray.prompting.model_replies import ScriptForm
-from kgray.prompting.prompts import load
-from kgray.prompting.replies import parse_extraction
-from kgray.records import Episode, Extraction
 
 NOW = times.parse("2026-03-05T09:00:00Z")[0]
 

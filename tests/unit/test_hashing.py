@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray.backends import hashing
-from kgray.backends.hashing import HashingEmbedder
+from kgray.models import hashing
+from kgray.models.hashing import HashingEmbedder
 from tests.tries import tries
 
 EMBEDDER = HashingEmbedder()

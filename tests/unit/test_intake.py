@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Draft
+from kgray.domain.times import show
 from kgray.errors import InputError
-from kgray.intake import formats as reading
-from kgray.intake.drafts import Defaults, Refusal, draft_from
-from kgray.intake.files import MAX_PARAGRAPH, PIECE, Submitted, pieces, read_file, spooled
-from kgray.records import Draft
-from kgray.times import show
+from kgray.io.intake import formats as reading
+from kgray.io.intake.drafts import Defaults, Refusal, draft_from
+from kgray.io.intake.files import MAX_PARAGRAPH, PIECE, Submitted, pieces, read_file, spooled
 
 G = Defaults(group="g")
 T = times.parse("2026-03-01T09:00:00Z")[0]

@@ -10,12 +10,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgray.domain.graph import Entity
 from kgray.errors import InputError
-from kgray.graph import Entity
-from kgray.interchange.exporting import pack, unpack
-from kgray.interchange.files import Graphml, yaml_value
-from kgray.interchange.formats import FORMATS, format_called
-from kgray.interchange.snapshot import unique_names
+from kgray.io.interchange.exporting import pack, unpack
+from kgray.io.interchange.files import Graphml, yaml_value
+from kgray.io.interchange.formats import FORMATS, format_called
+from kgray.io.interchange.snapshot import unique_names
 
 
 def test_all_but_the_oldest_of_one_name_get_a_suffix():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kgray.http.door import Metrics
+from kgray.server.door import Metrics
 from tests.manifests import (
     CLUSTER,
     GROUPS,

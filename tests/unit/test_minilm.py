@@ -8,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
-from kgray.backends import minilm
-from kgray.backends.minilm import MiniLMEmbedder
 from kgray.errors import SettingsError
+from kgray.models import minilm
+from kgray.models.minilm import MiniLMEmbedder
 
 LACKING = minilm.missing()
 semantic = [

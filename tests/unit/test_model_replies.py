@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray import times
-from kgray.prompting.model_checks import (
+from kgray.domain import times
+from kgray.domain.records import Episode, Extraction, Value
+from kgray.models.prompting.model_checks import (
     needed_context,
     without_foreign_facts,
     without_previous,
     without_questions,
 )
-from kgray.prompting.model_replies import ScriptForm, name_key, value_of
-from kgray.prompting.replies import parse_extraction
-from kgray.records import Episode, Extraction, Value
+from kgray.models.prompting.model_replies import ScriptForm, name_key, value_of
+from kgray.models.prompting.replies import parse_extraction
 
 T0 = times.parse("2026-03-05T09:00:00Z")[0]
 

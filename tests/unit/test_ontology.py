@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kgray.domain.ontology import RelationType, shipped
 from kgray.errors import SettingsError
-from kgray.ontology import RelationType, shipped
 
 SINGLE = {
     "WORKS_AT",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kgray.domain.ontology import shipped
 from kgray.memory.ontology_check import faults_of
-from kgray.ontology import shipped
 
 R = "ontology.relations"
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from kgray.cli.waiting import WaitReporter
-from kgray.outages import OUTAGES, Outage, OutageBoard
+from kgray.system.outages import OUTAGES, Outage, OutageBoard
 
 NOWHERE = Path("/nowhere")  # so that nothing is noted
 

@@ -10,8 +10,8 @@ import pytest
 
 from kgray.errors import StaleWriter, Unwritable
 from kgray.ingest.outbox import BatchSize, Outbox
-from kgray.kinds import EPISODES
 from kgray.ports import RowChanges
+from kgray.schema.kinds import EPISODES
 
 MOST = 32
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgray.backends.passes import PassLoop, PassQueue, bucket_of, rows_of
+from kgray.models.passes import PassLoop, PassQueue, bucket_of, rows_of
 
 PAD = 0
 

@@ -9,10 +9,10 @@ import pytest
 
 from bench.model_server.tasks import model_facts
 from bench.world import Oracle, World, WorldPlan
-from kgray.ontology import shipped
-from kgray.prompting.estimate import QUESTION_CALLS, estimate_work
-from kgray.prompting.prompts import Prompts, tokens
-from kgray.records import Draft
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Draft
+from kgray.models.prompting.estimate import QUESTION_CALLS, estimate_work
+from kgray.models.prompting.prompts import Prompts, tokens
 from kgray.settings import PipelineSettings
 
 EPISODES = 200

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kgray.errors import InvalidAnswer, SettingsError, Unavailable
-from kgray.outages import OUTAGES, Outage
 from kgray.runtime.pooled import Chunker, OnWorkers
 from kgray.runtime.pools import (
     LEAVING,
@@ -26,6 +25,7 @@ from kgray.runtime.pools import (
     outcome_of,
 )
 from kgray.runtime.upkeep import PoolSize
+from kgray.system.outages import OUTAGES, Outage
 
 Answers = Callable[[Any], Awaitable[Any]]
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray import times
-from kgray.backends.openai_api.client import Client, Endpoint
-from kgray.backends.openai_api.judge import OpenAIJudge
+from kgray.domain import times
+from kgray.domain.ontology import Ontology, shipped
+from kgray.domain.records import Episode, ExtractedEntity
 from kgray.errors import SettingsError
-from kgray.ontology import Ontology, shipped
-from kgray.ports import ExtractionRequest, Question, QuestionRequest
-from kgray.prompting.model_replies import ScriptForm
-from kgray.prompting.prompts import (
+from kgray.models.openai_api.client import Client, Endpoint
+from kgray.models.openai_api.judge import OpenAIJudge
+from kgray.models.prompting.model_replies import ScriptForm
+from kgray.models.prompting.prompts import (
     TASKS,
     PromptFiles,
     Prompts,
@@ -30,9 +30,9 @@ from kgray.prompting.prompts import (
     section,
     tokens,
 )
-from kgray.prompting.replies import COMPARISONS, parse_answer, parse_extraction
-from kgray.prompting.reply_schemas import answers_schema, extraction_schemas, reply_fields
-from kgray.records import Episode, ExtractedEntity
+from kgray.models.prompting.replies import COMPARISONS, parse_answer, parse_extraction
+from kgray.models.prompting.reply_schemas import answers_schema, extraction_schemas, reply_fields
+from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from tests.doors.chat_server import sections
 
 T0 = times.parse("2026-03-05T09:00:00Z")[0]

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray.dates import mentioned
+from kgray.domain.times import parse, show
+from kgray.language.dates import mentioned
+from kgray.language.words import MAX_QUERY_WORDS, plain_words, words
 from kgray.search.query import Question, Speakers, language_of, languages
 from kgray.search.query import read_question as read
-from kgray.times import parse, show
-from kgray.words import MAX_QUERY_WORDS, plain_words, words
 from tests.tries import tries
 
 NOW = parse("2024-06-12T10:00:00Z")[0]

@@ -22,15 +22,15 @@ import numpy as np
 import pytest
 
 import kgray
-from kgray.backends.hashing import HashingEmbedder
+from kgray.domain.records import Episode, Operation
 from kgray.errors import Cost, Garbled, Refused, SettingsError, StaleWriter, Unavailable
 from kgray.ingest.changes import refused
-from kgray.ledger import request, result
-from kgray.outages import OUTAGES
+from kgray.models.hashing import HashingEmbedder
 from kgray.ports import ExtractionRequest, SummaryRequest, slot_of
 from kgray.ports.steps import NextCall
-from kgray.records import Episode, Operation
 from kgray.settings import Settings, load
+from kgray.storage.ledger import request, result
+from kgray.system.outages import OUTAGES
 from tests.waiting import HANGS_S, until, wait_for
 
 if find_spec("ray") is None:

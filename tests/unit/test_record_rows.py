@@ -12,7 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray.record_rows import (
+from kgray.domain.records import (
+    Aspect,
+    Declaration,
+    Evidence,
+    EvidenceKind,
+    Mention,
+    Place,
+    ResolvedBy,
+    Value,
+    ValueType,
+    Verdict,
+)
+from kgray.domain.times import Precision
+from kgray.schema.record_rows import (
     LAYOUT,
     EntryRecords,
     Judgements,
@@ -29,20 +42,7 @@ from kgray.record_rows import (
     with_statement_vectors,
     without_evidence,
 )
-from kgray.records import (
-    Aspect,
-    Declaration,
-    Evidence,
-    EvidenceKind,
-    Mention,
-    Place,
-    ResolvedBy,
-    Value,
-    ValueType,
-    Verdict,
-)
-from kgray.rows import vector_bytes
-from kgray.times import Precision
+from kgray.schema.rows import vector_bytes
 
 WIDTH = 3
 TEXTS = st.text(max_size=9) | st.sampled_from(["Zoë", "Дом Быта", "東京 2", "نص", "👩‍🚀", "a\x00b"])

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from bench.world import Oracle, World, WorldPlan
-from kgray import times
+from kgray.domain import times
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Episode, Extraction
 from kgray.ingest.repeats import without_repeats
-from kgray.ontology import shipped
+from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest
-from kgray.prompting.replies import parse_extraction
-from kgray.records import Episode, Extraction
 
 NOW = times.parse("2026-03-05T09:00:00Z")[0]
 ONTOLOGY = shipped().extended({"ADVISES": {}, "ADMIRES": {}})

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kgray.domain.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value
+from kgray.domain.times import parse
 from kgray.errors import InvalidAnswer
+from kgray.models.prompting.replies import COMPARISONS, parse_answer, parse_extraction, speaker_first
 from kgray.ports import Question
-from kgray.prompting.replies import COMPARISONS, parse_answer, parse_extraction, speaker_first
-from kgray.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value
-from kgray.times import parse
 from tests.tries import tries
 
 SAID = parse("2026-03-10T12:00:00Z")[0]

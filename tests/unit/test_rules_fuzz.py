@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kgray.records import Extraction, clean_text
+from kgray.domain.records import Extraction, clean_text
 from tests.tries import tries
 from tests.unit.rules_reader import read
 

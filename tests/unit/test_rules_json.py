@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray.backends.rules.json_records import MAX_VALUE
 from kgray.errors import InvalidAnswer
+from kgray.models.rules.json_records import MAX_VALUE
 from tests.tries import tries
 from tests.unit.rules_reader import named, read
 

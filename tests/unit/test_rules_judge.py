@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.backends.rules import RulesJudge
-from kgray.backends.rules.comparing import compare_sentences
+from kgray.domain.records import Episode
+from kgray.models.prompting.replies import COMPARISONS, parse_answer
+from kgray.models.rules import RulesJudge
+from kgray.models.rules.comparing import compare_sentences
 from kgray.ports import Judged, Question, QuestionRequest
-from kgray.prompting.replies import COMPARISONS, parse_answer
-from kgray.records import Episode
 
 EPISODE = Episode(
     group="g", sequence=1, id="e", source="s", kind="text", text="", reference_time=0, content_sha256=""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kgray.backends.rules.extractor import RulesExtractor
-from kgray.ontology import shipped
+from kgray.domain.ontology import shipped
+from kgray.models.rules.extractor import RulesExtractor
 from tests.unit.rules_reader import NOW, READER, read, timed, told
 
 ALICE = "Alice Nguyen"

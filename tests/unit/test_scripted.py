@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
+from kgray.domain.records import Episode, ExtractedEntity, ExtractedFact, Extraction
 from kgray.errors import InvalidAnswer, Refused, SettingsError, Unavailable
+from kgray.models.scripted import ScriptedExtractor, ScriptedJudge
 from kgray.ports import ExtractionRequest, Judged, Question, QuestionRequest
-from kgray.records import Episode, ExtractedEntity, ExtractedFact, Extraction
 
 REPLY = {"entities": [{"name": "Alice"}], "facts": [{"source": 0, "target": "Acme", "relation": "WORKS_AT"}]}
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray.graph import Entity, FactSpan, Hit
+from kgray.domain.graph import Entity, FactSpan, Hit
+from kgray.domain.times import parse, to_datetime
 from kgray.search import count_tokens
 from kgray.search.context import CONTEXT_HITS, EXCERPT, MIN_TOKENS, dates, safe, write
-from kgray.times import parse, to_datetime
 from tests.tries import tries
 
 MARCH, MAY = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 5, 1, tzinfo=UTC)

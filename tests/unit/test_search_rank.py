@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.graph import Entity, Fact
-from kgray.kinds import COMMITTED
+from kgray.domain.graph import Entity, Fact
+from kgray.domain.records import Episode
+from kgray.domain.times import DAY, parse
+from kgray.language.words import packed
 from kgray.ports import Embedding
-from kgray.reads import MessageRow
-from kgray.records import Episode
+from kgray.schema.kinds import COMMITTED
+from kgray.schema.reads import MessageRow
 from kgray.search.index import SESSION_GAP, GroupIndex
 from kgray.search.query import read_question as read
 from kgray.search.ranking import Candidate, FirstStage, farthest
 from kgray.search.recipes import Weights
 from kgray.search.rerank import fused_by_rank, mmr
 from kgray.search.searcher import one_list
-from kgray.times import DAY, parse
-from kgray.words import packed
 
 NOW = parse("2024-06-12T10:00:00Z")[0]
 IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kgray.domain.ontology import shipped
 from kgray.errors import SettingsError
-from kgray.ontology import shipped
 from kgray.settings import (
     KEYS,
     RuntimeSettings,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from kgray.domain.records import Episode, Extraction
 from kgray.errors import InvalidAnswer
 from kgray.ingest.calls import settle
 from kgray.ingest.state import Answers, Decision, Questions, ReadEpisode
 from kgray.ports import Answer, Question, QuestionRequest
-from kgray.records import Episode, Extraction
 from tests.waiting import HANGS_S
 
 EPISODE = Episode(

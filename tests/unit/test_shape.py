@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Draft, Episode, ExtractedEntity, ExtractedFact, Extraction, Value
 from kgray.ingest.extract import shape
-from kgray.ontology import shipped
-from kgray.records import Draft, Episode, ExtractedEntity, ExtractedFact, Extraction, Value
 
 DRAFT = Draft(group="g", source="s", kind="text", text="x", reference_time=5)
 EPISODE = Episode(

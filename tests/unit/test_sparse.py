@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray.ports import Embedding
-from kgray.rows import as_weights, weight_bytes
+from kgray.schema.rows import as_weights, weight_bytes
 from kgray.search.index import Tokens
 from kgray.search.query import Speakers
 from kgray.search.query import read_question as read

@@ -7,10 +7,10 @@ from itertools import product
 
 import pytest
 
+from kgray.domain.records import Episode, Extraction
 from kgray.ingest.flight import STAGES_AFTER, InFlight, Stage
 from kgray.ingest.state import Decision, Questions, ReadEpisode
 from kgray.ports import Question
-from kgray.records import Episode, Extraction
 
 EPISODE = Episode(
     group="g", sequence=3, id="e1", source="s", kind="text", text="Hi", reference_time=0, content_sha256=""

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from kgray.backends.openai_api.client import Client, Endpoint
-from kgray.backends.openai_api.extractor import OpenAIExtractor
-from kgray.backends.openai_api.judge import OpenAIJudge
-from kgray.backends.rules import RulesJudge
-from kgray.backends.rules.extractor import RulesExtractor
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Episode
 from kgray.errors import Cost, InvalidAnswer, Refused, Unavailable
 from kgray.ingest.steps import Reading, Stepping, extract_episode, local_extracting, resolve_node
-from kgray.ontology import shipped
+from kgray.models.openai_api.client import Client, Endpoint
+from kgray.models.openai_api.extractor import OpenAIExtractor
+from kgray.models.openai_api.judge import OpenAIJudge
+from kgray.models.prompting.prompts import Prompts
+from kgray.models.rules import RulesJudge
+from kgray.models.rules.extractor import RulesExtractor
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from kgray.ports.steps import ModelCall, ModelReply, NextCall
-from kgray.prompting.prompts import Prompts
-from kgray.records import Episode
 
 EPISODE = Episode(
     group="team", sequence=7, id="e", source="s", kind="message", speaker="Alice",

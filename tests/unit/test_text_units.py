@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray import times
+from kgray.domain import times
+from kgray.domain.records import Episode, Extraction, canonical
 from kgray.ingest.union import joined
 from kgray.ingest.units import TextUnit, UnitSize, excerpt, text_units, unit_requests
+from kgray.models.prompting.replies import parse_extraction
+from kgray.models.prompting.tokens import cost_of, count_tokens
 from kgray.ports import ExtractionRequest
-from kgray.prompting.replies import parse_extraction
-from kgray.prompting.tokens import cost_of, count_tokens
-from kgray.records import Episode, Extraction, canonical
 from tests.tries import tries
 
 NOW = times.parse("2026-03-05T09:00:00Z")[0]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from kgray.kinds import COMMITTED, DONE, PENDING
-from kgray.ontology import shipped
+from kgray.domain.ontology import shipped
+from kgray.maintenance.upgrade.content import GroupContent
+from kgray.maintenance.upgrade.convert import content_of
+from kgray.maintenance.upgrade.rulings import Converted, convert_rulings
 from kgray.ports import GroupHead
-from kgray.stores.earlier import OLD_KINDS, OldRow
-from kgray.upgrade.content import GroupContent
-from kgray.upgrade.convert import content_of
-from kgray.upgrade.rulings import Converted, convert_rulings
+from kgray.schema.kinds import COMMITTED, DONE, PENDING
+from kgray.storage.earlier import OLD_KINDS, OldRow
 
 ALICE, ACME, BOB = "alice", "acme", "bob"
 WORKS, EMPLOYS = "works", "employs"

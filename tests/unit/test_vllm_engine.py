@@ -14,16 +14,16 @@ from uuid import uuid4
 
 import pytest
 
-from kgray.backends.engine_args import strip_secrets
-from kgray.backends.vllm_engine import EngineClient
+from kgray.domain.ontology import shipped
 from kgray.errors import NotBuilt, Refused, SettingsError, Unavailable
-from kgray.ontology import shipped
+from kgray.models.engine_args import strip_secrets
+from kgray.models.prompting.prompts import Prompts
+from kgray.models.prompting.reply_schemas import TEXT, listed_of, object_of
+from kgray.models.vllm_engine import EngineClient
 from kgray.ports import AnswerRequest, ExtractionRequest
-from kgray.prompting.prompts import Prompts
-from kgray.prompting.reply_schemas import TEXT, listed_of, object_of
+from kgray.runtime.wiring import build_answerer, build_engine, build_models
 from kgray.settings import load, require_built
 from kgray.settings.engine import EngineLimits
-from kgray.wiring import build_answerer, build_engine, build_models
 from tests.doors.test_openai_models import ALL, QuestionRequest, episode
 from tests.unit.test_belongings import MAPS
 

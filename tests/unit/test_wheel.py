@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kgray.prompting.prompts import TASKS
+from kgray.models.prompting.prompts import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -38,11 +38,12 @@ def test_a_wheel_holds_the_package_with_its_prompts_and_no_bench(tmp_path):
         names = set(archive.namelist())
         archive.extractall(tmp_path / "installed")
     assert {f"kgray/prompts/{task}.md" for task in TASKS} <= names
-    assert {"kgray/ontology.toml", "kgray/py.typed", "kgray/backends/openai_api/client.py"} <= names
-    assert {"kgray/cluster/laptop.toml", "kgray/backends/rules/words.toml"} <= names
-    assert {"kgray/search/stopwords.txt", "kgray/dates.toml", "kgray/derivation/words.toml"} <= names
+    assert {"kgray/domain/ontology.toml", "kgray/py.typed", "kgray/models/openai_api/client.py"} <= names
+    assert {"kgray/cluster/laptop.toml", "kgray/models/rules/words.toml"} <= names
+    assert {"kgray/search/stopwords.txt", "kgray/language/dates.toml", "kgray/graph/words.toml"} <= names
     assert not [name for name in names if name.startswith(("prompts/", "cluster/", "bench/", "tests/"))]
-    ask = "import kgray.prompting.prompts as p; print(p.folder()); print(len(p.Prompts()['combined'].head))"
+    ask = "from kgray.models.prompting import prompts as p; "
+    ask += "print(p.folder()); print(len(p.Prompts()['combined'].head))"
     result = subprocess.run(
         [sys.executable, "-c", ask], cwd=tmp_path / "installed", capture_output=True, text=True, check=True
     ).stdout.split("\n")

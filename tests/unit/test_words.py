@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.words import packed, term, words
+from kgray.language.words import packed, term, words
 
 
 @pytest.mark.parametrize(

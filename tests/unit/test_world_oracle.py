@@ -14,10 +14,10 @@ from bench.world import Errors, Latency, Oracle, World, WorldModel, WorldPlan
 from bench.world.dice import Dice, chance
 from bench.world.latency import Streams
 from bench.world.truth import TrueKey, key_of
-from kgray.derivation.names import card
+from kgray.graph.names import card
 from kgray.ingest.resolve import sentence_of
+from kgray.models.prompting.replies import parse_answer, parse_extraction
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
-from kgray.prompting.replies import parse_answer, parse_extraction
 
 WORLD = World(seed=3, episodes=300)
 EPISODES = list(WORLD)

@@ -13,9 +13,9 @@ from bench.scoring import Matched, Scores
 from bench.world import ToldFact, TrueFact, Truth, WorldEpisode
 from bench.world.questions import WorldQuestion, true_answers
 from bench.world.truth import TrueKey
-from kgray import times
-from kgray.graph import Fact
-from kgray.records import Draft
+from kgray.domain import times
+from kgray.domain.graph import Fact
+from kgray.domain.records import Draft
 
 ZERO = times.parse("2026-01-01")[0]
 

@@ -15,12 +15,12 @@ from bench.world.naming import NAMES
 from bench.world.schema import RELATIONS
 from bench.world.telling import end_of, start_of
 from bench.world.truth import key_of
-from kgray import times
+from kgray.domain import times
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Draft, Episode
 from kgray.errors import InputError
-from kgray.intake.drafts import draft_from
-from kgray.ontology import shipped
-from kgray.prompting.replies import parse_extraction
-from kgray.records import Draft, Episode
+from kgray.io.intake.drafts import draft_from
+from kgray.models.prompting.replies import parse_extraction
 
 WORLD = World(seed=3, episodes=600)
 EPISODES = list(WORLD)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from bench.world import ToldFact, Truth, World, WorldEpisode
 from bench.world.questions import rounds, slots_of, true_answers
-from kgray import times
-from kgray.records import Draft
+from kgray.domain import times
+from kgray.domain.records import Draft
 
 ZERO = times.parse("2026-01-01")[0]
 

@@ -1,0 +1,1 @@
+"""Values of the domain: episodes, entities, facts, records, identifiers, times, the ontology."""

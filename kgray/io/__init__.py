@@ -1,0 +1,1 @@
+"""Formats: rows of input, and the exports and imports of other programs."""

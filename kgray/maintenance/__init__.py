@@ -1,0 +1,1 @@
+"""Work on whole stores: copies, backups and restores, upgrades of earlier versions."""

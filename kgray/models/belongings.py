@@ -1,0 +1,141 @@
+"""The shared memory of an engine, removed after the engine was killed before it could do so.
+
+vLLM removes its files itself, unless it has to kill processes, or is killed. So files that appear while an
+engine starts are noted in a record, locked as long as this process or a fork of it lives. The next start of
+an engine on the node removes the files of dead processes. Processes end by themselves.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+from typing import IO
+from uuid import uuid4
+
+from kgray.system.locks import for_owner
+
+_SHARED = Path("/dev/shm")  # noqa: S108 - the system's folder; every user can write there
+_RECORDS = _SHARED / f"kgray-engines-{os.getuid()}"
+_MEMORY = r"(?:psm_|sem\.(?:mp|loky)-)[\w-]+"  # names of Python's segments and semaphores, and of joblib's
+
+
+class Belongings:
+    """The shared memory of an engine of this process."""
+
+    def __init__(self) -> None:
+        self._record: IO[str] | None = None
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note new memory that descendants of this process map while the block runs.
+
+        If the block fails, unused memory is removed. Raises OSError if no record can be written,
+        PermissionError if another user may have made the folder of the records.
+        """
+        with ExitStack() as failed:
+            with _cleared() as first:
+                record = open(_RECORDS / uuid4().hex, "x", encoding="utf-8", opener=for_owner)  # noqa: SIM115
+                self._record = record
+                failed.callback(self.end)
+                fcntl.flock(record, fcntl.LOCK_EX)
+                record.write(first)
+                record.flush()
+            known_paths, ended = {*_SHARED.iterdir()}, Event()
+
+            def look() -> None:
+                last = False
+                while not last:
+                    last = ended.wait(0.2)
+                    mapped = _mapped(_descendants())
+                    for path in {*_SHARED.iterdir()} - known_paths:
+                        # It is gone; or the disk is full: the next pass writes the line.
+                        with suppress(OSError):
+                            inode = path.lstat().st_ino
+                            if inode in mapped and re.fullmatch(_MEMORY, path.name, re.ASCII):
+                                known_paths.add(path)
+                                record.write(f"{path.name} {inode}\n")
+                    with suppress(OSError):
+                        record.flush()
+
+            looking = Thread(target=look, daemon=True)
+            looking.start()
+            try:
+                yield
+            finally:
+                ended.set()
+                looking.join()
+            failed.pop_all()
+
+    def end(self) -> None:
+        """Remove memory that no process has mapped any more; the next start removes the rest."""
+        record, self._record = self._record, None
+        if record is not None:
+            with suppress(OSError):
+                record.flush()
+                _settle(Path(record.name))
+            with suppress(OSError):  # on a full disk what is not yet written
+                record.close()
+
+
+@contextmanager
+def _cleared() -> Iterator[str]:
+    """Remove the memory of engines whose process has died, under a lock for the block.
+
+    Yield the first line of a record: the namespace of processes. A record of another namespace stays: its
+    processes cannot be seen from here.
+    """
+    with suppress(FileExistsError):
+        _RECORDS.mkdir(0o700)
+    status = _RECORDS.lstat()  # not the target of a link
+    if (status.st_mode, status.st_uid) != (0o040700, os.getuid()):
+        raise PermissionError(f"{_RECORDS} is no folder of this user alone (mode 700): it must be removed")
+    first = f"in {Path('/proc/self/ns/pid').readlink()}\n"
+    with open(_RECORDS / "lock", "a", encoding="utf-8", opener=for_owner) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for path in _RECORDS.glob("[0-9a-f]" * 32):
+            with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError: its process lives
+                if file.readline() == first:
+                    _settle(path)
+        yield first
+
+
+def _settle(path: Path) -> None:
+    """Remove a record's unmapped memory, identified by inode, and the record with the last of it."""
+    mapped = _mapped(path.name for path in Path("/proc").glob("[0-9]*"))
+    noted = re.findall(rf"^({_MEMORY}) (\d+)\n", path.read_text(errors="replace"), re.ASCII | re.MULTILINE)
+    for name, inode in noted:
+        with suppress(OSError):
+            if int(inode) not in mapped and (_SHARED / name).lstat().st_ino == int(inode):
+                (_SHARED / name).unlink()
+    if mapped.isdisjoint(int(inode) for _, inode in noted):
+        path.unlink()
+
+
+def _mapped(processes: Iterable[str]) -> set[int]:
+    """Return the inodes of the shared memory that this user's processes have mapped.
+
+    Not the names: the creator of a semaphore has mapped it under another name.
+    """
+    inodes: set[int] = set()
+    for number in processes:
+        with suppress(OSError):
+            maps = Path("/proc", number, "maps").read_text(errors="replace")
+            inodes |= set(map(int, re.findall(rf"^(?:\S+ ){{4}}(\d+) +{_SHARED}/", maps, re.MULTILINE)))
+    return inodes
+
+
+def _descendants() -> set[str]:
+    """Return the numbers of all descendants of this process."""
+    parents, numbers = {}, {str(os.getpid())}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[stat.parent.name] = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
+    while children := {number for number, parent in parents.items() if parent in numbers} - numbers:
+        numbers |= children
+    return numbers - {str(os.getpid())}

@@ -1,0 +1,368 @@
+"""A request for a JSON reply: sent in the form that the server obeys, parsed leniently, repaired once.
+
+    call 1  the prompt, in the strongest form that the server obeys: json_schema, json_object, text
+    call 2  if the reply is unusable: the same with its faults at the end; or with more room, if it was cut
+            before its first complete item
+    call 3  the prompt in a weaker form
+
+A request that does not get through is sent again by the client, not here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import product
+from typing import Any, Never, TypeVar
+
+from kgray.errors import InvalidAnswer, Refused, SettingsError
+from kgray.models.openai_api.client import Client, Rejected, TokensSpent
+from kgray.models.openai_api.streaming import ReplyWatch
+from kgray.models.prompting.prompts import Prompt, repair_data
+from kgray.models.prompting.reply_schemas import Schema
+from kgray.ports.steps import Mode, ModelCall, ModelReply, Steps
+
+_T = TypeVar("_T")
+FormOf = Callable[[ModelCall], tuple[Prompt, Schema]]  # the prompt and the schema of a call
+MAX_CALLS = 3
+_MORE_ROOM = 8192  # tokens, at least: a model may reason before it replies
+RAW_KEPT = 4000  # characters of a bad reply that a repair quotes, and a failure keeps
+_ABOUT_FORM = ("response_format", "schema", "grammar", "guided", "structured")  # words of a refusal
+_log = logging.getLogger("kgray")
+
+_MARK = "kgray-7"  # no model says this by itself: a reply with it shows that the schema was enforced
+_PROBE: Schema = {
+    "type": "object",
+    "properties": {
+        "probe": {"type": "string", "enum": [_MARK]},
+        "numbers": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 3},
+    },
+    "required": ["probe", "numbers"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The form of request that a server supports. bound: the parameter for a reply's maximum tokens."""
+
+    mode: Mode = "json_schema"  # the strongest
+    bound: str = "max_tokens"
+    temperature: bool = True
+
+    def body(
+        self, prompt: Prompt, data: str, schema: Schema, *, room: int, temperature: float = 0.0
+    ) -> dict[str, Any]:
+        """Return the body of a request. room: most tokens of the reply."""
+        head = prompt.head
+        if self.mode != "json_schema":
+            form = json.dumps(schema, separators=(",", ":"))
+            head += f"\n\nReply with one JSON object and nothing else.\nReply schema {prompt.task}: {form}"
+        body = self.chat(head, data, room=room, temperature=temperature)
+        if self.mode == "json_schema":
+            named = {"name": prompt.task, "schema": schema, "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": named}
+        elif self.mode == "json_object":
+            body["response_format"] = {"type": "json_object"}
+        return body
+
+    def chat(self, head: str, data: str, *, room: int, temperature: float = 0.0) -> dict[str, Any]:
+        """Return the body of a request for plain text."""
+        messages = [{"role": "system", "content": head}, {"role": "user", "content": data}]
+        body: dict[str, Any] = {"messages": messages, self.bound: room}
+        return body | ({"temperature": temperature} if self.temperature else {})
+
+    def down(self) -> Dialect:
+        """Return the next weaker form; text stays text."""
+        return replace(self, mode="json_object" if self.mode == "json_schema" else "text")
+
+    def reduced(self, refusal: str) -> Dialect:
+        """Return the dialect without the refused parameter; a weaker form if the refusal names none."""
+        if self.bound == "max_tokens" and "max_completion_tokens" in refusal:
+            return replace(self, bound="max_completion_tokens")
+        if self.temperature and "temperature" in refusal:
+            return replace(self, temperature=False)
+        return self.down()
+
+    def is_obeyed(self, text: str) -> bool:
+        """Return whether the reply to a probe shows that the server enforces this form."""
+        if self.mode == "text":
+            return True  # nothing is enforced: each reply shows whether the model writes JSON
+        try:
+            reply = json.loads(text)
+        except ValueError:
+            return False
+        if self.mode == "json_object" or not isinstance(reply, dict):
+            return isinstance(reply, dict)
+        numbers = reply.pop("numbers", None)
+        return reply == {"probe": _MARK} and isinstance(numbers, list)
+
+
+# The dialects found by probing, by address and model: for the life of the process.
+DIALECTS: dict[tuple[str, str], Dialect] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredRequest:
+    """A request for a reply that follows a schema."""
+
+    prompt: Prompt
+    data: str
+    schema: Schema
+    room: int  # most tokens of the reply
+    kinds: tuple[str, ...] = ()  # of questions, see `ModelCall`
+
+
+def structured(
+    request: StructuredRequest, accept: Callable[[Mapping[str, Any]], _T]
+) -> Steps[tuple[_T, bool]]:
+    """Return the steps of a request; their result is `accept`'s, and whether the reply was cut.
+
+    accept: raises InvalidAnswer; the repair quotes its message
+    The steps raise InvalidAnswer and Refused.
+    """
+    keys = tuple(request.schema["required"])
+    data, temperature, room, weaker = request.data, 0.0, request.room, 0
+    shrunk = False
+    fault = InvalidAnswer("")
+    for number in range(1, MAX_CALLS + 1):
+        reply: ModelReply = yield ModelCall(
+            task=request.prompt.task,
+            data=data,  # with a repair at its end, after the first call
+            kinds=request.kinds,
+            room=room,
+            temperature=temperature,
+            weaker=weaker,
+        )
+        if reply.rejection is not None:
+            words = reply.rejection.casefold()
+            # Too many tokens are reserved for the reply; the text fits.
+            about_room = "too large" in words and re.search("max_(completion_)?tokens", words)
+            about_form = reply.mode != "text" and any(word in words for word in _ABOUT_FORM)
+            if number < MAX_CALLS and about_form:
+                weaker += 1
+            elif number < MAX_CALLS and not shrunk and about_room:
+                room, shrunk = room // 4, True
+            else:
+                raise Refused(f"the server refused the text ({reply.rejection})")
+            continue
+        try:
+            content, cut = _readable(reply.text, keys, cut=reply.cut, last=number == MAX_CALLS)
+            return accept(content), cut
+        except InvalidAnswer as error:
+            fault = error
+        data, temperature = request.data, 0.0
+        if reply.cut and salvage(reply.text, keys) is None:
+            room = room if shrunk else max(2 * room, _MORE_ROOM)
+        elif number == 1:
+            # At the end: all before it is the server's cached prefix.
+            data += repair_data(str(fault), reply.text[:RAW_KEPT])
+            temperature = 0.2
+        if number == MAX_CALLS - 1:
+            weaker += 1
+    raise InvalidAnswer(f"no usable reply in {MAX_CALLS} calls: {fault}", raw=fault.raw[:RAW_KEPT])
+
+
+@dataclass(slots=True)
+class Asker:
+    """Asks one endpoint for structured replies; its dialect is probed once per address and model."""
+
+    client: Client
+    _probing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def ask(
+        self,
+        request: StructuredRequest,
+        accept: Callable[[Mapping[str, Any]], _T],
+        spent: TokensSpent,
+    ) -> tuple[_T, bool]:
+        """Return the result of `accept` on the reply, and whether the reply was cut.
+
+        Raises as `structured` does, SettingsError, Unavailable.
+        """
+        return await self.carry_out(
+            structured(request, accept), lambda _: (request.prompt, request.schema), spent
+        )
+
+    async def carry_out(self, steps: Steps[_T], form_of: FormOf, spent: TokensSpent) -> _T:
+        """Make the calls that the steps request; return their result."""
+        try:
+            call = next(steps)
+            while True:
+                call = steps.send(await self.answer(call, form_of, spent))
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+    async def answer(self, call: ModelCall, form_of: FormOf, spent: TokensSpent) -> ModelReply:
+        """Make one call, in the form that the server obeys. Raises Refused, SettingsError, Unavailable."""
+        prompt, schema = form_of(call)
+        dialect = await self._dialect(spent)
+        for _ in range(call.weaker):
+            dialect = dialect.down()
+        body = dialect.body(prompt, call.data, schema, room=call.room, temperature=call.temperature)
+        try:
+            text, cut = await self._send(body, spent)
+        except Rejected as rejection:
+            return ModelReply(mode=dialect.mode, rejection=str(rejection))
+        return ModelReply(mode=dialect.mode, text=text, cut=cut)
+
+    async def _dialect(self, spent: TokensSpent) -> Dialect:
+        """Return the strongest form that the server obeys; the first request probes, the others wait.
+
+        A status of 200 is not enough: servers that ignore a field answer as servers that support it.
+        """
+        at = self.client.endpoint
+        if (at.base_url, at.name) in DIALECTS:
+            return DIALECTS[at.base_url, at.name]
+        async with self._probing:
+            dialect, refused = Dialect(), 0
+            while (at.base_url, at.name) not in DIALECTS:
+                prompt = Prompt("probe", "Reply with one JSON object.")
+                body = dialect.body(prompt, "Name a colour and three numbers.", _PROBE, room=256)
+                try:
+                    text, _ = await self._send(body, spent)
+                except Rejected as rejection:
+                    refused += 1
+                    simpler = dialect.reduced(str(rejection))
+                    if simpler == dialect or refused == 6:
+                        raise SettingsError(
+                            f"The server at {at.base_url} refuses a request of a few words to {at.name!r} "
+                            f"({rejection}): check model.base_url and model.name."
+                        ) from None
+                    dialect = simpler
+                else:
+                    if dialect.is_obeyed(text):
+                        DIALECTS[at.base_url, at.name] = dialect
+                    dialect = dialect.down()
+        return DIALECTS[at.base_url, at.name]
+
+    async def _send(self, body: dict[str, Any], spent: TokensSpent) -> tuple[str, bool]:
+        """Return a reply's text, and whether it was cut."""
+        room = body.get("max_tokens") or body.get("max_completion_tokens", 0)
+        answer = await self.client.chat(body, spent, if_slow=lambda: ReplyWatch(self.client.server, room))
+        choices = answer["choices"]
+        choice = _as_object(choices[0] if isinstance(choices, list) else None)
+        message = _as_object(choice.get("message"))
+        text = message.get("content") or ""
+        text = self.client.masked(text if isinstance(text, str) else json.dumps(text))
+        if spent.count(answer.get("usage"), body, text):
+            _warn_of_estimates()
+        if choice.get("finish_reason") == "content_filter" or (message.get("refusal") and not text):
+            words = self.client.masked(str(message.get("refusal") or "its content filter"))[:300]
+            raise Refused(f"the model refused the text: {words}", raw=text)
+        return text, choice.get("finish_reason") == "length"
+
+
+def _as_object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _readable(text: str, keys: tuple[str, ...], *, cut: bool, last: bool) -> tuple[Mapping[str, Any], bool]:
+    """Return the reply's object and whether it was cut. Raises InvalidAnswer.
+
+    A reply that broke off though the server does not say so is asked for again; only the last is salvaged.
+    """
+    reply = read_object(text, keys)
+    if reply is not None and all(key in reply for key in keys):
+        return reply, False
+    if cut or (last and breaks_off(text)):
+        complete = salvage(text, keys)
+        if complete is not None:
+            return complete, True
+    if cut:
+        why = "the reply was cut before its first complete item"
+    elif reply is not None:
+        why = f"the reply has no {', '.join(repr(key) for key in keys if key not in reply)}"
+    else:
+        why = "the reply holds no JSON object" if text.strip() else "the reply is empty"
+    raise InvalidAnswer(why, raw=text[:RAW_KEPT])
+
+
+@cache
+def _warn_of_estimates() -> None:
+    _log.warning("the model's server reports no usage: tokens are estimated at 4 characters each")
+
+
+_REASONING = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
+_REASONED = re.compile(r"^.*</(?:think|thinking|reasoning)>", re.DOTALL)  # its start was in the chat template
+
+
+def read_object(text: str, keys: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the last outermost object with these keys, else the first object; None if there is no object.
+
+    The last, because a model that drafts ends with its answer.
+    """
+    objects: list[dict[str, Any]] = []
+    bare, end = _bare(text), 0
+    for _ in range(16):  # a text of brackets must not cost quadratic time
+        if (start := bare.find("{", end)) < 0:
+            break
+        try:
+            value, end = _DECODER.raw_decode(bare, start)
+            objects.append(_clean(value))
+        except (ValueError, RecursionError):
+            end = start + 1
+    complete = [value for value in objects if all(key in value for key in keys)]
+    return complete[-1] if complete else objects[0] if objects else None
+
+
+def salvage(text: str, keys: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the complete list items of a cut text; None if not even the first is complete.
+
+    A missing list of these keys is empty.
+    """
+    bare = _bare(text)
+    ends = [match.end() for match in re.finditer(r"[]}]", bare)]
+    for end, closing in product(ends[:-65:-1], ("]}", "}")):  # of an item, of a list
+        with suppress(ValueError, RecursionError):
+            value = _clean(_DECODER.decode(bare[:end] + closing))
+            if isinstance(value, dict) and any(value.values()):
+                return {key: [] for key in keys} | value
+    return None
+
+
+def breaks_off(text: str) -> bool:
+    """Return whether the text ends inside its first object."""
+    bare = _bare(text)
+    try:
+        _DECODER.raw_decode(bare)
+    except json.JSONDecodeError as error:
+        # At the end, in a text, or in a word such as `null`.
+        ends = "Unterminated" in error.msg or re.fullmatch(r"[a-z]*\s*", bare[error.pos :])
+        return bool(bare and ends)
+    except (ValueError, RecursionError):
+        pass
+    return False
+
+
+def _bare(text: str) -> str:
+    """Return the text from its first brace on, without closed reasoning; open reasoning may be the answer."""
+    return "".join(_REASONED.sub("", _REASONING.sub("", text)).partition("{")[1:])
+
+
+def _no_number(constant: str) -> Never:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_no_number)
+
+
+def _clean(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return the value with texts that can be stored: no control characters, no half of a surrogate pair."""
+    if isinstance(value, str):
+        if value.isprintable():
+            return value
+        return "".join(c for c in value if c in "\t\n" or unicodedata.category(c) not in ("Cc", "Cs"))
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,382 @@
+"""The memory for agents by the Model Context Protocol: tools, whose errors contain advice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Annotated, Any, Literal
+
+from anyio import to_thread
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from kgray import __version__
+from kgray.domain import times
+from kgray.domain.graph import Hit
+from kgray.domain.records import Draft, check_group
+from kgray.errors import InputError, KgrayError
+from kgray.io.intake.drafts import Defaults, draft_from
+from kgray.memory import AsyncMemory
+from kgray.memory.background import Background
+from kgray.search import Method, Reranker, Template
+from kgray.storage.ledger import Acceptance, accept, sequences_of
+
+INSTRUCTIONS = (
+    "Long-term memory. Call get_context or search_memory before you answer about the past or about people. "
+    "Call add_memory for decisions, preferences, facts and dates that should outlive this conversation."
+)
+Runs = Callable[..., Awaitable[Any]]  # runs a method of the memory with its arguments in a thread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """The access of one connection.
+
+    call: like read, for blocking functions; ask: takes a question and the arguments of `Memory.ask`; key: the
+    id of the caller's key, "" = none
+    """
+
+    memory: AsyncMemory
+    group: str
+    read: Runs
+    change: Runs
+    call: Runs
+    ask: Runs
+    background: Background
+    accept: Callable[[list[Draft]], Awaitable[list[Acceptance]]]
+    key: str = ""
+    count: Callable[[str, str], None] = lambda _tool, _outcome: None
+
+
+class Line(BaseModel):
+    """A fact, entity or message."""
+
+    id: str
+    kind: str
+    text: str
+    since: str | None = None
+    until: str | None = None
+    number: int | None = None
+
+
+class Text(BaseModel):
+    """A text to read."""
+
+    text: str
+    tokens: int
+
+
+class Answer(BaseModel):
+    """An answer; found: false = the memory has no answer. A source has its number in the text."""
+
+    answer: str
+    found: bool
+    sources: list[Line]
+    suggestions: list[str] = []
+
+
+class Lines(BaseModel):
+    """Results, best first or in order of time."""
+
+    lines: list[Line]
+
+
+class Added(BaseModel):
+    """state: committed = in the graph; accepted = safe, not yet in it; failed; retracted = forgotten."""
+
+    id: str
+    state: str
+
+
+class Message(BaseModel):
+    """A message, word for word."""
+
+    id: str
+    at: str | None
+    speaker: str | None
+    text: str
+
+
+class Messages(BaseModel):
+    """Messages."""
+
+    messages: list[Message]
+
+
+class Status(BaseModel):
+    """states: id -> state, of the requested ids. changed: facts opened or ended after `since`."""
+
+    pending: int
+    failed: int
+    failures: list[str]
+    states: dict[str, str] = {}
+    changed: list[Line] = []
+
+
+class Forgotten(BaseModel):
+    """Counts of the retraction or removal; absent: ids that do not exist."""
+
+    messages: int
+    facts_closed: int
+    facts_reopened: int
+    absent: list[str]
+
+
+# Some clients send a list as a text, or as JSON in a text, which the SDK reads.
+_LISTED = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+Ids = Annotated[list[str], _LISTED, Field(max_length=100)]
+Kinds = Annotated[list[Literal["fact", "entity", "episode", "community"]], _LISTED]
+# A single argument, not nine: clients send the schemas of all tools to their model.
+Options = Annotated[
+    dict[str, Any],
+    Field(description="recipe, methods, reranker, centre, seeds, recent, depth, mmr_lambda, any_time"),
+]
+Moment = Annotated[str | None, Field(description="ISO 8601")]
+SeatOf = Callable[[Context[Any]], Seat]
+_NEXT = {
+    "NotFound": "Look for it with search_memory.",
+    "Ambiguous": "Call again with one of these ids.",
+    "InputError": "Correct the argument and call again.",
+    "Unavailable": "Nothing is lost: try again later.",  # also of Overloaded
+}
+
+
+def build(seat_of: SeatOf, *, adds: bool = True, forgets: bool = True, asks: bool = False) -> MCPServer[Any]:
+    """Return a server. seat_of: the seat of a call's connection; adds, forgets, asks: with these tools."""
+    # Else the SDK installs a handler that renders each traceback, which blocks the event loop for a second.
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    server: MCPServer[Any] = MCPServer(
+        "kgray", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
+    )
+    tools = _Tools(seat_of)
+    reads = "get_context search_memory get_history get_sources memory_status".split()
+    chosen: list[tuple[Any, Any]] = [(getattr(tools, name), {"read_only_hint": True}) for name in reads]
+    chosen += [(tools.ask_memory, {"read_only_hint": True})] * asks
+    chosen += [(tools.add_memory, {"destructive_hint": False, "idempotent_hint": True})] * adds
+    chosen += [(tools.forget, {"destructive_hint": True, "idempotent_hint": True})] * forgets
+    for tool, hints in chosen:
+        server.add_tool(
+            _with_advice(tool, seat_of), annotations=ToolAnnotations(open_world_hint=False, **hints)
+        )
+    return server
+
+
+def _with_advice(tool: Callable[..., Awaitable[Any]], seat_of: SeatOf) -> Callable[..., Awaitable[Any]]:
+    """Return a tool whose errors reach the model with advice."""
+
+    @wraps(tool)
+    async def run(*args: Any, ctx: Context[Any], **options: Any) -> Any:  # noqa: ANN401 - the tool's own
+        count = seat_of(ctx).count
+        try:
+            answer = await tool(*args, ctx=ctx, **options)
+        except KgrayError as error:
+            count(tool.__name__, "error")
+            names = (kind.__name__ for kind in type(error).__mro__)
+            advice = next((_NEXT[name] for name in names if name in _NEXT), "Tell the user.")
+            raise ToolError(f"{error}. {advice}") from None
+        count(tool.__name__, "done")
+        return answer
+
+    return run
+
+
+class _Tools:
+    """The tools; models read their docstrings."""
+
+    def __init__(self, seat_of: SeatOf) -> None:
+        self.seat_of = seat_of
+
+    async def _read(self, ctx: Context[Any], verb: str, *args: Any, **arguments: Any) -> Any:  # noqa: ANN401
+        """Call a reading method of the memory on the connection's group; return its result."""
+        seat = self.seat_of(ctx)
+        return await seat.read(getattr(seat.memory, verb), *args, group=seat.group, **arguments)
+
+    async def get_context(
+        self, query: str, ctx: Context[Any], tokens: int = 1500, as_of: Moment = None,
+        known_at: Moment = None,
+        kinds: Kinds = [], template: Template = "kgray", options: Options = {},  # noqa: B006 - read alone
+    ) -> Text:  # fmt: skip
+        """Call at the start of a task: known facts about QUERY, ready to read, each line dated."""
+        arguments: dict[str, Any] = {"tokens": tokens, "as_of": as_of, "known_at": known_at, "scopes": kinds}
+        arguments |= {"template": template, **checked(options)}
+        result = await self._read(ctx, "context", query, **arguments)
+        return Text(text=result.text, tokens=result.tokens)
+
+    async def ask_memory(
+        self, question: str, ctx: Context[Any],
+        mode: Literal["local", "keywords", "global", "drift"] = "local",
+        as_of: Moment = None, known_at: Moment = None, suggest: int = 0,
+    ) -> Answer:  # fmt: skip
+        """Have a model answer QUESTION from this memory alone, with sources; slower than get_context.
+
+        mode global: for questions about all of the memory, without as_of. suggest: N further questions.
+        """
+        seat = self.seat_of(ctx)
+        arguments = {"mode": mode, "as_of": as_of, "known_at": known_at, "suggest": suggest}
+        answer = await seat.ask(question, group=seat.group, **arguments)
+        sources = [_line(hit).model_copy(update={"number": number}) for number, hit in answer.sources]
+        return Answer(
+            answer=answer.text, found=answer.found, sources=sources, suggestions=list(answer.suggestions)
+        )
+
+    async def search_memory(
+        self, query: str, ctx: Context[Any], as_of: Moment = None, known_at: Moment = None,
+        kinds: Kinds = [], limit: int = 10, options: Options = {},  # noqa: B006 - read alone
+    ) -> Lines:  # fmt: skip
+        """Find single facts, entities or messages. Without as_of: current facts. as_of: facts true then.
+
+        known_at: the memory's knowledge at that time.
+        """
+        arguments: dict[str, Any] = {"as_of": as_of, "known_at": known_at, "scopes": kinds, "limit": limit}
+        arguments |= checked(options)
+        hits = await self._read(ctx, "search", query, **arguments)
+        return Lines(lines=[_line(hit) for hit in hits])
+
+    async def get_history(self, entity: str, ctx: Context[Any], known_at: Moment = None) -> Lines:
+        """How facts about a person or thing changed. For 'since when', 'before', 'why did it change'."""
+        result = await self._read(ctx, "history", entity, known_at=known_at)
+        return Lines(lines=[_fact_line(fact) for fact in result.facts])
+
+    async def get_sources(self, id: str, ctx: Context[Any]) -> Messages:  # noqa: A002 - the tool's argument
+        """Return the messages behind a fact's id, verbatim: quote them."""
+        messages = []
+        for episode in (await self._read(ctx, "describe", id)).episodes:
+            at, id_ = _day(episode.reference_time), episode.client_id or episode.id
+            messages.append(Message(id=id_, at=at, speaker=episode.speaker, text=episode.text))
+        return Messages(messages=messages)
+
+    async def memory_status(
+        self, ctx: Context[Any], ids: Ids = [], since: Moment = None  # noqa: B006 - read alone
+    ) -> Status:  # fmt: skip
+        """Whether added messages are in the graph yet, failures with reasons, and changes `since` then."""
+        counts = (await self._read(ctx, "status"))[self.seat_of(ctx).group]
+        failures = await self._read(ctx, "failures")
+        states = {id_: (await self._read(ctx, "episode", id_))["state"] for id_ in ids}
+        changed: list[Line] = []
+        if since is not None:
+            diff = await self._read(ctx, "diff", from_known_at=since)
+            for kind in ("opened", "changed", "ended"):
+                for fact in (each["after"] if kind == "changed" else each for each in diff[kind]):
+                    ends = {"since": fact["valid_at"], "until": fact["invalid_at"]}
+                    changed.append(Line(id=fact["id"], kind=kind, text=fact["text"], **ends))
+        rows = [fact.as_dict() for fact in failures[:10]]
+        lines = [f"{row['client_id'] or row['id'] or 'a correction'}: {row['message']}" for row in rows]
+        pending = counts.accepted + counts.extracted
+        return Status(pending=pending, failed=counts.failed, failures=lines, states=states, changed=changed)
+
+    async def add_memory(
+        self, text: str, ctx: Context[Any], at: Moment = None, speaker: str | None = None,
+        source: str | None = None, id: str | None = None, wait_s: float = 5,  # noqa: A002 - its argument
+    ) -> Added:  # fmt: skip
+        """Store facts that should outlive this conversation, in the user's words, a message for each call.
+
+        `at` is when it was said, not when it happened. Do not add content that search has returned.
+        """
+        seat = self.seat_of(ctx)
+        row = {"text": text, "at": at, "speaker": speaker, "source": source, "id": id}
+        fields = {name: value for name, value in row.items() if value is not None}
+        (acceptance,) = await seat.accept([draft_from(fields, Defaults(group=seat.group))])
+        seat.background.appended(acceptance.status == "accepted")
+        if acceptance.status == "conflict":
+            raise InputError(f"{acceptance.reason}; leave the id out to keep both", field="id")
+        if acceptance.retracted:
+            return Added(id=acceptance.id, state="retracted")
+        deadline = time.monotonic() + min(max(wait_s, 0.0), 30.0)
+        while True:
+            state = (await self._read(ctx, "episode", acceptance.id))["state"]
+            if state not in ("accepted", "extracted") or time.monotonic() >= deadline:
+                return Added(id=acceptance.id, state="accepted" if state == "extracted" else state)
+            await seat.background.step(0.25)
+
+    async def forget(
+        self, ids: Ids, ctx: Context[Any],
+        mode: Literal["retract", "remove"] = "retract", dry_run: bool = False,
+    ) -> Forgotten:  # fmt: skip
+        """Take messages out. retract: no longer believed, history keeps it. remove: erased with every trace.
+
+        ids: of messages, from get_sources. dry_run: only counts existing messages. Ask the user first.
+        """
+        seat = self.seat_of(ctx)
+        if dry_run:
+            store = seat.memory.store
+            existing = [id_ for id_ in ids if await seat.call(sequences_of, store, seat.group, [id_])]
+            absent = [id_ for id_ in ids if id_ not in existing]
+            return Forgotten(messages=len(existing), facts_closed=0, facts_reopened=0, absent=absent)
+        await seat.call(seat.memory.admin.access.note, seat.key, mode, seat.group, {"episodes": ids})
+        verb = seat.memory.remove if mode == "remove" else seat.memory.retract
+        counts = await seat.change(verb, group=seat.group, episodes=ids)
+        return Forgotten.model_validate(counts | {"messages": counts["episodes"]})
+
+
+class _Options(BaseModel):
+    """Rarely used options of a search; docs/searching.md explains each."""
+
+    model_config = ConfigDict(extra="forbid")
+    recipe: str = "hybrid"
+    methods: list[Method] | None = None
+    reranker: Reranker | None = None
+    centre: str | None = None
+    seeds: list[str] = []
+    recent: int | None = None
+    depth: int | None = None
+    mmr_lambda: float | None = None
+    any_time: bool = False
+
+
+def checked(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a search as arguments of the memory's methods. Raises InputError."""
+    try:
+        return _Options.model_validate(options).model_dump()
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        name = ".".join(map(str, first["loc"]))
+        names = ", ".join(_Options.model_fields)
+        why = f"use {names}" if first["type"] == "extra_forbidden" else first["msg"]
+        raise InputError(f"options.{name}: {why}", field="options") from None
+
+
+def _line(hit: Hit) -> Line:
+    if hit.fact is not None:
+        return _fact_line(hit.fact)
+    text = f"{hit.text}: {hit.entity.summary}" if hit.entity and hit.entity.summary else hit.text
+    return Line(id=hit.client_id or hit.id, kind=hit.scope, text=text, since=_day(hit.reference_time))
+
+
+def _fact_line(fact: Any) -> Line:  # noqa: ANN401 - a graph.FactSpan
+    start, end = _day(fact.valid_at), _day(fact.invalid_at)
+    return Line(id=fact.id, kind="fact", text=fact.text, since=start, until=end)
+
+
+def _day(moment: Any) -> str | None:  # noqa: ANN401 - a datetime, or None
+    return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ").replace("T00:00:00Z", "")
+
+
+async def serve_stdio(memory: AsyncMemory, group: str, *, read_only: bool = False) -> None:
+    """Serve a group until standard input ends, and ingest added messages. Raises InputError."""
+    background = Background(memory)
+
+    async def run(verb: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        return await to_thread.run_sync(lambda: asyncio.run(verb(*args, **options)))
+
+    async def accepted(drafts: list[Draft]) -> list[Acceptance]:
+        memory.check_embedder()
+        return await to_thread.run_sync(lambda: accept(memory.store, drafts, now=times.now()))
+
+    seat = Seat(
+        memory=memory, group=check_group(group), read=run, change=run, call=to_thread.run_sync,
+        ask=partial(run, memory.ask),
+        background=background, accept=accepted,
+    )  # fmt: skip
+    background.start()
+    try:
+        server = build(lambda _: seat, adds=not read_only, forgets=not read_only, asks=memory.can_answer)
+        await server.run_stdio_async()
+    finally:
+        await to_thread.run_sync(background.stop)

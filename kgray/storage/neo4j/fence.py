@@ -1,0 +1,184 @@
+"""The right to write to slots: their epochs, and a lease on each shard against a second process (R23).
+
+Correctness rests on the epochs of slots, which each write locks and checks (`kgray.storage.slots`). The
+lease, in the node of the shard, only keeps two processes from repeatedly taking the shard from each other. A
+thread renews it: no write touches that node, so writes of different slots run in parallel. Another process
+may take a lease that was not renewed for LEASE_MS. Times are by the server's clock.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from kgray.errors import KgrayError, Locked, StoreError
+from kgray.ports import SLOTS
+from kgray.storage import slots
+from kgray.storage.alike import stale
+from kgray.storage.neo4j import statements_by_hand as cypher
+from kgray.storage.neo4j.connection import Connection, Fetched, Running
+from kgray.storage.slots import Hold
+
+LEASE_MS = 10_000
+_BEAT_S = 3.0
+# Process ids are unique within a namespace: pods may share a host's name.
+_IDS = Path("/proc/self/ns/pid")
+HOST = f"{socket.gethostname()} {_IDS.readlink() if _IDS.exists() else ''}"
+
+
+@contextmanager
+def holding(db: Connection, *, epoch: int | None, shard: int, shards: int | None) -> Iterator[Hold]:
+    """Hold the slots of a shard, or (shards None) of all shards; see `ports.Store.writing`."""
+    token = str(uuid.uuid4())
+    hold = db.write(lambda running: _take(db, running, epoch=epoch, shard=shard, count=shards, token=token))
+    ended = threading.Event()
+    beating = threading.Thread(target=_beat, args=(db, hold, ended), name="kgray-lease", daemon=True)
+    beating.start()
+    try:
+        yield hold
+    finally:
+        ended.set()
+        beating.join()
+        with suppress(KgrayError):  # the server is away: the lease expires by itself
+            free = partial(db.run, statement=cypher.FREE_SHARDS, shards=list(hold.shards), token=token)
+            db.write(free, patient=False)
+
+
+def check(
+    db: Connection, running: Running, hold: Hold | None, groups: Iterable[str], epoch: int | None = None
+) -> None:
+    """Lock the slots of the groups. Raises StaleWriter, for a rollback, if the hold lacks a slot."""
+    rows = db.run(running, cypher.LOCK_SLOTS, slots=slots.slots_of(groups))
+    check_locked(db, rows, hold, groups, epoch)
+
+
+def check_locked(
+    db: Connection, rows: Iterable[Fetched], hold: Hold | None, groups: Iterable[str], epoch: int | None
+) -> None:
+    """Raise StaleWriter unless the hold has the slots of the groups. rows: these slots, as LOCK_SLOTS."""
+    slots.check(db.location, [] if hold is None else [hold], groups, rows, epoch=epoch)
+
+
+def set_shards(db: Connection, shards: int) -> None:
+    """Add or drop shards without slots; see `ports.Store.set_shards`."""
+
+    def set_them(running: Running) -> None:
+        _locked_map(db, running)
+        ((remaining,),) = db.run(running, cypher.SLOTS_BEYOND, shards=shards)
+        slots.check_empty(db.location, shards, remaining)
+        ((epoch,),) = db.run(running, cypher.NEW_EPOCH)
+        db.run(running, cypher.END_MOVES_BEYOND, shards=shards)
+        db.run(running, cypher.SET_SHARDS, shards=shards, epoch=epoch)
+
+    db.write(set_them)
+
+
+@contextmanager
+def moving(db: Connection, moved_slots: Collection[int], shard: int) -> Iterator[None]:
+    """Hand slots over to a shard; see `ports.Store.moving`."""
+    chosen, epochs = sorted(set(moved_slots)), list[int]()
+
+    def mark(running: Running) -> None:
+        number = _locked_map(db, running)
+        slots.check_move(db.location, chosen, shard, number)
+        db.run(running, cypher.LOCK_SHARDS, shards=[shard])
+        db.run(running, cypher.MARK_SLOTS, slots=chosen, shard=shard)
+
+    def hand_over(running: Running) -> None:
+        ((epoch,),) = db.run(running, cypher.NEW_EPOCH)
+        rows = db.run(running, cypher.LOCK_SLOTS, slots=chosen)
+        if epochs and all(row[1:3] == [shard, epochs[-1]] for row in rows):
+            return  # the answer to its commit was lost
+        epochs.append(epoch)
+        moved = db.run(running, cypher.MOVE_SLOTS, slots=chosen, shard=shard, epoch=epoch)
+        slots.check_moved(db.location, chosen, moved)
+        db.run(running, cypher.NOTE_WAITING_IN, slots=chosen)
+
+    db.write(mark)
+    try:
+        yield
+        db.write(hand_over)
+    except BaseException:
+        unmark = partial(db.run, statement=cypher.UNMARK_SLOTS, slots=chosen, shard=shard)
+        with suppress(KgrayError):  # the server is away: the next holder of their shard ends the move
+            db.write(unmark, patient=False)
+        raise
+
+
+def _take(
+    db: Connection, running: Running, *, epoch: int | None, shard: int, count: int | None, token: str
+) -> Hold:
+    stored = _locked_map(db, running)
+    number = count or stored
+    slots.check_shard(db.location, shard, number)
+    shards = list(range(number)) if count is None else [shard]
+    ((newest_of_all,),) = db.run(running, cypher.NEW_EPOCH)
+    if number != stored:  # divide the groups again, unless a process holds a shard of the stored map
+        if epoch is not None:
+            raise stale(db.location, f"another one, of {stored} shards", epoch)
+        rows = db.run(running, cypher.LOCK_SHARDS, shards=list(range(max(stored, number))))
+        for _, holder, _, _, _, every, _ in _living(rows):
+            if every:
+                raise Locked(f"{holder} is ingesting {db.location} now; what is added is ingested by it")
+            raise StoreError(
+                f"the groups in {db.location} are divided among {stored} shards, and {holder} serves one; "
+                f"this deployment has {number}: set sequencer.shards = {stored}, or end the other one "
+                f"(kgray down)"
+            )
+        db.run(running, cypher.DIVIDE_SLOTS, last=SLOTS - 1, shards=number, epoch=newest_of_all)
+    rows = db.run(running, cypher.LOCK_SHARDS, shards=shards)
+    newest = max(row[0] for row in rows)
+    hold = Hold(shards=shards, epoch=newest, token=token)
+    if not all(row[2] == token for row in rows):  # else the answer to the commit of this hold was lost
+        if epoch is None:
+            if living := _living(rows):
+                raise Locked(
+                    f"{living[0][1]} is ingesting {db.location} now; adding and reading go on, and what is "
+                    f"added is ingested by it"
+                )
+            hold.epoch = newest_of_all
+        elif epoch != newest:
+            raise stale(db.location, newest, epoch)
+        holder = f"process {os.getpid()} on {socket.gethostname()}"
+        parameters = {"holder": holder, "host": HOST, "pid": os.getpid(), "every": count is None}
+        parameters |= {"shards": shards, "epoch": hold.epoch, "token": token}
+        db.run(running, cypher.HOLD_SHARDS, **parameters)
+        db.run(running, cypher.TAKE_SLOTS, shards=shards, epoch=newest_of_all)
+    hold.slots.update((slot, number) for slot, number in db.run(running, cypher.SLOTS_OF, shards=shards))
+    return hold
+
+
+def _locked_map(db: Connection, running: Running) -> int:
+    """Lock the map of slots to shards, and create it if it is incomplete; return the number of shards."""
+    ((shards, rows),) = db.run(running, cypher.LOCK_MAP)
+    if rows != SLOTS:
+        db.run(running, cypher.DIVIDE_SLOTS, last=SLOTS - 1, shards=shards, epoch=0)
+    return int(shards)
+
+
+def _living(rows: Iterable[Fetched]) -> list[Fetched]:
+    return [row for row in rows if row[1] is not None and row[6] < LEASE_MS and _may_live(row[3], row[4])]
+
+
+def _may_live(host: str | None, pid: int | None) -> bool:
+    """Return True if the holder may be alive; False only for an ended process of this host."""
+    try:
+        if host == HOST and pid is not None:
+            os.kill(pid, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
+    return True
+
+
+def _beat(db: Connection, hold: Hold, ended: threading.Event) -> None:
+    """Renew the lease until `ended` is set; if it was lost, the next write reports it."""
+    renew = partial(db.run, statement=cypher.RENEW_SHARDS, shards=list(hold.shards), token=hold.token)
+    while not ended.wait(_BEAT_S):
+        with suppress(KgrayError):  # the next beat tries again
+            db.write(renew, patient=False)

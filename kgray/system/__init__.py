@@ -1,0 +1,1 @@
+"""Services of the process: file locks, tracing spans, the log of outages, garbage collection."""
