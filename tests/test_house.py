@@ -149,12 +149,10 @@ def test_every_module_has_a_layer():
 @pytest.mark.parametrize(
     ("contract", "door"),
     [
-        ("sqlite", "stores"),
-        ("neo4j", "stores"),
+        ("databases", "storage"),
         ("ray", "runtime"),
-        ("dateparser", "dates"),
-        ("openai", "backends"),
-        ("models", "backends"),
+        ("dateparser", "language"),
+        ("models", "models"),
         ("agents", "adapters"),
     ],
 )

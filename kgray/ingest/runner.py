@@ -26,7 +26,6 @@ from kgray.ports import slot_of
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.schema import kinds
 from kgray.storage import ledger
-from kgray.storage.ledger import pending, previous
 from kgray.system import spans
 from kgray.system.garbage import garbage_collected_rarely
 
@@ -430,9 +429,9 @@ class WindowedRun:
 
         def next_entries() -> tuple[list[Episode | Operation], dict[int, list[Episode]]]:
             # A single read of all contexts: separate reads took a third of the time on a server.
-            entries = pending(store, group, limit, after=last)
+            entries = ledger.pending(store, group, limit, after=last)
             unread = [e for e in entries if isinstance(e, Episode) and e.state != "extracted"]
-            return entries, previous(store, [e for e in unread if e.kind != "triples"], most_before)
+            return entries, ledger.previous(store, [e for e in unread if e.kind != "triples"], most_before)
 
         leaves = self._leaves
         entries, contexts = await off_the_loop(store, next_entries)

@@ -53,10 +53,8 @@ from kgray.schema.record_rows import NameVector
 from kgray.system.garbage import garbage_not_collected, let_go
 
 KnownState: TypeAlias = "GroupState | AheadState"
-# Measured: loading a generated group of 24,900 statements and 35,577 names took 327 MB of resident memory.
-# The division between the two is an estimate.
-BYTES_A_STATEMENT = 8_000
-BYTES_A_NAME = 3_500
+# Measured: a group of 24,900 statements and 35,577 names took 327 MB; the division of it is an estimate.
+BYTES_A_STATEMENT, BYTES_A_NAME = 8_000, 3_500
 BYTES_A_VECTOR = 300  # besides a byte for each dimension
 _LARGE_BYTES = 16 << 20
 LATER = 1 << 62
@@ -485,11 +483,9 @@ class AheadGraph:
         self.slots = _Lists(base.slots, view, "slot")
         self.about = _Lists(base.about, view, "about")
         self.by_ends = _Lists(base.by_ends, view, "ends")
-        self.relations = base.relations
-        if declarations:
-            self.relations = base.relations.copy()
-            for declaration in declarations:
-                self.relations.declare(declaration, LATER)
+        self.relations = base.relations.copy() if declarations else base.relations
+        for declaration in declarations:
+            self.relations.declare(declaration, LATER)
 
     def sentence(self, statement: Statement) -> str:
         """Return the sentence that represents a statement in comparisons."""
