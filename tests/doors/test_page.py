@@ -343,7 +343,7 @@ def test_no_key_expired_key_and_a_key_that_only_reads(chromium, folder, tmp_path
         assert "asks for a key" in page.inner_text("dialog")
         page.fill("input[name=key]", "kg_wrong_key")
         page.click("dialog .main")
-        page.wait_for_selector("dialog .fault:has-text('a key is needed')")
+        page.wait_for_selector("dialog .fault:has-text('a valid key is needed')")
         page.fill("input[name=key]", reader)
         page.click("dialog .main")
         page.wait_for_selector(READY)

@@ -183,7 +183,7 @@ class Snapshot:
         self.scratch.pour(_ADD_ENTITY, added)
         for (row,) in self.scratch.rows(_BORN):
             entity = rows.entity(_unpacked(EntityRow, row))
-            for name in _possible_names(entity):
+            for name in possible_names(entity):
                 if self.scratch.execute(_ADD_NAME, (entity.id, name, rows.folded(name))):
                     break
         return self.scratch
@@ -356,7 +356,8 @@ class Snapshot:
         return found
 
 
-def _possible_names(entity: Entity) -> Iterator[str]:
+def possible_names(entity: Entity) -> Iterator[str]:
+    """Yield the names of an entity in an export, the best first; the first unused name is taken."""
     digits = entity.id.replace("-", "")
     beginnings = (digits[:length] for length in range(4, len(digits) + 1))
     plain = xml_text(entity.name)[0]
