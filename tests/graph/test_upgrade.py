@@ -116,7 +116,7 @@ def upgraded(folder: Path, **how: Any) -> dict[str, Any]:
         return dict(upgrade(earlier, shipped(), **how))
 
 
-def kgray_run(*arguments: str, files: str = "stores/sqlite", limit: int = 0) -> Any:
+def kgray_run(*arguments: str, files: str = "storage/sqlite", limit: int = 0) -> Any:
     """Run the command; end it by force at its n-th call in files ("FILES", "FILES:FUNCTION"), 0: never."""
     command = [sys.executable, "-c", KILLED, files, str(limit), *arguments]
     others = {name: text for name, text in os.environ.items() if not name.startswith("KGRAY_")}
@@ -325,7 +325,7 @@ def test_an_upgrade_of_a_database_that_is_killed_goes_on(on_neo4j, neo4j_driver)
     phases = []
     for function, limit in (("earlier.py:_repeat", 3), ("row_writer.py:write", 2), ("earlier.py:_repeat", 1)):
         run = kgray_run(
-            "upgrade", "--data", str(folder), "--json", files=f"stores/neo4j/{function}", limit=limit
+            "upgrade", "--data", str(folder), "--json", files=f"storage/neo4j/{function}", limit=limit
         )
         assert run.returncode == -signal.SIGKILL
         meta = neo4j_driver.execute_query("MATCH (m:KgrayMeta) RETURN m.upgrading")
