@@ -98,6 +98,14 @@ def device() -> str:
     return str(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else "processor"
 
 
+def card_bytes() -> int:
+    """Return the bytes of the first card that are in use, by any process."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)
+
+
 def measure(
     parts: Sequence[str], shape: Shape, folder: Path, *, episodes: int, profile: Path | None
 ) -> Figures:

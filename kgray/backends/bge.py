@@ -255,7 +255,7 @@ class _Encoder:
         found: list[Ids] = []
         for at in range(0, len(texts), _PORTION):
             portion = [text.encode("utf-8", "replace").decode() for text in texts[at : at + _PORTION]]
-            found += await self.beside(lambda portion=portion: self._ids(portion))
+            found += await self.beside(partial(self._ids, portion))
         return found
 
     def _ids(self, texts: list[str]) -> list[Ids]:

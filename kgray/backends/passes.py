@@ -36,7 +36,8 @@ def bucket_of(ids: Ids) -> int:
 
     It is longer than the row, so that each pass has a mask: without one another kernel may run.
     """
-    return _LENGTHS[bisect_right(_LENGTHS, len(ids))]
+    length: int = _LENGTHS[bisect_right(_LENGTHS, len(ids))]
+    return length
 
 
 def rows_of(length: int, tokens: int) -> int:

@@ -20,6 +20,7 @@ from kgray.derivation.summaries import summarised
 from kgray.errors import InputError
 from kgray.graph import Community, Entity, Fact, Hit
 from kgray.ontology import Ontology, shipped
+from kgray.ports.queries import query_embedding
 from kgray.records import Episode
 from kgray.search import index as indexing
 from kgray.search import loading
@@ -107,7 +108,7 @@ class Searcher:
             question = read_question(text, speakers=index.messages.known, clock=counted_from)
         topic: ports.Embedding | None = None
         if {"cosine", "sparse"} & {*recipe.methods} or recipe.reranker == "mmr":
-            topic = await ports.query_embedding(self.embedder, question.topic)
+            topic = await query_embedding(self.embedder, question.topic)
         with self._indexes.lock:
             summaries = self._current_summaries(query)
             ranked, state_question, near = _first_stage(self.store, index, question, query, topic, summaries)
