@@ -222,6 +222,19 @@ async def extract(folder: Path, shape: Shape) -> Figures:
     }
 
 
+def _profile_text(shape: Shape, *, makes_weights: bool) -> str:
+    """Return the profile of an ingest on this device. makes_weights: vLLM makes those of its engine."""
+    pairs, on_card = (f'{name} = "{value}"' for name, value in PROCESSOR.items()), device() != "processor"
+    return _PROFILE.format(
+        env="{ " + ", ".join(pairs) + " }",
+        engine_gpus=0.8 if on_card else 0.0,
+        encoder_gpus=0.1 if on_card else 0.0,
+        memory_share=0.7 if on_card else 0.5,
+        eager=str(shape == "tiny").lower(),
+        arguments='{ load_format = "dummy" }' if makes_weights else "{}",
+    )
+
+
 def ingest(
     folder: Path, shape: Shape, *, episodes: int, profile: Path | None = None, engine: Path | None = None
 ) -> Figures:
@@ -240,17 +253,7 @@ def ingest(
     messages, chosen = folder / "messages.jsonl", profile or folder / "profile.toml"
     messages.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     if profile is None:
-        pairs = (f'{name} = "{value}"' for name, value in PROCESSOR.items())
-        on_card = device() != "processor"
-        text = _PROFILE.format(
-            env="{ " + ", ".join(pairs) + " }",
-            engine_gpus=0.8 if on_card else 0.0,
-            encoder_gpus=0.1 if on_card else 0.0,
-            memory_share=0.7 if on_card else 0.5,
-            eager=str(shape == "tiny").lower(),
-            arguments='{ load_format = "dummy" }' if engine else "{}",
-        )
-        chosen.write_text(text, encoding="utf-8")
+        chosen.write_text(_profile_text(shape, makes_weights=engine is not None), encoding="utf-8")
     data = folder / "data"
     shutil.rmtree(data, ignore_errors=True)  # of a run before
     environ = os.environ | PROCESSOR | {

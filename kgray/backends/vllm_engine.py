@@ -63,11 +63,8 @@ class _Statistics:
 
 def _ray_loggers() -> list[Any]:
     """Return the logger with which vLLM exports its own metrics through Ray; none outside of Ray."""
-    if "ray" not in sys.modules:
-        return []
-    import ray
-
-    if not ray.is_initialized():
+    ray = sys.modules.get("ray")  # an actor's process has imported it
+    if ray is None or not ray.is_initialized():
         return []
     from vllm.v1.metrics import ray_wrappers
 
