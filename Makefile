@@ -3,7 +3,7 @@
 # `make demo STORE=neo4j RAY=no` the store and whether a Ray ingests, `make test-neo4j NEO4J_VERSION=2026.09.0`
 # the server's version.
 
-.PHONY: help install page demo test test-neo4j test-adapters test-embed test-vllm test-small test-k8s lint clean
+.PHONY: help install page demo docs test test-neo4j test-adapters test-interchange test-embed test-vllm test-small test-k8s lint clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -30,11 +30,13 @@ help:
 	@echo "make test        all tests but the slow ones"
 	@echo "make test-neo4j  those on a Neo4j server; NEO4J_VERSION=2026.09.0: on that one"
 	@echo "make test-adapters  LangGraph, OpenAI's Agents SDK and LlamaIndex, in an environment of their own (0.5 GB)"
+	@echo "make test-interchange  GraphRAG and LightRAG read our exports, in an environment of their own (1.5 GB)"
 	@echo "make test-embed  BGE models through FlagEmbedding, in an environment of their own (6 GB)"
 	@echo "make test-vllm   the engine through vLLM's build for processors, in an environment of its own (7 GB)"
 	@echo "make test-small  a small real model reads a conversation: minutes, an hour on a slow machine"
 	@echo "make test-k8s    the manifests on a real API server with KubeRay's operator: needs Go and KGRAY_TEST_RAY_CRDS, builds 25 minutes once"
-	@echo "make lint        ruff, mypy, import-linter"
+	@echo "make lint        ruff, mypy, basedpyright, import-linter"
+	@echo "make docs        the pages and the Python API as a site in build/site, in an environment of its own (0.4 GB)"
 	@echo "make clean       remove .venv and the demo's folder"
 
 # The page is an extra: where npm's registry is out of reach, all else is installed.
@@ -119,6 +121,10 @@ test-neo4j: $(DEV)
 test-adapters: $(VENV)/adapters/.stamp
 	@$(VENV)/adapters/bin/python -m pytest -rs tests/adapters
 
+# The programs whose files an export writes.
+test-interchange: $(VENV)/interchange/.stamp
+	@$(VENV)/interchange/bin/python -m pytest -rs tests/peers
+
 # Tiny random models through the real libraries. Each target makes its environment, inside $(VENV).
 test-embed: $(VENV)/embed/.stamp
 	@OMP_NUM_THREADS=1 $(VENV)/embed/bin/python -m pytest tests/models/test_embed.py -rs -m 'models and not slow'
@@ -129,9 +135,14 @@ test-vllm: $(VENV)/vllm/.stamp
 test-small: $(DEV) $(SMALL)
 	@$(BIN)/python -m pytest tests/models/test_small.py tests/models/test_reading.py -rs -s -m small
 
-$(VENV)/adapters/.stamp $(VENV)/embed/.stamp $(VENV)/vllm/.stamp: $(VENV)/%/.stamp: pyproject.toml constraints.txt cluster/constraints-gpu.txt .ci/models-env
+$(VENV)/adapters/.stamp $(VENV)/docs/.stamp $(VENV)/embed/.stamp $(VENV)/interchange/.stamp $(VENV)/vllm/.stamp: $(VENV)/%/.stamp: pyproject.toml constraints.txt cluster/constraints-gpu.txt .ci/models-env
 	@./.ci/models-env $* $(VENV)/$* "$$(./.ci/find-python "$(PYTHON)")"
 	@touch $@
+
+# A warning of mkdocs is an error: a broken link, a missing page or name. The build needs no network.
+docs: $(VENV)/docs/.stamp
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet
+	@echo "Ready: build/site/index.html" >&2
 
 test-k8s: $(DEV)
 	@$(BIN)/python -m pytest -rs -m k8s tests/k8s
@@ -140,7 +151,8 @@ lint: $(DEV)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
+	@$(BIN)/basedpyright --pythonpath $(BIN)/python --level error tests/typing
 	@$(BIN)/lint-imports --no-cache
 
 clean:
-	rm -rf $(VENV) .demo build/page kgray/http/page/built
+	rm -rf $(VENV) .demo build/page build/site kgray/http/page/built

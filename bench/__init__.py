@@ -8,12 +8,12 @@ quality.py      a graph against its world's truth; scoring.py: the measures
 ingest.py       how full a runtime keeps a model server
 store.py        what a group costs as it grows; growth.py: the steps, with clocks
 equality.py     many ways to ingest, one graph
-chaos.py        a backfill under kills; kills.py: what runs and who kills, targets.py: what is killed
+chaos.py        a backfill under kills; kills.py: the run and its killer, targets.py: the killed processes
 soak.py         memory over a long backfill
 
-engine.py       the one place that opens the engine and has it ingest
-reading.py      the one place that reads what the engine made
-processes.py    the one place that starts processes, ends them, and looks at them
+engine.py       opens the engine and ingests; no other module does
+reading.py      reads the engine's results; no other module does
+processes.py    starts, ends and observes processes; no other module does
 empty_stores.py, simulated.py   new stores; a Ray of several nodes on one machine
 timed.py, tables.py             models' CPU time apart; figures in columns
 """

@@ -23,7 +23,7 @@ from bench.world import Oracle, World, WorldPlan
 from bench.world.models import WorldModel
 from kgray.errors import KgrayError
 from kgray.ingest.runner import Runner
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.records import Draft
 
 
@@ -70,21 +70,21 @@ def run(
     return figures
 
 
-def _round(memory: Memory, place: EmptyStore, plan: WorldPlan, number: int) -> AddFigures:
+def _round(memory: AsyncMemory, place: EmptyStore, plan: WorldPlan, number: int) -> AddFigures:
     oracle = Oracle(World(plan=plan))
     model = WorldModel(oracle)
     drafts: list[Draft] = [
         replace(episode.draft, group=f"round-{number}-{episode.draft.group}") for episode in oracle.world
     ]
     figures = AddFigures(place.kind, number + 1, len(drafts), plan.groups)
-    before = _rows(place)
+    rows_before = _rows(place)
     accept(memory.store, drafts)
     runner = Runner(replace(memory.parts, extractor=model, judge=model))
     cpu = CpuByRole({"engine": [os.getpid()], "server": [] if place.server is None else [place.server.pid]})
-    since = time.perf_counter()
+    started = time.perf_counter()
     with memory.store.writing():
         totals = asyncio.run(runner.run())
-    seconds, spent = time.perf_counter() - since, cpu.spent()
+    seconds, spent = time.perf_counter() - started, cpu.spent()
     if totals.committed != len(drafts):
         raise KgrayError(f"{totals.committed} of {len(drafts)} episodes were committed")
     figures.episodes_per_s = len(drafts) / seconds
@@ -92,7 +92,7 @@ def _round(memory: Memory, place: EmptyStore, plan: WorldPlan, number: int) -> A
     figures.server_ms = 1e3 * spent["server"] / len(drafts)
     figures.stages = {stage: round(s, 3) for stage, s in totals.seconds.items()}
     if place.server is not None:
-        grown = {label: count - before.get(label, 0) for label, count in _rows(place).items()}
+        grown = {label: count - rows_before.get(label, 0) for label, count in _rows(place).items()}
         figures.rows_by_label = {label: round(n / len(drafts), 3) for label, n in grown.items() if n}
         figures.rows = sum(figures.rows_by_label.values())
     return figures

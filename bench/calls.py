@@ -19,7 +19,7 @@ _TEXT = "I work at Acme since 2018, and I live in Bonn with Mia, who plays chess
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFigures:
-    """Milliseconds of CPU of this process for a call, in each round after one that is not counted.
+    """Milliseconds of CPU of this process for a call, in each round after an uncounted round.
 
     streamed: of replies that come as a piece a token; a tenth of the calls
     """
@@ -49,9 +49,9 @@ def run(calls: int, concurrency: int, rounds: int) -> CallFigures:
 
     async def all_rounds(url: str) -> CallFigures:
         client = Client(Endpoint(base_url=url, name="m", max_concurrency=concurrency))
-        whole = [await measured(client, streams=False) for _ in range(rounds + 1)]
+        complete = [await measured(client, streams=False) for _ in range(rounds + 1)]
         streamed = [await measured(client, streams=True) for _ in range(rounds + 1)]
-        return CallFigures(calls=calls, concurrency=concurrency, whole=whole[1:], streamed=streamed[1:])
+        return CallFigures(calls=calls, concurrency=concurrency, whole=complete[1:], streamed=streamed[1:])
 
     with FixedReplies() as server:
         return asyncio.run(all_rounds(server.base_url))

@@ -37,7 +37,7 @@ _FIRST, _LAST = 0.03, 0.92  # of the episodes: between them the kills come
 
 @dataclass(slots=True)
 class ChaosOutcome:
-    """What came of it.
+    """The outcome of a run with kills.
 
     repeated, bound   requests that were answered twice, and how many may have been in flight at the kills
     faults            what is wrong, one line each; none = the promises held
@@ -55,7 +55,7 @@ class ChaosOutcome:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is wrong."""
+        """Tell whether there are no faults."""
         return not self.faults
 
     def as_dict(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class ChaosOutcome:
             "asked": self.asked,
             "repeated": self.repeated,
             "repeated_bound": self.bound,
-            "epochs": {name: [seen[0], seen[-1]] for name, seen in log.epochs.items()},
+            "epochs": {name: [epochs[0], epochs[-1]] for name, epochs in log.epochs.items()},
             "driver_exits": log.driver_exits,
             "faults": self.faults,
             "holds": self.holds,
@@ -92,12 +92,12 @@ def scheduled(episodes: int, kinds: Sequence[str], seed: int, *, outage: bool) -
 
 
 def kinds_of(kills: int, *, store_kills: int = 0, head_kills: int = 0, control_kills: int = 0) -> list[str]:
-    """Return so many kinds, in their shares, and of the others as many as are asked for."""
-    found = [kind for kind, share in SHARES.items() for _ in range(int(kills * share))]
-    rest = [kind for kind in SHARES if kind not in ("driver", "node")]
-    found += [rest[number % len(rest)] for number in range(kills - len(found))]
-    found += [f"{kind}-node" for kind in ("sequencer", "writer") for _ in range(control_kills)]
-    return [*found, *["store"] * store_kills, *["head"] * head_kills]
+    """Return the kinds of kills in their shares, and the requested numbers of the other kinds."""
+    kinds = [kind for kind, share in SHARES.items() for _ in range(int(kills * share))]
+    process_kinds = [kind for kind in SHARES if kind not in ("driver", "node")]
+    kinds += [process_kinds[number % len(process_kinds)] for number in range(kills - len(kinds))]
+    kinds += [f"{kind}-node" for kind in ("sequencer", "writer") for _ in range(control_kills)]
+    return [*kinds, *["store"] * store_kills, *["head"] * head_kills]
 
 
 def run(schedule: KillSchedule, progress: Callable[[str], None] = lambda _: None) -> ChaosOutcome:
@@ -127,11 +127,11 @@ def run(schedule: KillSchedule, progress: Callable[[str], None] = lambda _: None
 
 
 def _undisturbed(schedule: KillSchedule, folder: Path) -> str:
-    oracle, way = Oracle(World(plan=schedule.plan)), Way(runtime="plain")
+    oracle, setup = Oracle(World(plan=schedule.plan)), Way(runtime="plain")
     with empty_store(schedule.store, folder) as place, ServerProcess(flags_of(oracle)) as server:
-        memory = opened(settings_of(given_of(way, place, server.base_url)), place.data)
+        memory = opened(settings_of(given_of(setup, place, server.base_url)), place.data)
         try:
-            return carry_out(way, memory, [episode.draft for episode in oracle.world]).digest
+            return carry_out(setup, memory, [episode.draft for episode in oracle.world]).digest
         finally:
             memory.close()
 
@@ -143,10 +143,10 @@ def _judge(backfill: KilledBackfill, outcome: ChaosOutcome) -> None:
     if outcome.digest != outcome.expected:
         faults.append(f"the graph is {outcome.digest[:12]}, undisturbed it is {outcome.expected[:12]}")
     for group in store.heads():
-        found = sequences(store, group)
-        if found != sorted(set(found)):
+        stored = sequences(store, group)
+        if stored != sorted(set(stored)):
             faults.append(f"group {group}: an episode ended more than once")
-        faults += [f"group {group}: {line}" for line in asyncio.run(backfill.reader.verify(group))[:3]]
+        faults += [f"group {group}: {line}" for line in asyncio.run(backfill.reader.admin.verify(group))[:3]]
     outcome.ledger = ledger(store)
     if outcome.ledger != {"accepted": 0, "extracted": 0, "committed": schedule.plan.episodes, "failed": 0}:
         faults.append(f"the ledger is {json.dumps(outcome.ledger)}, of {schedule.plan.episodes} episodes")
@@ -157,9 +157,9 @@ def _judge(backfill: KilledBackfill, outcome: ChaosOutcome) -> None:
         faults.append(
             f"{schedule.missing} workers were missing, and {named} were named: {outcome.log.started}"
         )
-    for name, seen in outcome.log.epochs.items():
-        if seen != sorted(seen):
-            faults.append(f"the epoch of {name} went back: {seen}")
+    for name, epochs in outcome.log.epochs.items():
+        if epochs != sorted(epochs):
+            faults.append(f"the epoch of {name} went back: {epochs}")
     answers = Counter(row.request for row in record.read(backfill.asked) if row.task != "probe")
     outcome.asked = answers.total()
     outcome.repeated = outcome.asked - len(answers)
@@ -183,16 +183,16 @@ def _in_flight(kind: str, schedule: KillSchedule) -> int:
 
 def summary(kills: Sequence[Kill]) -> dict[str, dict[str, Any]]:
     """Return kills and recovery by kind, in seconds; None = one never came back."""
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for kind in dict.fromkeys(kill.kind for kill in kills):
-        own = [kill.back_s for kill in kills if kill.kind == kind]
-        known = sorted(seconds for seconds in own if seconds is not None)
-        found[kind] = {
-            "kills": len(own),
-            "median_s": known[len(known) // 2] if known else None,
-            "longest_s": known[-1] if len(known) == len(own) else None,
+        durations = [kill.back_s for kill in kills if kill.kind == kind]
+        finite = sorted(seconds for seconds in durations if seconds is not None)
+        rows[kind] = {
+            "kills": len(durations),
+            "median_s": finite[len(finite) // 2] if finite else None,
+            "longest_s": finite[-1] if len(finite) == len(durations) else None,
         }
-    return found
+    return rows
 
 
 def table(outcome: ChaosOutcome) -> str:
@@ -200,11 +200,14 @@ def table(outcome: ChaosOutcome) -> str:
     log, plan = outcome.log, outcome.schedule.plan
     lines = [f"{'killed':<10} {'kills':>5} {'median':>8} {'longest':>8}  until it was back and more was done"]
     for kind, row in summary(log.kills).items():
-        shown = [
+        cells = [
             f"{row[key]:.1f} s" if row[key] is not None else "never" for key in ("median_s", "longest_s")
         ]
-        lines.append(f"{kind:<10} {row['kills']:>5} {shown[0]:>8} {shown[1]:>8}")
-    epochs = ", ".join(f"{name} {seen[0]} to {seen[-1]}" for name, seen in log.epochs.items())
+        lines.append(f"{kind:<10} {row['kills']:>5} {cells[0]:>8} {cells[1]:>8}")
+    epochs = ", ".join(
+        f"{name} {epochs_of_actor[0]} to {epochs_of_actor[-1]}"
+        for name, epochs_of_actor in log.epochs.items()
+    )
     verdict = [f"FAULT: {fault}" for fault in outcome.faults]
     lines += [
         f"{plan.episodes} episodes in {log.wall_s:.0f} s; epochs: {epochs or 'not seen'}",

@@ -30,7 +30,7 @@ from kgray.prompting.prompts import load
 from kgray.settings import Settings
 from kgray.times import Instant
 
-_LEAST, _MOST_DEGREE, _MEMBERS = 4, 200, (20, 500)
+_MIN_DEGREE, _MOST_DEGREE, _MEMBERS = 4, 200, (20, 500)
 _COLUMNS = (
     ("what", "what", ""), ("nodes", "nodes", ",d"), ("edges", "edges", ",d"), ("mu", "mu", ".1f"),
     ("communities", "found", ",d"), ("planted", "planted", ",d"), ("nmi", "NMI", ".3f"),
@@ -57,26 +57,31 @@ class Measured:
 def planted(nodes: int, mu: float, seed: int) -> tuple[Graph, Ints]:
     """Return a graph and the community of each of its nodes."""
     dice = np.random.default_rng(seed)
-    degrees = np.clip((_LEAST * dice.random(nodes) ** (-1 / 1.5)).astype(np.int64), _LEAST, _MOST_DEGREE)
+    degrees = np.clip(
+        (_MIN_DEGREE * dice.random(nodes) ** (-1 / 1.5)).astype(np.int64), _MIN_DEGREE, _MOST_DEGREE
+    )
     low, high = (bound**-0.5 for bound in _MEMBERS)
     sizes: list[int] = []
     while sum(sizes) < nodes:
         sizes.append(int((low + dice.random() * (high - low)) ** -2))
-    of = np.repeat(np.arange(len(sizes)), sizes)[:nodes]
-    dice.shuffle(of)
+    community_of = np.repeat(np.arange(len(sizes)), sizes)[:nodes]
+    dice.shuffle(community_of)
     inner = (degrees * (1 - mu) + dice.random(nodes)).astype(np.int64)
     stubs = np.repeat(np.arange(nodes), inner)
-    own = stubs[np.lexsort((dice.random(len(stubs)), of[stubs]))]
-    others = np.repeat(np.arange(nodes), degrees - inner)
-    dice.shuffle(others)
-    pairs = [(part[0 : len(part) // 2 * 2 : 2], part[1 : len(part) // 2 * 2 : 2]) for part in (own, others)]
-    within = of[pairs[0][0]] == of[pairs[0][1]]
-    a = np.concatenate((pairs[0][0][within], pairs[1][0]))
-    b = np.concatenate((pairs[0][1][within], pairs[1][1]))
+    inner_stubs = stubs[np.lexsort((dice.random(len(stubs)), community_of[stubs]))]
+    outer_degrees = np.repeat(np.arange(nodes), degrees - inner)
+    dice.shuffle(outer_degrees)
+    pairs = [
+        (part[0 : len(part) // 2 * 2 : 2], part[1 : len(part) // 2 * 2 : 2])
+        for part in (inner_stubs, outer_degrees)
+    ]
+    is_inside = community_of[pairs[0][0]] == community_of[pairs[0][1]]
+    a = np.concatenate((pairs[0][0][is_inside], pairs[1][0]))
+    b = np.concatenate((pairs[0][1][is_inside], pairs[1][1]))
     facts = np.where(dice.random(len(a)) < 1 / 3, dice.integers(2, 4, len(a)), 1)
     hashes = dice.permutation(np.arange(1, nodes + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
     graph = from_arrays(a, b, HOLDS * facts, hashes)
-    return replace(graph, weights=np.array(WEIGHTS)[np.minimum(graph.weights, 6)]), of
+    return replace(graph, weights=np.array(WEIGHTS)[np.minimum(graph.weights, 6)]), community_of
 
 
 def agreement(labels: Ints, truth: Ints) -> float:
@@ -92,12 +97,12 @@ def agreement(labels: Ints, truth: Ints) -> float:
 
 
 def modularity(graph: Graph, labels: Ints) -> float:
-    """Return Newman's modularity, with weights; who is in no community is one of its own."""
+    """Return Newman's modularity, with weights; a node without a community is its own community."""
     labels = np.where(labels == NOBODY, np.arange(graph.nodes), labels)
     heads, total = graph.heads, graph.weights.sum()
-    inside = graph.weights[labels[heads] == labels[graph.ends]].sum() / total
+    inner_share = graph.weights[labels[heads] == labels[graph.ends]].sum() / total
     strength = np.bincount(labels, np.bincount(heads, graph.weights, graph.nodes), graph.nodes) / total
-    return float(inside - (strength**2).sum())
+    return float(inner_share - (strength**2).sum())
 
 
 def _ours(graph: Graph) -> Iterator[tuple[str, Ints]]:
@@ -119,7 +124,7 @@ def _networkx(graph: Graph, names: Sequence[str]) -> Iterator[tuple[str, Ints]]:
     half = graph.heads < graph.ends
     edges = (graph.heads[half].tolist(), graph.ends[half].tolist(), graph.weights[half].tolist())
     drawn.add_weighted_edges_from(zip(*edges, strict=True))
-    ways: dict[str, Callable[[], object]] = {
+    algorithms: dict[str, Callable[[], object]] = {
         "fast_label_propagation": lambda: nx.community.fast_label_propagation_communities(
             drawn, weight="weight", seed=1
         ),
@@ -128,42 +133,42 @@ def _networkx(graph: Graph, names: Sequence[str]) -> Iterator[tuple[str, Ints]]:
     }
     for name in names:
         labels = np.arange(graph.nodes)
-        for members in ways[name]():  # type: ignore[attr-defined]
+        for members in algorithms[name]():  # type: ignore[attr-defined]
             labels[list(members)] = min(members)
         yield f"networkx {name}", labels
 
 
-def run(nodes: int, mus: Sequence[float], seed: int, beside: Sequence[str]) -> list[Measured]:
+def run(nodes: int, mus: Sequence[float], seed: int, rivals: Sequence[str]) -> list[Measured]:
     """Measure every algorithm on a graph for each mu; the time of building the graph is not counted."""
-    found = []
+    results = []
     for mu in mus:
         graph, truth = planted(nodes, mu, seed)
-        for way in (_ours(graph), _networkx(graph, beside)):
+        for algorithm in (_ours(graph), _networkx(graph, rivals)):
             started = time.process_time()
-            for what, labels in way:
+            for name, labels in algorithm:
                 spent = time.process_time() - started
-                known = labels != NOBODY
-                found.append(
+                is_assigned = labels != NOBODY
+                results.append(
                     Measured(
-                        what=what,
+                        what=name,
                         nodes=nodes,
                         edges=len(graph.ends) // 2,
                         mu=mu,
-                        communities=len(np.unique(labels[known])),
+                        communities=len(np.unique(labels[is_assigned])),
                         planted=len(np.unique(truth)),
-                        nmi=agreement(labels[known], truth[known]),
+                        nmi=agreement(labels[is_assigned], truth[is_assigned]),
                         modularity=modularity(graph, labels),
                         cpu_s=spent,
                         peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
                     )
                 )
                 started = time.process_time()
-    return found
+    return results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grown:
-    """What is left of a run once a share of the entities has come since, in any order, with all their facts.
+    """The share of a run that survives after new entities have arrived, in any order, with all their facts.
 
     members, shown, kept  of the new communities of all levels the share whose members are as before, of
                           which a writer would be shown the same, and whose text stays without a call
@@ -188,37 +193,44 @@ _GROWN = (
 
 def grow(nodes: int, mu: float, seed: int, share: float) -> Grown:
     """Find communities, let entities come with all their facts, find them again from there."""
-    whole, _ = planted(round(nodes * (1 + share)), mu, seed)
-    late = np.zeros(whole.nodes, bool)
-    late[np.random.default_rng(seed).permutation(whole.nodes)[nodes:]] = True
-    before = _snapshot(whole, late, _FIRST)
-    found = communities(before, cold=True)
-    texts = _texts(found)
-    keeping = Validity(before, load)
-    notes = {one.id: keeping.note(one, texts) for level in found for one in level}
-    inputs = {one.id: request_of(before, one, texts, (), load).data for level in found for one in level}
-    same = {one.id: set(one.members) for level in found for one in level}
-    listed = [_listed(one) for level in found for one in level]
+    full_graph, _ = planted(round(nodes * (1 + share)), mu, seed)
+    late = np.zeros(full_graph.nodes, bool)
+    late[np.random.default_rng(seed).permutation(full_graph.nodes)[nodes:]] = True
+    first_graph = _snapshot(full_graph, late, _FIRST)
+    first_levels = communities(first_graph, cold=True)
+    texts = _texts(first_levels)
+    keeping = Validity(first_graph, load)
+    notes = {cluster.id: keeping.note(cluster, texts) for level in first_levels for cluster in level}
+    inputs = {
+        cluster.id: request_of(first_graph, cluster, texts, (), load).data
+        for level in first_levels
+        for cluster in level
+    }
+    first_members = {cluster.id: set(cluster.members) for level in first_levels for cluster in level}
+    listed = [_listed(cluster) for level in first_levels for cluster in level]
     parent = CommunityRunRow(
         run=1, watermark=1, recorded_at=_FIRST, made_at=_FIRST, cold=True, entities=nodes,
         cold_entities=nodes, writer="",
     )  # fmt: skip
-    after = replace(_snapshot(whole, late, _SECOND), parent=parent, listed=listed)
+    second_graph = replace(_snapshot(full_graph, late, _SECOND), parent=parent, listed=listed)
     started = time.process_time()
-    now = communities(after, cold=False)
+    second_levels = communities(second_graph, cold=False)
     spent = time.process_time() - started
-    keeping = Validity(after, load)
-    everyone = [one for level in now for one in level]
-    kept, shown = [], []
-    for one in everyone:  # level by level: above a text that is written anew another one is shown
-        texts.setdefault(one.id, _text(one))
-        shown.append(inputs.get(one.id) == request_of(after, one, texts, (), load).data)
-        kept.append(one.id in notes and keeping.valid_at(notes[one.id], one, texts) is not None)
-        if not kept[-1]:
-            texts[one.id] = replace(texts[one.id], name="Another")
-    members = [same.get(one.id) == set(one.members) for one in everyone]
+    keeping = Validity(second_graph, load)
+    everyone = [cluster for level in second_levels for cluster in level]
+    kept_flags, shown_flags = [], []
+    for cluster in everyone:  # level by level: a new text changes the input of the level above
+        texts.setdefault(cluster.id, _text(cluster))
+        shown_flags.append(inputs.get(cluster.id) == request_of(second_graph, cluster, texts, (), load).data)
+        kept_flags.append(
+            cluster.id in notes and keeping.valid_at(notes[cluster.id], cluster, texts) is not None
+        )
+        if not kept_flags[-1]:
+            texts[cluster.id] = replace(texts[cluster.id], name="Another")
+    members = [first_members.get(cluster.id) == set(cluster.members) for cluster in everyone]
     shares = {
-        name: sum(of) / len(of) for name, of in (("members", members), ("shown", shown), ("kept", kept))
+        name: sum(flags) / len(flags)
+        for name, flags in (("members", members), ("shown", shown_flags), ("kept", kept_flags))
     }
     return Grown(nodes=nodes, mu=mu, grown=share, communities=len(everyone), cpu_s=spent, **shares)
 
@@ -227,43 +239,43 @@ _FIRST, _SECOND = 1_000_000, 2_000_000  # moments of the two runs
 
 
 def _snapshot(graph: Graph, late: NDArray[np.bool_], at: Instant) -> Snapshot:
-    """Return a graph as a group; who comes late is there from the second moment on."""
-    there = np.flatnonzero(~late) if at == _FIRST else np.arange(graph.nodes)
+    """Return a graph as a group; late entities are present from the second moment on."""
+    present = np.flatnonzero(~late) if at == _FIRST else np.arange(graph.nodes)
     ids = [str(uuid.UUID(int=int(number))) for number in graph.hashes]
-    entities = {ids[n]: Entity(id=ids[n], name=f"E{n}", born=(1 + int(late[n]), 0)) for n in there.tolist()}
+    entities = {ids[n]: Entity(id=ids[n], name=f"E{n}", born=(1 + int(late[n]), 0)) for n in present.tolist()}
     heads = graph.heads
     facts = []
     for entry in np.flatnonzero(heads < graph.ends).tolist():
         a, b = int(heads[entry]), int(graph.ends[entry])
-        since = _SECOND if late[a] or late[b] else _FIRST
-        if since <= at:
+        learned_at = _SECOND if late[a] or late[b] else _FIRST
+        if learned_at <= at:
             count = int(graph.weights[entry]) // HOLDS - HOLDS  # the first weighs three times as much
-            facts += [_fact(ids[a], ids[b], n, since) for n in range(count)]
+            facts += [_fact(ids[a], ids[b], n, learned_at) for n in range(count)]
     ordered = dict(sorted(entities.items()))
     return Snapshot(group="g", watermark=at, recorded_at=at, entities=ordered, facts=facts)
 
 
-def _fact(source: str, target: str, number: int, since: Instant) -> Fact:
+def _fact(source: str, target: str, number: int, learned_at: Instant) -> Fact:
     """Return one of the facts of a pair, as old as its younger end."""
     id_ = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{source} {target} {number}"))
     return Fact(
         id=id_, statement=id_, source=source, target=target, relation="KNOWS",
-        text=f"{source} knows {target}", created_at=since, valid_at=since, episodes=("e",),
+        text=f"{source} knows {target}", created_at=learned_at, valid_at=learned_at, episodes=("e",),
     )  # fmt: skip
 
 
-def _text(one: Cluster) -> Text:
-    return Text(name=one.id[:8], summary="A text of a model. " * 30, writer="", content="")
+def _text(cluster: Cluster) -> Text:
+    return Text(name=cluster.id[:8], summary="A text of a model. " * 30, writer="", content="")
 
 
-def _texts(found: Sequence[Sequence[Cluster]]) -> dict[str, Text]:
-    return {one.id: _text(one) for level in found for one in level}
+def _texts(levels: Sequence[Sequence[Cluster]]) -> dict[str, Text]:
+    return {cluster.id: _text(cluster) for level in levels for cluster in level}
 
 
-def _listed(one: Cluster) -> Community:
+def _listed(cluster: Cluster) -> Community:
     return Community(
-        run=1, id=one.id, level=one.level, parent=one.parent, size=len(one.members), name="", summary="",
-        report={}, writer="", content="", members=tuple(one.members), sources=b"", vector=b"",
+        run=1, id=cluster.id, level=cluster.level, parent=cluster.parent, size=len(cluster.members), name="",
+        summary="", report={}, writer="", content="", members=tuple(cluster.members), sources=b"", vector=b"",
     )  # fmt: skip
 
 
@@ -280,7 +292,7 @@ class ManyGroups:
     seconds_again: float
 
 
-_MANY = tuple(
+_MANY_COLUMNS = tuple(
     (name, name.replace("_", " "), ".1f" if name.startswith("seconds") else ",d")
     for name in ManyGroups.__dataclass_fields__
 )
@@ -297,40 +309,41 @@ class _AtOnce:
 
 
 def many_groups(folder: Path, groups: int, entities: int, seed: int) -> ManyGroups:
-    """Ingest groups of so many entities in communities of about 10, and refresh them through Ray."""
+    """Ingest groups with communities of about 10 entities, and refresh them through Ray."""
     import kgray
     from kgray.runtime import session
     from kgray.runtime.spec import Profile
 
     dice = np.random.default_rng(seed)
-    with kgray.open(folder) as memory:
+    with kgray.open(folder, create=True) as memory:
         rows = []
         for group in range(groups):
             ends = dice.integers(0, 10, (entities, 3)) + 10 * (np.arange(entities)[:, None] // 10)
             pairs = [(a, int(b)) for a in range(entities) for b in ends[a] if a != b < entities]
-            told = [{"source": f"P{a}", "relation": "KNOWS", "target": f"P{b}"} for a, b in pairs]
-            rows.append({"group": f"g{group}", "id": "1", "at": "2026-01-01", "triples": told})
+            triples = [{"source": f"P{a}", "relation": "KNOWS", "target": f"P{b}"} for a, b in pairs]
+            rows.append({"group": f"g{group}", "id": "1", "at": "2026-01-01", "triples": triples})
         memory.add_many(rows)
     ray = session.start(Settings(), Profile())
     try:
-        opened = kgray.open(folder, runtime_backend="ray", runtime_address=ray.address)
-        opened._summarizer = _AtOnce  # noqa: SLF001 - a model that costs nothing
+        opened = kgray.open(folder, runtime_backend="ray", runtime_address=ray.address, create=True)
+        opened.asynchronous._summarizer = _AtOnce  # noqa: SLF001 - a model that costs nothing
         with opened as blocking:
-            spent, done = [], []
+            spent, refreshes = [], []
             for _ in range(2):
                 started = time.monotonic()
-                done.append(blocking.refresh_communities())
+                refreshes.append(blocking.communities.refresh())
                 spent.append(time.monotonic() - started)
     finally:
         ray.close()
-    calls = [sum(one.calls for one in each.values()) for each in done]
+    calls = [sum(result.calls for result in each.values()) for each in refreshes]
     return ManyGroups(
-        groups=groups, entities=entities, communities=sum(one.communities for one in done[0].values()),
-        calls=calls[0], seconds=spent[0], calls_again=calls[1], seconds_again=spent[1],
+        groups=groups, entities=entities, communities=sum(result.communities for result in
+        refreshes[0].values()), calls=calls[0], seconds=spent[0], calls_again=calls[1],
+        seconds_again=spent[1],
     )  # fmt: skip
 
 
-def table(found: Sequence[Any]) -> str:
+def table(results: Sequence[Any]) -> str:
     """Return the figures in lines."""
-    of: dict[type, Sequence[Column]] = {Grown: _GROWN, ManyGroups: _MANY}
-    return "\n".join(aligned(of.get(type(found[0]), _COLUMNS), found))
+    columns_by_type: dict[type, Sequence[Column]] = {Grown: _GROWN, ManyGroups: _MANY_COLUMNS}
+    return "\n".join(aligned(columns_by_type.get(type(results[0]), _COLUMNS), results))

@@ -36,7 +36,13 @@ _PLACES = frozenset({"sequence", "born_sequence"})
 _INSTANTS = frozenset(
     "reference_time ended_at created_at expired_at valid_at invalid_at valid_from valid_to".split()
 )
-_KEPT = ("kind", "metadata", "content_sha256", "relation", "source")  # but of a fact: an entity, there
+_COPIED_COLUMNS = (
+    "kind",
+    "metadata",
+    "content_sha256",
+    "relation",
+    "source",
+)  # but of a fact: an entity, there
 _NOISE = 0.5  # of a copy's vector, as long as this beside the text's own: copies of a text are no twins
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _WORD = re.compile(r"\w+")
@@ -50,7 +56,7 @@ def telling_one(group: str, count: int) -> Iterator[WorldEpisode]:
 
 
 def put_copies(source: Store, base: str, targets: Sequence[Store], group: str, copies: int = COPIES) -> None:
-    """Put the rows of a group so many times, as one group, into stores that are held for writing."""
+    """Write several copies of the rows of a group, as a single group, into stores open for writing."""
     rows: dict[Kind[Any], list[Any]] = {kind: list(source.rows(kind.all, base)) for kind in _KINDS}
     head = source.heads([base])[base]
     copied = _Copies(rows, head, copies, source.dimensions)
@@ -62,7 +68,7 @@ def put_copies(source: Store, base: str, targets: Sequence[Store], group: str, c
 class _Copies:
     """The rows of a group, and how its copies differ."""
 
-    _of: dict[Kind[Any], list[Any]]
+    _rows_by_kind: dict[Kind[Any], list[Any]]
     _base: GroupHead
     _count: int
     _dimensions: int
@@ -74,19 +80,19 @@ class _Copies:
 
     def rows(self) -> Iterator[tuple[Kind[Any], Row]]:
         """Yield the rows, kind by kind, each kind in the order of its key."""
-        entities = self._of[kinds.ENTITIES]
+        entities = self._rows_by_kind[kinds.ENTITIES]
         names = {
             word for row in entities for name in (row.name, *row.aliases) for word in _WORD.findall(name)
         }
         renamed = names | {word.casefold() for word in names}
-        dates = [row.reference_time for row in self._of[kinds.EPISODES]]
+        dates = [row.reference_time for row in self._rows_by_kind[kinds.EPISODES]]
         span, late = max(dates) - min(dates) + 86_400 * SECOND, max(0, max(dates) - now())
         copies = [
             _Copy(number, self._base.last, late + span * (self._count - 1 - number), renamed)
             for number in range(self._count)
         ]
-        texts = {row.sequence: row for row in self._of[kinds.EPISODES]}
-        for kind, rows in self._of.items():
+        texts = {row.sequence: row for row in self._rows_by_kind[kinds.EPISODES]}
+        for kind, rows in self._rows_by_kind.items():
             for copy in copies:
                 for row in rows:
                     if kind is kinds.RECORDS:
@@ -117,10 +123,12 @@ class _Copy:
             by_name: dict[str, Callable[[Any], Any] | None] = {
                 **dict.fromkeys(_PLACES, lambda value: value + self._offset),
                 **dict.fromkeys(_INSTANTS, self._moved),
-                **({} if kind is kinds.FACTS else dict.fromkeys(_KEPT)),
+                **({} if kind is kinds.FACTS else dict.fromkeys(_COPIED_COLUMNS)),
                 "client_id": lambda value: f"{value}{self._suffix}",
             }
-            self._changes[kind] = [by_name.get(one.name, by_type.get(one.type)) for one in kind.columns]
+            self._changes[kind] = [
+                by_name.get(column.name, by_type.get(column.type)) for column in kind.columns
+            ]
         changed: Row = kind.row(
             *(
                 value if value is None or change is None else change(value)
@@ -141,26 +149,26 @@ class _Copy:
             sequence=sequence,
             recorded_at=self._moved(columns.recorded_at),
             mentions=[
-                one._replace(
-                    sequence=sequence, surface=self._text(one.surface), entity=identity(one.entity),
-                    sentence=self._text(one.sentence),
+                item._replace(
+                    sequence=sequence, surface=self._text(item.surface), entity=identity(item.entity),
+                    sentence=self._text(item.sentence),
                 )
-                for one in stored.mentions
+                for item in stored.mentions
             ],
             evidence=[
-                one._replace(
-                    sequence=sequence, statement=identity(one.statement), text=self._text(one.text),
-                    valid_from=self._moved(one.valid_from), valid_to=self._moved(one.valid_to),
+                item._replace(
+                    sequence=sequence, statement=identity(item.statement), text=self._text(item.text),
+                    valid_from=self._moved(item.valid_from), valid_to=self._moved(item.valid_to),
                 )
-                for one in stored.evidence
+                for item in stored.evidence
             ],
             births={identity(id_): (at + self._offset, n) for id_, (at, n) in stored.births.items()},
             names=[
-                one._replace(
-                    entity=identity(one.entity), surface=self._text(one.surface),
-                    sequence=one.sequence + self._offset, vector=self._noisy(one.vector),
+                item._replace(
+                    entity=identity(item.entity), surface=self._text(item.surface),
+                    sequence=item.sequence + self._offset, vector=self._noisy(item.vector),
                 )
-                for one in name_vectors(row.names)
+                for item in name_vectors(row.names)
             ],
             statements={
                 identity(id_): TextVector(self._noisy(vector), weights)
@@ -180,7 +188,7 @@ class _Copy:
         return match[0] + self._suffix if match[0] in self._renamed else match[0]
 
     def _noisy(self, value: bytes) -> bytes:
-        given = np.frombuffer(value, "<f4")
-        noise = self._random.standard_normal(len(given), np.float32)
-        mixed = given + _NOISE * noise / np.linalg.norm(noise)
+        vector = np.frombuffer(value, "<f4")
+        noise = self._random.standard_normal(len(vector), np.float32)
+        mixed = vector + _NOISE * noise / np.linalg.norm(noise)
         return np.asarray(mixed / np.linalg.norm(mixed), "<f4").tobytes()

@@ -40,18 +40,18 @@ class Neo4jServer:
         """End it as a power cut does."""
         self._do("kill")
 
-    def _do(self, command: str, *more: str) -> None:
+    def _do(self, command: str, *arguments: str) -> None:
         environ = {"NEO4J_PASSWORD": os.environ[_PASSWORD], "NEO4J_WATCH": str(os.getpid())}
-        done = subprocess.run(  # noqa: S603 - our own script
-            [_STARTER, command, self.folder, *more],
+        result = subprocess.run(  # noqa: S603 - our own script
+            [_STARTER, command, self.folder, *arguments],
             env={"NEO4J_HEAP": _HEAP} | os.environ | environ,
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode:
-            said = done.stderr.strip().splitlines()[-1:]
-            raise SettingsError(f"the Neo4j server cannot be used: {' '.join(said)}")
+        if result.returncode:
+            last_line = result.stderr.strip().splitlines()[-1:]
+            raise SettingsError(f"the Neo4j server cannot be used: {' '.join(last_line)}")
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ def empty_store(kind: StoreKind, data: Path) -> Iterator[EmptyStore]:
     if kind == "sqlite":
         yield EmptyStore(data)
         return
-    before = os.environ.get(_PASSWORD)
+    password_before = os.environ.get(_PASSWORD)
     os.environ[_PASSWORD] = secrets.token_hex(16)
     server = Neo4jServer(data / "neo4j")
     server.folder.mkdir()
@@ -91,7 +91,7 @@ def empty_store(kind: StoreKind, data: Path) -> Iterator[EmptyStore]:
         finally:
             server.kill()
     finally:
-        if before is None:
+        if password_before is None:
             del os.environ[_PASSWORD]
         else:
-            os.environ[_PASSWORD] = before
+            os.environ[_PASSWORD] = password_before

@@ -2,7 +2,7 @@
 
 given_of, settings_of   the settings of one way to ingest
 opened, accept          a memory with exactly these settings; episodes into its log
-carry_out               ingest in one way, and the hash of what it made
+carry_out               ingest in a setup, and the hash of its result
 plain_parts, plain_loop the plain loop over models of the bench's own
 one_ray, deployed       a Ray for several stores; the actors of one store
 """
@@ -26,7 +26,7 @@ from kgray import times
 from kgray.errors import KgrayError
 from kgray.ingest.parts import Parts
 from kgray.ledger import accept as ledger_accept
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.ontology import shipped
 from kgray.opening import open_with
 from kgray.ports import Embedder, Extractor, Judge, Store
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _BATCH = 256
 _FED = 50  # episodes of a slice, where they come in while others are carried out
 _FED_EVERY_S = 0.05
-_MIXED_EVERY = 3  # of so many episodes in a row one is live, the others are backfilled
+_MIXED_EVERY = 3  # of this number of consecutive episodes one is live, the others are backfilled
 _PASSWORD = "KGRAY_STORE_PASSWORD"  # noqa: S105 - the variable's name
 
 
@@ -65,7 +65,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """What it is called in a table."""
+        """Its name in a table."""
         if self.runtime == "plain":
             return "plain loop"
         chunks = f", chunks of {self.chunk}" if self.runtime == "ray" else ""
@@ -74,9 +74,9 @@ class Way:
 
 @dataclass(slots=True)
 class WayRun:
-    """What a way came to. digest: over the dumps of all groups.
+    """The result of a setup. digest: over the dumps of all groups.
 
-    seconds   from the first claim to the last commit; wall_s: with the start of what does the work
+    seconds   from the first claim to the last commit; wall_s: with the start of the workers
     """
 
     way: Way
@@ -88,79 +88,81 @@ class WayRun:
     totals: Totals = field(default_factory=Totals)
 
 
-def given_of(way: Way, place: EmptyStore, base_url: str, **more: object) -> dict[str, Any]:
+def given_of(setup: Way, place: EmptyStore, base_url: str, **further_settings: object) -> dict[str, Any]:
     """Return the settings that make a run, by key with an underscore; `more` are further ones."""
     return {
         **place.settings,
         "model_backend": "openai",
         "model_base_url": base_url,
         "model_name": MODEL,
-        "runtime_backend": "ray" if way.runtime == "ray" else "local",
-        "runtime_window": way.window,
-        "pipeline_resolution": way.resolution,
-        "runtime_chunk_episodes": way.chunk,
-        "runtime_chunk_requests": way.chunk,
-        **{name: value for name, value in more.items() if value is not None},
+        "runtime_backend": "ray" if setup.runtime == "ray" else "local",
+        "runtime_window": setup.window,
+        "pipeline_resolution": setup.resolution,
+        "runtime_chunk_episodes": setup.chunk,
+        "runtime_chunk_requests": setup.chunk,
+        **{name: value for name, value in further_settings.items() if value is not None},
     }
 
 
-def settings_of(given: Mapping[str, Any]) -> Settings:
+def settings_of(settings_table: Mapping[str, Any]) -> Settings:
     """Return these settings; a user's environment and files have no part in them but a store's password."""
     password = {name: text for name, text in os.environ.items() if name == _PASSWORD}
-    return load(None, environ=password, overrides=given)
+    return load(None, environ=password, overrides=settings_table)
 
 
-def environ_of(given: Mapping[str, Any]) -> dict[str, str]:
+def environ_of(settings_table: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables that give a command these settings, and no others of KGRAY_."""
-    kept = {n: text for n, text in os.environ.items() if n == _PASSWORD or not n.startswith("KGRAY_")}
-    return kept | {f"KGRAY_{name.upper()}": str(value) for name, value in given.items()}
+    environ = {n: text for n, text in os.environ.items() if n == _PASSWORD or not n.startswith("KGRAY_")}
+    return environ | {f"KGRAY_{name.upper()}": str(value) for name, value in settings_table.items()}
 
 
-def opened(settings: Settings, data: Path) -> Memory:
+def opened(settings: Settings, data: Path) -> AsyncMemory:
     """Open a memory with exactly these settings; its store is made where it is missing."""
     return open_with(settings, data, create=True)
 
 
-def carry_out(way: Way, memory: Memory, drafts: Sequence[Draft], *, on_step: OnStep = ignore) -> WayRun:
+def carry_out(
+    setup: Way, memory: AsyncMemory, drafts: Sequence[Draft], *, on_step: OnStep = ignore
+) -> WayRun:
     """Ingest drafts in this way; the memory stays open. Raises KgrayError where the run stops early."""
-    return asyncio.run(_carry_out(way, memory, drafts, on_step))
+    return asyncio.run(_carry_out(setup, memory, drafts, on_step))
 
 
-async def _carry_out(way: Way, memory: Memory, drafts: Sequence[Draft], on_step: OnStep) -> WayRun:
-    run = WayRun(way)
-    first = len(drafts) // 3 if way.mixed else len(drafts)
-    accept(memory.store, drafts[:first], mixed=way.mixed)
-    since = time.perf_counter()
-    if way.runtime == "plain":
+async def _carry_out(setup: Way, memory: AsyncMemory, drafts: Sequence[Draft], on_step: OnStep) -> WayRun:
+    run = WayRun(setup)
+    first = len(drafts) // 3 if setup.mixed else len(drafts)
+    accept(memory.store, drafts[:first], mixed=setup.mixed)
+    started = time.perf_counter()
+    if setup.runtime == "plain":
         with memory.store.writing():
             run.totals = await Loop(memory.parts).run(on_step=on_step)
     else:
         feeding = asyncio.create_task(_feed(memory, drafts[first:]))
         while memory.store.pending_count() or not feeding.done():
-            done = await memory.runtime.carry_out(None, more=lambda: not feeding.done(), on_step=on_step)
-            if done.stopped:
-                raise KgrayError(f"{way.name}: the run stopped ({done.reason or 'nobody asked it to'})")
-            run.totals = joined(run.totals, done.totals)
+            outcome = await memory.runtime.carry_out(None, more=lambda: not feeding.done(), on_step=on_step)
+            if outcome.stopped:
+                raise KgrayError(f"{setup.name}: the run stopped ({outcome.reason or 'nobody asked it to'})")
+            run.totals = joined(run.totals, outcome.totals)
         await feeding
-    run.wall_s = run.seconds = time.perf_counter() - since
+    run.wall_s = run.seconds = time.perf_counter() - started
     if run.totals.first_claim is not None and run.totals.last_commit is not None:
         run.seconds = run.totals.last_commit - run.totals.first_claim
     states = ledger(memory.store)
     run.committed, run.failed = states["committed"], states["failed"]
     if run.committed + run.failed != len(drafts):
-        raise KgrayError(f"{way.name}: {run.committed + run.failed} of {len(drafts)} episodes have ended")
+        raise KgrayError(f"{setup.name}: {run.committed + run.failed} of {len(drafts)} episodes have ended")
     run.digest = await digest(memory)
     return run
 
 
-async def _feed(memory: Memory, drafts: Sequence[Draft]) -> None:
+async def _feed(memory: AsyncMemory, drafts: Sequence[Draft]) -> None:
     for at in range(0, len(drafts), _FED):
         await asyncio.sleep(_FED_EVERY_S)
         accept(memory.store, drafts[at : at + _FED], mixed=True)
 
 
 def accept(store: Store, drafts: Sequence[Draft], *, mixed: bool = False) -> None:
-    """Append drafts in their order. mixed: the lanes take turns, whatever the group."""
+    """Append drafts in their order. mixed: the lanes alternate, for any group."""
     if not mixed:
         for at in range(0, len(drafts), _BATCH):
             ledger_accept(store, drafts[at : at + _BATCH], now=times.now())
@@ -239,6 +241,8 @@ def deployed(
     from kgray.runtime.spec import load_profile, spec_of
 
     named = settings.runtime.profile
-    found = profile or load_profile(named)
+    cluster_profile = profile or load_profile(named)
     chosen = profile is not None or named is not None
-    return ensure(spec_of(settings, data, found.values()), detached=detached, chosen=chosen, tell=tell)
+    return ensure(
+        spec_of(settings, data, cluster_profile.values()), detached=detached, chosen=chosen, tell=tell
+    )

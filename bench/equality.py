@@ -17,14 +17,14 @@ from kgray.errors import InputError
 
 _RATE = 0.1  # errors of meaning, of each kind
 SHUFFLED = "shuffled"  # the true model, whose answers come in random order
-# What a server answers by, by model: flags beside those of the world. A model's reference is its plain loop.
+# Flags of a server by model, in addition to the world's flags. A model's reference is its plain loop.
 MODELS: dict[str, tuple[str, ...]] = {
     "true": (),
     SHUFFLED: ("--shuffle-s", "0.2"),
     "wild": ("--wild",),
     "errors": (),
 }
-WAYS: tuple[Way, ...] = (
+SETUPS: tuple[Way, ...] = (
     Way(runtime="plain"),
     Way(window=8),
     Way(window=64),
@@ -35,9 +35,9 @@ WAYS: tuple[Way, ...] = (
     Way(runtime="ray", window=64, model=SHUFFLED),
     Way(runtime="ray", window=64, mixed=True),
     *(
-        way
+        setup
         for model in ("wild", "errors")
-        for way in (
+        for setup in (
             Way(runtime="plain", model=model),
             Way(window=64, model=model),
             Way(runtime="ray", window=1, chunk=16, model=model),
@@ -58,12 +58,12 @@ class EqualityResult:
     reference: dict[str, str] = field(default_factory=dict)
 
     def equal(self, run: WayRun) -> bool:
-        """Whether a way gave the plain loop's graph of the same model."""
+        """Tell whether a setup gave the plain loop's graph of the same model."""
         return run.digest == self.reference[_meaning(run.way.model)]
 
     @property
     def holds(self) -> bool:
-        """Whether all did."""
+        """Tell whether all setups gave the same graphs."""
         return all(map(self.equal, self.runs))
 
     def as_dict(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def run(
     plan: WorldPlan,
     *,
     store: StoreKind = "sqlite",
-    ways: Sequence[Way] = WAYS,
+    setups: Sequence[Way] = SETUPS,
     profile: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> EqualityResult:
@@ -100,25 +100,25 @@ def run(
     if not plan.episodes:
         raise InputError("--episodes 0: there is nothing to ingest")
     drafts = [episode.draft for episode in World(plan=plan)]
-    found = EqualityResult(plan, store)
+    result = EqualityResult(plan, store)
     with ExitStack() as ends, tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder:
-        if any(way.runtime == "ray" for way in ways):
+        if any(setup.runtime == "ray" for setup in setups):
             ends.enter_context(one_ray())
         servers: dict[str, str] = {}
-        for number, way in enumerate(ways):
-            if way.model not in servers:
-                flags = [*flags_of(Oracle(World(plan=plan), _errors(way.model))), *MODELS[way.model]]
-                servers[way.model] = ends.enter_context(ServerProcess(flags)).base_url
+        for number, setup in enumerate(setups):
+            if setup.model not in servers:
+                flags = [*flags_of(Oracle(World(plan=plan), _errors(setup.model))), *MODELS[setup.model]]
+                servers[setup.model] = ends.enter_context(ServerProcess(flags)).base_url
             with empty_store(store, Path(folder) / str(number)) as place, ExitStack() as closing:
-                given = given_of(way, place, servers[way.model], runtime_profile=profile)
-                memory = opened(settings_of(given), place.data)
+                settings_table = given_of(setup, place, servers[setup.model], runtime_profile=profile)
+                memory = opened(settings_of(settings_table), place.data)
                 closing.callback(memory.close)
-                ran = carry_out(way, memory, drafts)
-            if way.runtime == "plain":
-                found.reference[_meaning(way.model)] = ran.digest
-            found.runs.append(ran)
-            progress(row(found, ran))
-    return found
+                ran = carry_out(setup, memory, drafts)
+            if setup.runtime == "plain":
+                result.reference[_meaning(setup.model)] = ran.digest
+            result.runs.append(ran)
+            progress(row(result, ran))
+    return result
 
 
 def _errors(model: str) -> Errors:
@@ -126,22 +126,22 @@ def _errors(model: str) -> Errors:
 
 
 def _meaning(model: str) -> str:
-    """Return the model that gives the same answers, whatever their order."""
+    """Return the model that gives the same answers, in any order."""
     return "true" if model == SHUFFLED else model
 
 
-def row(found: EqualityResult, ran: WayRun) -> str:
+def row(result: EqualityResult, ran: WayRun) -> str:
     """Return a way's line."""
-    way, verdict = ran.way, "yes" if found.equal(ran) else "NO"
-    head = f"{found.plan.groups:>6} {way.model:<9} {way.name:<44}"
+    setup, verdict = ran.way, "yes" if result.equal(ran) else "NO"
+    head = f"{result.plan.groups:>6} {setup.model:<9} {setup.name:<44}"
     return f"{head} {ran.seconds:>8.1f} {ran.failed:>6} {ran.digest[:12]} {verdict}"
 
 
 def table(results: Sequence[EqualityResult]) -> str:
     """Return the figures for people."""
     head = f"{'groups':>6} {'model':<9} {'way':<44} {'seconds':>8} {'failed':>6} {'hash':<12} equal"
-    lines = [head, *(row(found, ran) for found in results for ran in found.runs)]
-    verdicts = [found.equal(ran) for found in results for ran in found.runs]
+    lines = [head, *(row(result, ran) for result in results for ran in result.runs)]
+    verdicts = [result.equal(ran) for result in results for ran in result.runs]
     return "\n".join(
         [*lines, f"{sum(verdicts)} of {len(verdicts)} runs gave the plain loop's graph of their model"]
     )

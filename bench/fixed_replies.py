@@ -40,7 +40,7 @@ def app() -> Any:  # noqa: ANN401 - an application of ASGI
     """Return the application: each reply comes whole, or in pieces where a stream is asked for."""
     usage = {"prompt_tokens": 1000, "completion_tokens": PIECES}
     message = {"message": {"role": "assistant", "content": _REPLY}, "finish_reason": "stop"}
-    whole = [json.dumps({"choices": [message], "usage": usage}).encode()]
+    complete = [json.dumps({"choices": [message], "usage": usage}).encode()]
     size = -(-len(_REPLY) // PIECES)
     deltas: list[dict[str, str]] = [{"content": _REPLY[at : at + size]} for at in range(0, len(_REPLY), size)]
     chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
@@ -56,7 +56,7 @@ def app() -> Any:  # noqa: ANN401 - an application of ASGI
         streams = b'"stream"' in request
         kind = b"text/event-stream" if streams else b"application/json"
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
-        for event in events if streams else whole:
+        for event in events if streams else complete:
             await send({"type": "http.response.body", "body": event, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 

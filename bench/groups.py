@@ -41,7 +41,7 @@ class GroupFigures:
     counts_s: float
     failures_s: float
     episodes: int
-    pace_beside_failing: float  # of healthy groups, beside one that always fails: a share of their pace alone
+    pace_beside_failing: float  # of healthy groups, next to a failing group: a share of their pace alone
     loads_an_episode: float
     episodes_per_s: float
     memory_mb: float
@@ -50,16 +50,16 @@ class GroupFigures:
 def run(kind: StoreKind, groups: int, deep: int, progress: Callable[[str], None]) -> GroupFigures:
     """Accept an episode in each group and measure; then ingest 20 in each of `deep` others."""
     with TemporaryDirectory() as folder, empty_store(kind, Path(folder) / "s") as place:
-        memory = kgray.open(place.data, **dict[str, Any](place.settings))
+        memory = kgray.open(place.data, create=True, **dict[str, Any](place.settings))
         store, names = memory.store, [f"g{n:06}" for n in range(groups)]
-        said = [_said(name, 0) for name in names]
+        first_drafts = [_draft(name, 0) for name in names]
         for start in range(0, groups, _AT_ONCE):
-            accept(store, said[start : start + _AT_ONCE], now=times.now())
+            accept(store, first_drafts[start : start + _AT_ONCE], now=times.now())
         progress(f"{groups} groups have one episode each")
         time.sleep(_SETTLED_S)
-        accept(store, [_said(names[0], 1)], now=times.now())
+        accept(store, [_draft(names[0], 1)], now=times.now())
         _, mark = store.newly_pending(0)
-        accept(store, [_said(names[1], 1)], now=times.now())
+        accept(store, [_draft(names[1], 1)], now=times.now())
         calls: dict[str, Callable[[], object]] = {
             "look_s": lambda: store.newly_pending(mark),
             "everything_s": lambda: pending_groups(store),
@@ -68,30 +68,30 @@ def run(kind: StoreKind, groups: int, deep: int, progress: Callable[[str], None]
             "failures_s": lambda: failures(store),
         }
         took = {name: _median_s(call) for name, call in calls.items()}
-        many = [f"d{n:06}" for n in range(deep)]
-        drafts = [_said(name, n) for n in range(20) for name in many]
+        group_names = [f"d{n:06}" for n in range(deep)]
+        drafts = [_draft(name, n) for n in range(20) for name in group_names]
         for start in range(0, len(drafts), _AT_ONCE):
             accept(store, drafts[start : start + _AT_ONCE], now=times.now(), bulk=True)
         progress(f"{deep} groups have 20 episodes each")
-        beside = _pace_beside_failing(memory.parts)
+        pace = _pace_beside_failing(memory.asynchronous.parts)
         progress("40 groups were ingested alone, and 40 beside one that always fails")
         fits = deep // 10 * 20 * (BYTES_A_STATEMENT + 2 * BYTES_A_NAME)
-        runner = Runner(replace(memory.parts, state_bytes=fits))
+        runner = Runner(replace(memory.asynchronous.parts, state_bytes=fits))
         loads = _counted_loads(runner.committer)
         began = time.monotonic()
         with store.writing():
-            asyncio.run(runner.run(groups=set(many)))
+            asyncio.run(runner.run(groups=set(group_names)))
         seconds = time.monotonic() - began
-        found = GroupFigures(
-            store=kind, groups=groups, episodes=len(drafts), pace_beside_failing=beside,
+        figures = GroupFigures(
+            store=kind, groups=groups, episodes=len(drafts), pace_beside_failing=pace,
             loads_an_episode=len(loads) / len(drafts), episodes_per_s=runner.totals.committed / seconds,
             memory_mb=rss_mb(os.getpid()) or 0.0, **took,
         )  # fmt: skip
         memory.close()
-        return found
+        return figures
 
 
-def _said(group: str, number: int) -> Draft:
+def _draft(group: str, number: int) -> Draft:
     text, id_ = f"Alice {group} works at Firm {number}.", str(number)
     return Draft(group=group, source="s", kind="text", text=text, reference_time=number, client_id=id_)
 
@@ -109,9 +109,9 @@ class _Failing:
 
 
 def _pace_beside_failing(parts: Parts) -> float:
-    """Return the pace of 40 groups beside one that always fails, as a share of that of 40 others alone.
+    """Return the pace of 40 groups next to a failing group, as a share of the pace of 40 groups alone.
 
-    By processor time of the run, so that other work on the machine does not count. The first pair is not
+    The run's processor time, so that other work on the machine does not count. The first pair is not
     counted: a driver, and a server's plans, are new to it. Five pairs follow, each begun by the other kind.
     """
     took: dict[bool, float] = {True: 0.0, False: 0.0}
@@ -119,7 +119,7 @@ def _pace_beside_failing(parts: Parts) -> float:
         for failing in (turn % 2 == 0, turn % 2 == 1):
             names = [f"{'ab'[failing]}{turn}-{n}" for n in range(40)]
             names += [f"{turn}-failing"] * failing
-            drafts = [_said(name, number) for number in range(10) for name in names]
+            drafts = [_draft(name, number) for number in range(10) for name in names]
             accept(parts.store, drafts, now=times.now())
             runner = Runner(replace(parts, extractor=_Failing(parts.extractor)))
             began = time.process_time()
@@ -146,6 +146,6 @@ def _counted_loads(committer: Committer) -> list[str]:
     return loads
 
 
-def table(found: GroupFigures) -> str:
+def table(figures: GroupFigures) -> str:
     """Return the figures for people."""
-    return "\n".join(f"{name:18} {value}" for name, value in asdict(found).items())
+    return "\n".join(f"{name:18} {value}" for name, value in asdict(figures).items())

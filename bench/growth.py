@@ -46,7 +46,7 @@ class ReplyReader:
         self.replies: dict[str, dict[str, Any]] = {}
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
-        """Return what the episode was made from."""
+        """Return the source of the episode."""
         return parse_extraction(self.replies[request.episode.client_id or ""], request.episode)
 
 
@@ -68,8 +68,8 @@ class _Collecting(Outbox):
         super().__init__(Direct(store), most=store.batch)
         self.changes: list[RowChanges] = []
 
-    def post(self, change: RowChanges, done: Callable[[], None] | None = None) -> None:
-        del done  # nobody waits for a single change here
+    def post(self, change: RowChanges, on_written: Callable[[], None] | None = None) -> None:
+        del on_written  # nobody waits for a single change here
         self.changes.append(change)
 
 
@@ -100,7 +100,7 @@ class GrowingStore:
         )
 
     def grow(self, episodes: Iterator[WorldEpisode], count: int, *, gather: int = 1) -> GrowthCosts:
-        """Accept and commit the next `count` episodes, `gather` a transaction; return what they cost."""
+        """Accept and commit the next `count` episodes, `gather` in a transaction; return their costs."""
         costs = GrowthCosts()
         while batch := list(islice(episodes, min(_BATCH, count))):
             count -= len(batch)
@@ -143,7 +143,9 @@ class GrowingStore:
         commit = committed(change, difference, recorded_at, state.graph.births)
         costs.commit.append(time.process_time() - start)
         costs.rows += _rows(change) + len(difference.facts) + len(difference.entities)
-        self.statements[episode.group].update((id_, said.vector) for id_, said in change.statement_vectors)
+        self.statements[episode.group].update(
+            (id_, statement.vector) for id_, statement in change.statement_vectors
+        )
         self._outbox.post(commit)
 
     def _write(self, costs: GrowthCosts) -> None:
@@ -164,17 +166,17 @@ class GrowingStore:
         matrix = np.asarray(list(statements.values()), np.float32)
 
         exact = read_text_vectors(self.store, group)
-        found = 0
+        hits = 0
         with Indexes(self.store, self.embedder.dimensions).open(group) as index:
-            held = index.pieces.vectors
-            names = list(held.rows)
+            vectors = index.pieces.vectors
+            names = list(vectors.rows)
             for query in RUNNER.run(self.embedder.embed(texts)):
                 scores = matrix @ query
                 bound = np.partition(scores, -limit)[-limit] - 1e-6
                 true = dict(zip(statements, scores, strict=True))
-                best = np.argsort(-held.cosines(query, exact), kind="stable")[:limit]
-                found += sum(bool(true[str(names[row])] >= bound) for row in best)
-        return found / (limit * len(texts))
+                best = np.argsort(-vectors.cosines(query, exact), kind="stable")[:limit]
+                hits += sum(bool(true[str(names[row])] >= bound) for row in best)
+        return hits / (limit * len(texts))
 
 
 def _rows(change: EpisodeChange) -> int:

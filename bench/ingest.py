@@ -1,4 +1,4 @@
-"""`python -m bench ingest`: how full a runtime keeps a model server, and what that costs here.
+"""`python -m bench ingest`: the load of a model server by a runtime, and its cost here.
 
 The ceiling is that of one call an episode with every stream busy: streams x episodes / the seconds
 that their extractions alone take. Times run from the first claim to the last commit.
@@ -22,16 +22,16 @@ from typing import Any
 
 from bench.empty_stores import EmptyStore
 from bench.engine import Way, WayRun, carry_out, deployed, environ_of, given_of, opened, settings_of
-from bench.processes import CpuByRole, ServerProcess, below, flags_of, options_of, require_psutil
+from bench.processes import CpuByRole, ServerProcess, descendants, flags_of, options_of, require_psutil
 from bench.reading import extraction_tokens, model_use
 from bench.tables import Column, aligned
 from bench.world import Latency, Oracle, World, WorldPlan
 from kgray.errors import InputError
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.ports.ingest import Totals, joined
 from kgray.settings import Settings
 
-_EARLY = slice(100, 200)  # the steps around the 100th episode, for what an episode costs as a group grows
+_EARLY = slice(100, 200)  # the steps around the 100th episode, for the cost of an episode as a group grows
 _LATE = 100
 _ROLES = {"sequencer": "sequencer", "writer": "writer", "models": "workers", "embedder": "embedder"}
 
@@ -81,7 +81,7 @@ def cold(plan: WorldPlan) -> WorldPlan:
 
 
 def run(
-    plan: WorldPlan, way: Way, *, latency: Latency, profile: Path | None = None, refreshing: bool = False
+    plan: WorldPlan, setup: Way, *, latency: Latency, profile: Path | None = None, refreshing: bool = False
 ) -> Throughput:
     """Ingest a world through a model server of its own process and the `openai` backend.
 
@@ -94,7 +94,7 @@ def run(
     oracle = Oracle(World(plan=plan))
     result = Throughput(
         **{name: getattr(plan, name) for name in ("seed", "episodes", "groups")},
-        **{name: getattr(way, name) for name in ("runtime", "window", "chunk")},
+        **{name: getattr(setup, name) for name in ("runtime", "window", "chunk")},
         streams=latency.streams,
     )
     drafts = [episode.draft for episode in oracle.world]
@@ -104,15 +104,19 @@ def run(
     ):
         place = EmptyStore(Path(folder))
         streams = latency.streams
-        given = given_of(way, place, server.base_url, model_max_concurrency=streams, runtime_profile=profile)
-        settings = settings_of(given)
+        settings_table = given_of(
+            setup, place, server.base_url, model_max_concurrency=streams, runtime_profile=profile
+        )
+        settings = settings_of(settings_table)
         memory = opened(settings, place.data)
         try:
             with _processes(settings, place.data, server.pid) as (roles, totals_of):
                 steps = [time.process_time()]
                 peak, cpu = _peak_mb(), CpuByRole(roles)
-                with _refreshes(given, place.data) if refreshing else nullcontext(result) as counted:
-                    ran = carry_out(way, memory, drafts, on_step=lambda *_: steps.append(time.process_time()))
+                with _refreshes(settings_table, place.data) if refreshing else nullcontext(result) as counted:
+                    ran = carry_out(
+                        setup, memory, drafts, on_step=lambda *_: steps.append(time.process_time())
+                    )
                 result.refreshes = counted.refreshes
                 result.cpu_by_role = cpu.spent()
                 result.memory_mb = _peak_mb() - peak
@@ -128,9 +132,9 @@ import sys, time, threading, kgray
 stop = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
 done = 0
-with kgray.open(sys.argv[1]) as memory:
+with kgray.open(sys.argv[1], create=True) as memory:
     while not stop.wait(2.0):
-        done += sum(one.news for one in memory.refresh_communities().values())
+        done += sum(one.news for one in memory.communities.refresh().values())
 print(done)
 """
 
@@ -141,13 +145,15 @@ class _Refreshes:
 
 
 @contextmanager
-def _refreshes(given: Mapping[str, Any], data: Path) -> Iterator[_Refreshes]:
+def _refreshes(settings_table: Mapping[str, Any], data: Path) -> Iterator[_Refreshes]:
     """Have a process refresh all groups meanwhile, with texts that need no model."""
-    store = {name: value for name, value in given.items() if name.startswith(("store_", "embedder_"))}
+    store = {
+        name: value for name, value in settings_table.items() if name.startswith(("store_", "embedder_"))
+    }
     counted = _Refreshes()
-    asked = [sys.executable, "-c", _REFRESHER, str(data)]
+    command = [sys.executable, "-c", _REFRESHER, str(data)]
     pipe = subprocess.PIPE
-    process = subprocess.Popen(asked, env=environ_of(store), stdin=pipe, stdout=pipe, text=True)  # noqa: S603
+    process = subprocess.Popen(command, env=environ_of(store), stdin=pipe, stdout=pipe, text=True)  # noqa: S603
     try:
         yield counted
     finally:
@@ -162,10 +168,10 @@ def _peak_mb() -> float:
 def _processes(
     settings: Settings, data: Path, server: int
 ) -> Iterator[tuple[Mapping[str, list[int]], Callable[[WayRun], Totals]]]:
-    """Yield the processes by role, and what gives a run's totals as told by those who did the work."""
-    here = {"model server": [server], "driver": [os.getpid()]}
+    """Yield the processes by role, and a function that returns a run's totals from its workers."""
+    local = {"model server": [server], "driver": [os.getpid()]}
     if settings.runtime.backend == "local":
-        yield here, lambda ran: ran.totals
+        yield local, lambda ran: ran.totals
         return
     deployment = deployed(settings, data, detached=False)
     shards = len(deployment.sequencers)
@@ -173,9 +179,9 @@ def _processes(
         roles: dict[str, list[int]] = {}
         for name, row in deployment.status().items():
             roles.setdefault(_ROLES[name.rpartition("-")[0]], []).append(row["pid"])
-        # What is left of this process's children is Ray itself: its stores, schedulers and agents.
+        # The other children of this process are Ray itself: its stores, schedulers and agents.
         yield (
-            {**here, **roles, "ray": sorted(below(os.getpid()))},
+            {**local, **roles, "ray": sorted(descendants(os.getpid()))},
             lambda _: reduce(
                 joined, [Totals(**row["totals"]) for row in asyncio.run(deployment.news([0] * shards))]
             ),
@@ -201,7 +207,9 @@ def _note_run(result: Throughput, ran: WayRun, totals: Totals, steps: Sequence[f
         result.cpu_late_s = (steps[-1] - steps[-1 - _LATE]) / _LATE
 
 
-def _note_models(result: Throughput, memory: Memory, served: Mapping[str, Any], latency: Latency) -> None:
+def _note_models(
+    result: Throughput, memory: AsyncMemory, served: Mapping[str, Any], latency: Latency
+) -> None:
     used = model_use(memory.store)
     result.calls = used.calls / result.episodes
     result.prompt_tokens = used.prompt_tokens / result.episodes

@@ -1,4 +1,4 @@
-"""A backfill while things are killed: what runs, who kills when, and what is seen meanwhile."""
+"""A backfill while processes are killed: the run, the schedule of kills, and the observations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.world import Latency, Oracle, World, WorldPlan
 from bench.world.files import write
 from kgray.errors import STOPPED, Unavailable
 from kgray.ledger import failures
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 
 if TYPE_CHECKING:
     from bench.simulated import SimulatedCluster
@@ -35,9 +35,9 @@ _EPOCH_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillSchedule:
-    """What is killed when. kills: kinds in their order; each comes when so many episodes are committed.
+    """The schedule of kills. kills: kinds in order, each with the number of committed episodes before it.
 
-    missing   of the workers that read, those that no node has room for until the kill "arrival"
+    missing   reading workers without room on any node until the kill "arrival"
     address   of a Ray that runs; None = a simulated cluster of `nodes` worker nodes is started for this
     """
 
@@ -74,7 +74,7 @@ class Kill:
 
 @dataclass(slots=True)
 class KillLog:
-    """What was seen.
+    """The observations of a run.
 
     started   lines on the start of the actors, which name who is missing
     epochs    by actor, in the order of seeing them
@@ -112,20 +112,20 @@ class KilledBackfill:
         server = ends.enter_context(ServerProcess(flags))
         # The reader must see the store and never start anything: it is a local one.
         local = given_of(Way(), place, server.base_url)
-        self.reader: Memory = opened(settings_of(local), place.data)
+        self.reader: AsyncMemory = opened(settings_of(local), place.data)
         ends.callback(self.reader.close)
         cluster = ends.enter_context(_cluster(schedule, folder))
         address = schedule.address or cluster.address  # type: ignore[union-attr]
-        way = Way(runtime="ray", window=schedule.window)
-        given = given_of(way, place, server.base_url, model_max_concurrency=latency.streams)
+        setup = Way(runtime="ray", window=schedule.window)
+        settings_table = given_of(setup, place, server.base_url, model_max_concurrency=latency.streams)
         from kgray.runtime import session
 
         ends.callback(session.join(address).close)
         profile = schedule.profile or cluster.profile  # type: ignore[union-attr]
-        deployment = deployed(settings_of(given), place.data, profile, tell=log.started.append)
+        deployment = deployed(settings_of(settings_table), place.data, profile, tell=log.started.append)
         self._deployment = deployment
         self.actors = Actors(deployment)
-        self.driver = Driver([world], place.data, environ_of({**given, "runtime_address": address}))
+        self.driver = Driver([world], place.data, environ_of({**settings_table, "runtime_address": address}))
         of_server = RestartedTarget(lambda _: server.kill(), server.start, down_s=_DOWN_S)
         self.targets: dict[str, Target] = {
             "writer": ActorTarget(self.actors, "writer"),
@@ -141,26 +141,26 @@ class KilledBackfill:
             self.targets["store"] = RestartedTarget(lambda _: database.kill(), database.start)
 
     def run(self, log: KillLog) -> None:
-        """Have the world ingested, and kill as scheduled; what stays away too long is a fault."""
+        """Ingest the world, and kill as scheduled; a target that stays away too long is a fault."""
         chance = random.Random(self._schedule.seed)  # noqa: S311 - a choice of targets
-        left, away = list(self._schedule.kills), list[Kill]()
-        since, committed, epoch_at = time.monotonic(), 0, 0.0
+        remaining, away = list(self._schedule.kills), list[Kill]()
+        started, committed, epoch_at = time.monotonic(), 0, 0.0
         self.driver.start()
         while True:
-            now = time.monotonic() - since
+            elapsed = time.monotonic() - started
             committed = self._committed(committed)
-            away = [kill for kill in away if not self._is_back(kill, committed, now)]
-            if self._over(log, committed, now, left=left, away=away):
+            away = [kill for kill in away if not self._is_back(kill, committed, elapsed)]
+            if self._over(log, committed, elapsed, remaining=remaining, away=away):
                 break
-            if left and committed >= left[0][0] and self.targets[left[0][1]].kill(chance):
-                _, kind = left.pop(0)
-                away.append(Kill(kind, now, committed))
+            if remaining and committed >= remaining[0][0] and self.targets[remaining[0][1]].kill(chance):
+                _, kind = remaining.pop(0)
+                away.append(Kill(kind, elapsed, committed))
                 log.kills.append(away[-1])
-            if now >= epoch_at:
-                epoch_at = now + _EPOCH_EVERY_S
+            if elapsed >= epoch_at:
+                epoch_at = elapsed + _EPOCH_EVERY_S
                 self._note_epochs(log.epochs)
             time.sleep(_LOOK_S)
-        log.wall_s = time.monotonic() - since
+        log.wall_s = time.monotonic() - started
         log.driver_exits = self.driver.exits
 
     def _committed(self, last: int) -> int:
@@ -168,25 +168,25 @@ class KilledBackfill:
 
         A server is asked less often: on the machine of all the others it would be busy with that.
         """
-        now = time.monotonic()
-        if self._schedule.store == "neo4j" and now < self._counted_at + _COUNT_EVERY_S:
+        clock = time.monotonic()
+        if self._schedule.store == "neo4j" and clock < self._counted_at + _COUNT_EVERY_S:
             return last
-        self._counted_at = now
+        self._counted_at = clock
         try:
             states = ledger(self.reader.store)
         except Unavailable:
             return last
         return states["committed"] + states["failed"]
 
-    def _is_back(self, kill: Kill, committed: int, now: float) -> bool:
+    def _is_back(self, kill: Kill, committed: int, elapsed: float) -> bool:
         if kill.there_s is None and self.targets[kill.kind].back():
-            kill.there_s = round(now - kill.at_s, 2)
-        done = committed >= self._schedule.plan.episodes
-        if kill.there_s is None or not (committed > kill.committed or done):
+            kill.there_s = round(elapsed - kill.at_s, 2)
+        is_complete = committed >= self._schedule.plan.episodes
+        if kill.there_s is None or not (committed > kill.committed or is_complete):
             return False
-        kill.back_s = round(now - kill.at_s, 2)
+        kill.back_s = round(elapsed - kill.at_s, 2)
         self._progress(
-            f"{now:7.1f} s  {committed:>6} committed  {kill.kind} is back after {kill.back_s:.1f} s "
+            f"{elapsed:7.1f} s  {committed:>6} committed  {kill.kind} is back after {kill.back_s:.1f} s "
             f"(there after {kill.there_s:.1f} s)"
         )
         return True
@@ -195,29 +195,29 @@ class KilledBackfill:
         self,
         log: KillLog,
         committed: int,
-        now: float,
+        elapsed: float,
         *,
-        left: Sequence[tuple[int, str]],
+        remaining: Sequence[tuple[int, str]],
         away: Sequence[Kill],
     ) -> bool:
-        """Whether the run has ended: the driver says that all is done, or something is wrong for good."""
+        """Tell whether the run has ended: the driver is done, or a fault is permanent."""
         code, episodes = self.driver.ended(), self._schedule.plan.episodes
-        if now > self._schedule.limit_s:
+        if elapsed > self._schedule.limit_s:
             missing = ", ".join(kill.kind for kill in away) or "nothing"
             log.faults.append(
-                f"not done after {now:.0f} s: {committed} of {episodes} episodes, "
-                f"{len(left)} kills to come, away: {missing}"
+                f"not done after {elapsed:.0f} s: {committed} of {episodes} episodes, "
+                f"{len(remaining)} kills to come, away: {missing}"
             )
         elif code is None:
             return False
         elif code not in (0, STOPPED):
-            told = (row.failure for row in failures(self.reader.store))
-            why = "; ".join(f"{one.kind}: {one.message}" for one in told)
-            log.faults.append(f"the driver ended with {code}: {why or self.driver.said()}")
-        elif code == 0 and committed >= episodes and left:
-            log.faults.append(f"{len(left)} kills did not fit: all was committed before")
-        elif code == STOPPED or left or away:
-            self.driver.start()  # it gave up in an outage, or waits for what was killed
+            failed = (row.failure for row in failures(self.reader.store))
+            why = "; ".join(f"{failure.kind}: {failure.message}" for failure in failed)
+            log.faults.append(f"the driver ended with {code}: {why or self.driver.last_lines()}")
+        elif code == 0 and committed >= episodes and remaining:
+            log.faults.append(f"{len(remaining)} kills did not fit: all was committed before")
+        elif code == STOPPED or remaining or away:
+            self.driver.start()  # it gave up in an outage, or waits for the killed processes
             return False
         return True
 
@@ -238,8 +238,8 @@ def _targets_of(cluster: SimulatedCluster, actors: Actors, missing: int) -> dict
     arrived = not missing
 
     def work() -> bool:
-        there = [name for name in actors.names("models", "embedder") if actors.stats(name) is not None]
-        return len(there) >= len(actors.names("models", "embedder")) - (0 if arrived else missing)
+        answering = [name for name in actors.names("models", "embedder") if actors.stats(name) is not None]
+        return len(answering) >= len(actors.names("models", "embedder")) - (0 if arrived else missing)
 
     def arrive() -> None:
         nonlocal arrived

@@ -26,7 +26,7 @@ from kgray.ingest.parts import tell_lag
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.ledger import accept, request
-from kgray.memory.face import Blocking
+from kgray.memory import Memory
 from kgray.records import Draft, Operation
 
 LARGE = "large"
@@ -80,13 +80,13 @@ class RayLagFigures:
     lag_most_within_s: float
 
 
-Ended = list[tuple[float, str, str]]  # when, group, what
+Ended = list[tuple[float, str, str]]  # moment, group, outcome
 
 
 def run(kind: StoreKind, facts: int, episodes: int, progress: Callable[[str], None]) -> LagFigures:
     """Grow a group; then let a runner load it and remove an episode of it beside `episodes` of others."""
     with _grown(kind, facts, progress) as (place, memory, counted):
-        store, embedder = memory.store, memory.parts.embedder
+        store, embedder = memory.store, memory.asynchronous.parts.embedder
         with store.writing():
             began, cpu = time.perf_counter(), time.process_time()
             holds = _lock_holds(lambda: GroupState.load(store, LARGE, embedder.dimensions))
@@ -97,16 +97,18 @@ def run(kind: StoreKind, facts: int, episodes: int, progress: Callable[[str], No
 
         async def watched() -> None:
             probing = asyncio.create_task(tell_lag(lags.append))
-            runner = Runner(memory.parts)
-            await runner.run(on_step=lambda group, _, what: ended.append((time.monotonic(), group, what)))
+            runner = Runner(memory.asynchronous.parts)
+            await runner.run(
+                on_step=lambda group, _, outcome: ended.append((time.monotonic(), group, outcome))
+            )
             probing.cancel()
 
         with store.writing():
-            since = time.monotonic()
+            started = time.monotonic()
             asyncio.run(watched())
         return LagFigures(
             store=place.kind, facts=counted, load_s=load_s, load_cpu_s=load_cpu_s, lock_p99_s=_p99(holds),
-            lock_most_s=max(holds), **_times(ended, since), looks=len(lags),
+            lock_most_s=max(holds), **_times(ended, started), looks=len(lags),
             lag_p50_s=statistics.median(lags), lag_p99_s=_p99(lags), lag_most_s=max(lags),
         )  # fmt: skip
 
@@ -116,61 +118,63 @@ def through_ray(kind: StoreKind, facts: int, episodes: int, progress: Callable[[
     with _grown(kind, facts, progress) as (place, memory, counted), one_ray():
         _ask(memory, episodes)
         ended: Ended = []
-        since = time.monotonic()
-        with kgray.open(place.data, runtime_backend="ray", **dict[str, Any](place.settings)) as deployed:
-            done = asyncio.run(
-                deployed.runtime.carry_out(
-                    None, on_step=lambda group, _, what: ended.append((time.monotonic(), group, what))
+        started = time.monotonic()
+        with kgray.open(
+            place.data, runtime_backend="ray", create=True, **dict[str, Any](place.settings)
+        ) as deployed:
+            result = asyncio.run(
+                deployed.asynchronous.runtime.carry_out(
+                    None, on_step=lambda group, _, outcome: ended.append((time.monotonic(), group, outcome))
                 )
             )
-            if done.stopped:
-                raise KgrayError(f"the run stopped: {done.reason or 'nobody asked it to'}")
+            if result.stopped:
+                raise KgrayError(f"the run stopped: {result.reason or 'nobody asked it to'}")
             progress("all is ingested; Ray's metrics follow")
             time.sleep(_REPORTED_S)
             counts = _buckets()
         looks = max(counts.values())
         return RayLagFigures(
-            store=place.kind, facts=counted, **_times(ended, since), looks=round(looks),
-            lag_p50_within_s=_within(counts, 0.5), lag_p99_within_s=_within(counts, 0.99),
-            lag_most_within_s=_within(counts, 1.0),
+            store=place.kind, facts=counted, **_times(ended, started), looks=round(looks),
+            lag_p50_within_s=_bound_of_share(counts, 0.5), lag_p99_within_s=_bound_of_share(counts, 0.99),
+            lag_most_within_s=_bound_of_share(counts, 1.0),
         )  # fmt: skip
 
 
 @contextmanager
 def _grown(
     kind: StoreKind, facts: int, progress: Callable[[str], None]
-) -> Iterator[tuple[EmptyStore, Blocking, int]]:
+) -> Iterator[tuple[EmptyStore, Memory, int]]:
     """Yield a store with a large group, open, and how many facts that has."""
     with (
         TemporaryDirectory() as folder,
         empty_store(kind, Path(folder) / "s") as place,
-        kgray.open(place.data, **dict[str, Any](place.settings)) as memory,
+        kgray.open(place.data, create=True, **dict[str, Any](place.settings)) as memory,
     ):
         with memory.store.writing():
-            grown = GrowingStore(memory.store, memory.parts.embedder)
+            grown = GrowingStore(memory.store, memory.asynchronous.parts.embedder)
             grown.grow(growing(LARGE), round(facts / FACTS_AN_EPISODE), gather=grown.together)
         counted = memory.store.counts(LARGE)[LARGE].facts
         progress(f"a group of {counted:,} facts")
         yield place, memory, counted
 
 
-def _ask(memory: Blocking, episodes: int) -> None:
+def _ask(memory: Memory, episodes: int) -> None:
     """Append an episode of the large group, the removal of its first, and episodes of the others."""
     first = next(iter(growing(LARGE))).draft.client_id or ""
     request(memory.store, Operation(group=LARGE, kind="remove", episodes=(first,)))
-    others = [_said(f"g{n % _SMALL}", n) for n in range(episodes)]
-    accept(memory.store, [_said(LARGE, 0), *others], now=times.now())
+    other_drafts = [_draft(f"g{n % _SMALL}", n) for n in range(episodes)]
+    accept(memory.store, [_draft(LARGE, 0), *other_drafts], now=times.now())
 
 
-def _times(ended: Ended, since: float) -> dict[str, Any]:
+def _times(ended: Ended, started: float) -> dict[str, Any]:
     """Return run_s, first_s, removed_s and others."""
-    at = {what: when - since for when, group, what in ended if group == LARGE}
-    before = sum(group != LARGE and when - since < at["done"] for when, group, _ in ended)
+    at = {outcome: moment - started for moment, group, outcome in ended if group == LARGE}
+    count_before = sum(group != LARGE and moment - started < at["done"] for moment, group, _ in ended)
     return {
-        "run_s": ended[-1][0] - since,
+        "run_s": ended[-1][0] - started,
         "first_s": at["committed"],
         "removed_s": at["done"],
-        "others": before,
+        "others": count_before,
     }
 
 
@@ -178,52 +182,52 @@ def _buckets() -> Mapping[float, float]:
     """Return how many lags were within each bound, of all nodes of the Ray that this process has joined."""
     import ray
 
-    found: dict[float, float] = {}
+    counts: dict[float, float] = {}
     nodes: Any = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
     for node in nodes:
         address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
         with urllib.request.urlopen(address, timeout=_REPORTED_S) as answer:
             for bound, count in _METRIC.findall(answer.read().decode()):
-                found[float(bound)] = found.get(float(bound), 0.0) + float(count)
-    if not found:
+                counts[float(bound)] = counts.get(float(bound), 0.0) + float(count)
+    if not counts:
         raise KgrayError("Ray tells no lag of the loop: its metrics are off, or came late")
-    return found
+    return counts
 
 
-def _within(counts: Mapping[float, float], share: float) -> float:
-    """Return the least bound that so many of all lags keep."""
-    wanted = share * max(counts.values())
-    return min(bound for bound, count in counts.items() if count >= wanted)
+def _bound_of_share(counts: Mapping[float, float], share: float) -> float:
+    """Return the least bound that holds for this share of all lags."""
+    required = share * max(counts.values())
+    return min(bound for bound, count in counts.items() if count >= required)
 
 
-def _p99(found: list[float]) -> float:
-    return statistics.quantiles(found, n=100, method="inclusive")[98]
+def _p99(values: list[float]) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[98]
 
 
 def _lock_holds(call: Callable[[], object]) -> list[float]:
     """Return the seconds of processor time that a call takes between two turns of this thread.
 
-    So long it keeps the interpreter's lock, whatever else runs on the machine.
+    This is how long it keeps the interpreter's lock, independent of the machine's load.
     """
-    found, working = [0.0, 0.0], threading.Thread(target=call)
+    holds, working = [0.0, 0.0], threading.Thread(target=call)
     working.start()
     clock = time.pthread_getcpuclockid(working.ident or 0)
     with suppress(OSError):  # it has ended
         while working.is_alive():
-            before = time.clock_gettime(clock)
+            start = time.clock_gettime(clock)
             time.sleep(_TURN_S)
-            found.append(time.clock_gettime(clock) - before)
+            holds.append(time.clock_gettime(clock) - start)
     working.join()
-    return found
+    return holds
 
 
-def _said(group: str, number: int) -> Draft:
+def _draft(group: str, number: int) -> Draft:
     text = f"Alice {number} works at Firm {number}."
     return Draft(
         group=group, source="s", kind="text", text=text, reference_time=number, client_id=f"later {number}"
     )
 
 
-def table(found: LagFigures | RayLagFigures) -> str:
+def table(figures: LagFigures | RayLagFigures) -> str:
     """Return the figures for people."""
-    return "\n".join(f"{name:12} {value}" for name, value in asdict(found).items())
+    return "\n".join(f"{name:12} {value}" for name, value in asdict(figures).items())

@@ -1,4 +1,4 @@
-"""A client of one connection on loopback that costs little, and what it has seen."""
+"""A cheap client with a single connection on loopback, and its responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Seen:
+class Responses:
     """Seconds of the answers that were no errors, and how often each status came."""
 
     times: list[float] = field(default_factory=list)
@@ -35,9 +35,9 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 class Client:
     """One connection that asks again and again; nothing of a client library is measured with it."""
 
-    def __init__(self, port: int, seen: Seen) -> None:
+    def __init__(self, port: int, responses: Responses) -> None:
         """Connect at the first request."""
-        self._port, self._seen = port, seen
+        self._port, self._responses = port, responses
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, method: str, path: str, body: object = None, *, obeys: bool = False) -> str:
@@ -55,9 +55,9 @@ class Client:
         answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         await reader.readexactly(int(_header(answer, "content-length")))
         status = answer[9:12]
-        self._seen.statuses[status] += 1
+        self._responses.statuses[status] += 1
         if status < "400":
-            self._seen.times.append(time.perf_counter() - began)
+            self._responses.times.append(time.perf_counter() - began)
         elif obeys and status == "503":
             await asyncio.sleep(float(_header(answer, "retry-after")))
         return status

@@ -222,6 +222,16 @@ async def extract(folder: Path, shape: Shape) -> Figures:
     }
 
 
+def _message_lines(count: int) -> str:
+    """Return so many messages, as lines of JSON."""
+    lines = [
+        {"id": f"m{n}", "group": "bench", "speaker": "Alice", "at": "2026-01-01T09:00:00Z",
+         "text": text}
+        for n, text in enumerate(texts_of(count, 8, seed=9))
+    ]  # fmt: skip
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
 def _profile_text(shape: Shape, *, makes_weights: bool) -> str:
     """Return the profile of an ingest on this device. makes_weights: vLLM makes those of its engine."""
     pairs, on_card = (f'{name} = "{value}"' for name, value in PROCESSOR.items()), device() != "processor"
@@ -245,13 +255,8 @@ def ingest(
     """
     made = models(folder, shape, ("bge", "reranker") if engine else ("bge", "reranker", "qwen"))
     made = {"qwen": engine, **made} if engine else made
-    lines = [
-        {"id": f"m{n}", "group": "bench", "speaker": "Alice", "at": "2026-01-01T09:00:00Z",
-         "text": text}
-        for n, text in enumerate(texts_of(episodes, 8, seed=9))
-    ]  # fmt: skip
     messages, chosen = folder / "messages.jsonl", profile or folder / "profile.toml"
-    messages.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    messages.write_text(_message_lines(episodes), encoding="utf-8")
     if profile is None:
         chosen.write_text(_profile_text(shape, makes_weights=engine is not None), encoding="utf-8")
     data = folder / "data"

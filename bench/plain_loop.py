@@ -119,7 +119,7 @@ async def extract(parts: Parts, outbox: Outbox, episode: Episode, reading: Episo
 
 
 async def decided_change(parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox) -> EpisodeChange:
-    """Return what an episode changes on this state, with every question answered and journaled."""
+    """Return the changes of an episode in this state, with every question answered and journaled."""
 
     async def attempt(answers: Answers) -> Decision:
         return decide(read, state, answers, parts.rules)

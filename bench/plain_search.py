@@ -1,4 +1,4 @@
-"""Searches that kgray is measured beside: BM25, cosine, and both with what a conversation tells besides.
+"""Searches for comparison with kgray: BM25, cosine, and both with the structure of a conversation.
 
 BM25 (Robertson and Zaragoza 2009): k1 1.2, b 0.75, idf log(1 + (N - n + 0.5) / (n + 0.5)); English stems, no
 stop list. No sessions, no neighbours, no speakers unless they stand in the text.
@@ -61,8 +61,8 @@ class PlainBM25:
     def scores(self, query: str) -> dict[int, float]:
         """Return the scores of the texts that share a word with the query, by place."""
         scores: dict[int, float] = defaultdict(float)
-        asked = " ".join(word for word in _WORD.findall(query.casefold()) if word not in self._stops)
-        for word in stems(asked):
+        plain_query = " ".join(word for word in _WORD.findall(query.casefold()) if word not in self._stops)
+        for word in stems(plain_query):
             postings = self._postings.get(word, ())
             rarity = math.log(1 + (self._count - len(postings) + 0.5) / (len(postings) + 0.5))
             for place, weight in postings:
@@ -91,19 +91,19 @@ class Together:
         stops = languages()["en"].stops
         self._vectors = vectors
         self._speakers = [message.speaker or "" for message in messages]
-        self._known = Speakers(set(self._speakers))
+        self._known_speakers = Speakers(set(self._speakers))
         self._times = [from_datetime(datetime.fromisoformat(message.at or "")) for message in messages]
         sessions: dict[tuple[str, str], list[int]] = defaultdict(list)
         for place, message in enumerate(messages):
             sessions[message.source, message.session].append(place)
         self._sessions = [*sessions.values()]
         self._bm25 = PlainBM25([message.text for message in messages], stops)
-        told = [" ".join(messages[place].text for place in places) for places in self._sessions]
-        self._of_sessions = PlainBM25(told, stops)
+        texts = [" ".join(messages[place].text for place in places) for places in self._sessions]
+        self._of_sessions = PlainBM25(texts, stops)
 
     def read(self, text: str) -> Question:
-        """Return what a question says; `topic` is what its vector is of."""
-        return read(text, speakers=self._known, clock=max(self._times))
+        """Return the parts of a question; `topic` is the text of its vector."""
+        return read(text, speakers=self._known_speakers, clock=max(self._times))
 
     def ranked(self, question: Question, vector: Vector) -> list[int]:
         """Return the places of all messages, best first."""

@@ -41,8 +41,10 @@ class ChildProcess:
         # -P and the checkout: a folder named kgray or bench where the command runs would be taken for ours.
         self._command = [sys.executable, "-P", "-m", module, *words]
         self._environ = dict(os.environ if environ is None else environ)
-        before = self._environ.get("PYTHONPATH")
-        self._environ["PYTHONPATH"] = os.pathsep.join([_CHECKOUT, before] if before else [_CHECKOUT])
+        path_before = self._environ.get("PYTHONPATH")
+        self._environ["PYTHONPATH"] = os.pathsep.join(
+            [_CHECKOUT, path_before] if path_before else [_CHECKOUT]
+        )
         self._log = log
         self._process: subprocess.Popen[str] | None = None
 
@@ -64,7 +66,7 @@ class ChildProcess:
             )
 
     def ended(self) -> int | None:
-        """Return the exit code of one that has ended by itself; None while it runs."""
+        """Return the exit code of a process that has ended by itself; None while it runs."""
         code = None if self._process is None else self._process.poll()
         if code is not None:
             self._process = None
@@ -109,10 +111,10 @@ class ServerProcess(ChildProcess):
             raise KgrayError("the model server did not start: what it said is on standard error")
 
     def stats(self) -> dict[str, Any]:
-        """Return what it has counted."""
+        """Return its counts."""
         with urllib.request.urlopen(f"{self.base_url}/stats", timeout=10) as answer:  # noqa: S310 - loopback
-            found: dict[str, Any] = json.load(answer)
-        return found
+            stats: dict[str, Any] = json.load(answer)
+        return stats
 
     def __enter__(self) -> Self:
         """Start it."""
@@ -152,7 +154,7 @@ def free_port() -> int:
 
 
 def kill(pid: int) -> None:
-    """End a process at once; one that is gone already is no fault."""
+    """End a process at once; a process that has ended already is no fault."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
@@ -173,10 +175,10 @@ def rss_mb(pid: int) -> float | None:
     import psutil
 
     try:
-        found = psutil.Process(pid).memory_info()
+        memory = psutil.Process(pid).memory_info()
     except psutil.Error:
         return None
-    return float(found.rss - found.shared) / _MB
+    return float(memory.rss - memory.shared) / _MB
 
 
 def cpu_s(pid: int) -> float:
@@ -184,14 +186,14 @@ def cpu_s(pid: int) -> float:
     import psutil
 
     try:
-        found = psutil.Process(pid).cpu_times()
+        times = psutil.Process(pid).cpu_times()
     except psutil.Error:
         return 0.0
-    return float(found.user + found.system)
+    return float(times.user + times.system)
 
 
-def below(pid: int) -> set[int]:
-    """Return the processes that a process has started, and those that they have."""
+def descendants(pid: int) -> set[int]:
+    """Return all descendants of a process."""
     import psutil
 
     try:
@@ -201,22 +203,22 @@ def below(pid: int) -> set[int]:
 
 
 class CpuByRole:
-    """CPU seconds of processes by what they do, from when this was made."""
+    """CPU seconds of processes by role, since the creation of this object."""
 
     def __init__(self, roles: Mapping[str, Iterable[int]]) -> None:
-        """Take the processes of each role; of one that stands in several, the first counts."""
-        seen: set[int] = set()
-        self._before: dict[str, dict[int, float]] = {}
+        """Take the processes of each role; a process with several roles counts for the first."""
+        counted: set[int] = set()
+        self._start: dict[str, dict[int, float]] = {}
         for role, pids in roles.items():
-            own = [pid for pid in pids if pid not in seen]
-            seen.update(own)
-            self._before[role] = {pid: cpu_s(pid) for pid in own}
+            own_pids = [pid for pid in pids if pid not in counted]
+            counted.update(own_pids)
+            self._start[role] = {pid: cpu_s(pid) for pid in own_pids}
 
     def spent(self) -> dict[str, float]:
         """Return the seconds since."""
         return {
-            role: round(sum(max(0.0, cpu_s(pid) - since) for pid, since in before.items()), 3)
-            for role, before in self._before.items()
+            role: round(sum(max(0.0, cpu_s(pid) - start) for pid, start in seconds_by_pid.items()), 3)
+            for role, seconds_by_pid in self._start.items()
         }
 
 

@@ -61,7 +61,7 @@ class QualityResult:
 
 @dataclass(frozen=True, slots=True)
 class QualityModels:
-    """Who reads and judges; stats: what a server says of itself at the end, {} for none."""
+    """The reader and the judge; stats: a server's statistics at the end, {} without a server."""
 
     extractor: Extractor
     judge: Judge
@@ -104,8 +104,11 @@ def run(
         plan.seed, plan.episodes, plan.relations, embedder.identity, " ".join(pipeline.values()), errors
     )
     clock = ModelClock()
-    with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder, models(oracle, pipeline) as asked:
-        timed = TimedModels(asked.extractor, asked.judge, embedder, clock)
+    with (
+        tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder,
+        models(oracle, pipeline) as models_in_use,
+    ):
+        timed = TimedModels(models_in_use.extractor, models_in_use.judge, embedder, clock)
         shape = PipelineSettings(**pipeline)  # type: ignore[arg-type]
         with plain_parts(timed, timed, timed, Path(folder), shape) as parts:
             accept(parts.store, [episode.draft for episode in oracle.world])
@@ -115,7 +118,7 @@ def run(
             result.wall_s = time.perf_counter() - wall
             result.committed, result.failed = totals.committed, totals.failed
             progress(f"seed {plan.seed}: {result.committed:,} episodes committed")
-            _measure(parts.store, oracle, asked.stats(), clock, result)
+            _measure(parts.store, oracle, models_in_use.stats(), clock, result)
             _score(parts.store, oracle, result)
     return result
 
@@ -138,56 +141,56 @@ def _measure(
 
 def _score(store: Store, oracle: Oracle, result: QualityResult) -> None:
     group, scores = oracle.world.groups[0], result.scores
-    read, told = oracle.truth(group), oracle.world.truth(group)
+    read, truth = oracle.truth(group), oracle.world.truth(group)
     graph = graph_of(store, group)
     matched = scoring.match_entities(graph, read, scores)
     scoring.score_facts(graph, matched, read, scores)
     quizzes = {kind: _Quiz(kind) for kind in ("now", "as-of", "as-known")}
-    for questions in rounds(told, oracle.world.plan.seed, oracle.world.end()):
+    for questions in rounds(truth, oracle.world.plan.seed, oracle.world.end()):
         at = questions.known_at
-        seen = graph if at is None else graph_of(store, group, known_after=at)
-        quizzes[questions.kind].take(questions.asked, told.facts(at), read.facts(at), seen, matched)
-    now, then, known = quizzes.values()
-    scores.acc_now, result.baseline_now = now.marks(scores)
-    scores.acc_asof, result.baseline_asof = then.marks(scores)
-    scores.acc_asknown, result.baseline_asknown = known.marks(scores)
-    scores.stale_rate = scoring.stale(told.facts(), now.asked, now.given)
-    scores.questions = sum(len(quiz.asked) for quiz in quizzes.values())
+        graph_then = graph if at is None else graph_of(store, group, known_after=at)
+        quizzes[questions.kind].take(questions.asked, truth.facts(at), read.facts(at), graph_then, matched)
+    now_quiz, then_quiz, known_quiz = quizzes.values()
+    scores.acc_now, result.baseline_now = now_quiz.marks(scores)
+    scores.acc_asof, result.baseline_asof = then_quiz.marks(scores)
+    scores.acc_asknown, result.baseline_asknown = known_quiz.marks(scores)
+    scores.stale_rate = scoring.stale(truth.facts(), now_quiz.questions, now_quiz.answers)
+    scores.questions = sum(len(quiz.questions) for quiz in quizzes.values())
 
 
 @dataclass(slots=True)
 class _Quiz:
-    """Questions with three answers each: what was told, what follows from what was read, the graph's."""
+    """Questions with three answers each: by the statements, by the readings, by the graph."""
 
     name: str
-    asked: list[WorldQuestion] = field(default_factory=list)
+    questions: list[WorldQuestion] = field(default_factory=list)
     right: list[TrueObjects] = field(default_factory=list)
     read: list[TrueObjects] = field(default_factory=list)
-    given: list[TrueObjects] = field(default_factory=list)
+    answers: list[TrueObjects] = field(default_factory=list)
 
     def take(
         self,
-        asked: Sequence[WorldQuestion],
-        told: Sequence[TrueFact],
+        questions: Sequence[WorldQuestion],
+        facts: Sequence[TrueFact],
         read: Sequence[TrueFact],
         graph: ShownGraph,
         matched: scoring.Matched,
     ) -> None:
         """Add questions with their answers."""
-        self.asked += asked
-        self.right += true_answers(told, asked)
-        self.read += true_answers(read, asked)
-        self.given += scoring.graph_answers(graph, matched, asked)
+        self.questions += questions
+        self.right += true_answers(facts, questions)
+        self.read += true_answers(read, questions)
+        self.answers += scoring.graph_answers(graph, matched, questions)
 
     def marks(self, scores: Scores) -> tuple[float, float]:
         """Return the accuracy of the graph and that of the timeline; notes where the two differ."""
-        scoring.note_differences(self.name, self.asked, self.read, self.given, scores)
-        return scoring.accuracy(self.right, self.given), scoring.accuracy(self.right, self.read)
+        scoring.note_differences(self.name, self.questions, self.read, self.answers, scores)
+        return scoring.accuracy(self.right, self.answers), scoring.accuracy(self.right, self.read)
 
 
 # ------------------------------------------------------------------------------------ showing
 
-# What a run without injected errors must reach: field -> bound; the last ones at most, the others at least.
+# Required figures of a run without injected errors: field -> bound; the last are maxima, the others minima.
 TARGETS: Mapping[str, float] = {
     "er_f1": 0.99,
     "fact_recall": 0.99,
@@ -205,7 +208,7 @@ FREE_TARGETS: Mapping[str, float] = {
     "inv_recall": 0.95,
     "named_end_recall": 0.95,
 }
-# What the mean of several worlds must reach where one question in ten is answered wrongly.
+# Required mean of several worlds if one question in ten is answered wrongly.
 WRONG_ANSWER_TARGETS: Mapping[str, float] = {"er_f1": 0.98, "inv_precision": 0.95, "inv_recall": 0.93}
 _WRONG_ANSWERS = Errors.of_meaning(answers=0.1)
 LIMITS: Mapping[str, float] = {"calls": 1.3, "prompt_tokens": 1200, "cpu_s": 0.02}
@@ -260,7 +263,7 @@ def _mean(results: Sequence[QualityResult], name: str) -> float:
 
 @dataclass(frozen=True)
 class _Figures:
-    """A result's figures and those of its scores under one roof."""
+    """A result's figures together with its scores."""
 
     result: QualityResult
 

@@ -10,30 +10,30 @@ from kgray.derivation.stored import View, records_of
 from kgray.graph import Fact
 from kgray.kinds import EXTRACTIONS
 from kgray.ledger import dumped_episodes
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.ports import Store
 from kgray.rows import extraction
 
 STATES = ("accepted", "extracted", "committed", "failed")
 
 
-async def digest(memory: Memory) -> str:
+async def digest(memory: AsyncMemory) -> str:
     """Return one hash over the dumps of all groups."""
-    whole = hashlib.sha256()
+    total = hashlib.sha256()
     for group in memory.store.heads():
-        whole.update(f"{group} {await memory.dump_hash(group=group)}\n".encode())
-    return whole.hexdigest()
+        total.update(f"{group} {await memory.dump_hash(group=group)}\n".encode())
+    return total.hexdigest()
 
 
 def ledger(store: Store) -> dict[str, int]:
-    """Return how many episodes of all groups are in which state. Raises Unavailable."""
+    """Return the number of episodes of all groups by state. Raises Unavailable."""
     counts = list(store.counts().values())
-    return {state: sum(getattr(one, state) for one in counts) for state in STATES}
+    return {state: sum(getattr(count, state) for count in counts) for state in STATES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelUse:
-    """What the models were asked for all episodes of a store."""
+    """The model calls for all episodes of a store."""
 
     calls: int
     prompt_tokens: int
@@ -44,9 +44,9 @@ def model_use(store: Store) -> ModelUse:
     """Return the sums over all groups."""
     counts = list(store.counts().values())
     return ModelUse(
-        calls=sum(one.calls for one in counts),
-        prompt_tokens=sum(one.prompt_tokens for one in counts),
-        completion_tokens=sum(one.completion_tokens for one in counts),
+        calls=sum(count.calls for count in counts),
+        prompt_tokens=sum(count.prompt_tokens for count in counts),
+        completion_tokens=sum(count.completion_tokens for count in counts),
     )
 
 
@@ -77,7 +77,7 @@ class ShownGraph:
 
 
 def graph_of(store: Store, group: str, *, known_after: int | None = None) -> ShownGraph:
-    """Return a group's graph, as it was known after so many episodes; None = after all."""
+    """Return a group's graph, as known after this number of episodes; None = after all."""
     records = records_of(store, group)
     if known_after is not None:
         records = records_of(store, group, records.heads[known_after - 1].recorded_at)

@@ -35,7 +35,7 @@ from kgray.evals.retrieval import (
     read_dataset,
     report,
 )
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.prompting.tokens import count_tokens
 
 HANDMADE = Path(__file__).parent / "data" / "conversation.jsonl"
@@ -59,7 +59,7 @@ _INGESTING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalPlan:
-    """What is measured.
+    """The parameters of a measurement.
 
     conversations   0 = the hand-made one alone, which is always measured; and half as many long ones
     """
@@ -74,7 +74,7 @@ class RetrievalPlan:
 
     def talks(self) -> list[Conversation]:
         """Return the conversations, the hand-made one first."""
-        made = [
+        generated = [
             conversation(
                 self.seed,
                 number,
@@ -82,20 +82,20 @@ class RetrievalPlan:
             )
             for number in range(self.conversations)
         ]
-        # As long as people's real talks of months are: 25 sessions of turns of 130 characters.
+        # The length of people's real talks over months: 25 sessions of turns of 130 characters.
         shape = Shape(turns=_LONG_TURNS, questions=2 * self.questions, shares=LONG, alike=0.75, pads=2)
         long = [conversation(self.seed, _LONG + number, shape) for number in range(self.conversations // 2)]
-        return [*read_dataset(HANDMADE).conversations, *made, *long]
+        return [*read_dataset(HANDMADE).conversations, *generated, *long]
 
     def stores(self) -> Path:
-        """Return the folder of the stores: another one for other messages, embedders or code."""
+        """Return the folder of the stores: it depends on messages, embedder and code."""
         package = Path(kgray.__file__).parent
-        whole = hashlib.sha256(self.embedder.encode())
+        digest = hashlib.sha256(self.embedder.encode())
         for path in sorted(path for part in _INGESTING for path in _sources(package / part)):
-            whole.update(path.read_bytes())
+            digest.update(path.read_bytes())
         for talk in self.talks():
-            whole.update(repr([talk.name, *map(Message.row, talk.messages)]).encode())
-        return self.folder / whole.hexdigest()[:16]
+            digest.update(repr([talk.name, *map(Message.row, talk.messages)]).encode())
+        return self.folder / digest.hexdigest()[:16]
 
 
 def _sources(path: Path) -> Iterator[Path]:
@@ -104,11 +104,11 @@ def _sources(path: Path) -> Iterator[Path]:
 
 SYSTEMS = ("kgray", "kgray, messages", "together", "BM25", "BM25 with speakers", "cosine")
 SETS = ("handmade", "two", "channels", "long")
-Row = tuple[str, Result]  # system, what it found
+Row = tuple[str, Result]  # system, its result
 
 
 def run(plan: RetrievalPlan, *, progress: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """Ingest what is not there yet, ask, and return the figures of each system, made and hand-made apart."""
+    """Ingest missing conversations, ask, and return each system's figures by kind of conversation."""
     folder = plan.stores()
     progress(f"stores in {folder}")
     with ProcessPoolExecutor(_STORES) as pool:
@@ -116,12 +116,12 @@ def run(plan: RetrievalPlan, *, progress: Callable[[str], None] = lambda _: None
     rows = [row for part in parts for row in part]
     document: dict[str, Any] = {"plan": {**asdict(plan), "folder": str(folder)}}
     for name in SETS:
-        of: dict[str, list[Result]] = {system: [] for system in SYSTEMS}
-        for system, asked in rows:
-            if _set_of(asked.conversation) == name:
-                of[system].append(asked)
-        document[name] = {system: report(found) for system, found in of.items()}
-    document["rows"] = [_row(system, asked) for system, asked in rows]
+        results_by_system: dict[str, list[Result]] = {system: [] for system in SYSTEMS}
+        for system, result in rows:
+            if _set_of(result.conversation) == name:
+                results_by_system[system].append(result)
+        document[name] = {system: report(results) for system, results in results_by_system.items()}
+    document["rows"] = [_row(system, result) for system, result in rows]
     return document
 
 
@@ -132,54 +132,54 @@ def _set_of(conversation: str) -> str:
     return "long" if int(number[1]) >= _LONG else "channels" if int(number[1]) % 5 == 4 else "two"
 
 
-def _row(system: str, asked: Result) -> dict[str, Any]:
+def _row(system: str, result: Result) -> dict[str, Any]:
     return {
         "system": system,
-        "conversation": asked.conversation,
-        "question": asked.question.text,
-        "type": asked.question.type,
-        "evidence": asked.question.evidence,
-        "found": asked.hits[:20],
-        "marks": asked.marks,
+        "conversation": result.conversation,
+        "question": result.question.text,
+        "type": result.question.type,
+        "evidence": result.question.evidence,
+        "found": result.hits[:20],
+        "marks": result.marks,
     }
 
 
-def _part(given: tuple[RetrievalPlan, Path, int]) -> list[Row]:
+def _part(arguments: tuple[RetrievalPlan, Path, int]) -> list[Row]:
     """Ask the conversations of one store; in a process of its own."""
-    plan, folder, part = given
+    plan, folder, part = arguments
     settings = settings_of({"embedder_backend": plan.embedder})
-    talks, done = plan.talks()[part::_STORES], folder / f"{part}.done"
+    talks, marker = plan.talks()[part::_STORES], folder / f"{part}.done"
     memory = opened(settings, folder / str(part))
     try:
-        if not done.exists():
+        if not marker.exists():
             for talk in talks:
                 asyncio.run(memory.add_many(map(Message.row, talk.messages), group=talk.name))
-            done.touch()
-        return asyncio.run(_asked(memory, talks, plan.budgets))
+            marker.touch()
+        return asyncio.run(_searched(memory, talks, plan.budgets))
     finally:
         memory.close()
 
 
-async def _asked(memory: Memory, talks: Sequence[Conversation], budgets: Sequence[int]) -> list[Row]:
+async def _searched(memory: AsyncMemory, talks: Sequence[Conversation], budgets: Sequence[int]) -> list[Row]:
     rows: list[Row] = []
     for talk in talks:
         rows += [*await _plain(memory, talk), *await _together(memory, talk, budgets)]
         for question in talk.questions:
             rows.append(("kgray", await ask(memory, talk, question, group=talk.name, budgets=budgets)))
-            found = await ask(memory, talk, question, group=talk.name, scopes=("episode",), budgets=())
-            rows.append(("kgray, messages", found))
+            result = await ask(memory, talk, question, group=talk.name, scopes=("episode",), budgets=())
+            rows.append(("kgray, messages", result))
     return rows
 
 
-async def _plain(memory: Memory, talk: Conversation) -> list[Row]:
+async def _plain(memory: AsyncMemory, talk: Conversation) -> list[Row]:
     """Ask what knows only the messages."""
     texts = [message.text for message in talk.messages]
     named = [f"{message.speaker}: {message.text}" for message in talk.messages]
     bm25, with_speakers = PlainBM25(texts), PlainBM25(named)
     vectors = await memory.embedder.embed(named)
-    asked = await memory.embedder.embed([question.text for question in talk.questions])
+    query_vectors = await memory.embedder.embed([question.text for question in talk.questions])
     rows: list[Row] = []
-    for question, vector in zip(talk.questions, np.asarray(asked), strict=True):
+    for question, vector in zip(talk.questions, np.asarray(query_vectors), strict=True):
         best = {
             "BM25": bm25.best(question.text, max(DEPTHS)),
             "BM25 with speakers": with_speakers.best(question.text, max(DEPTHS)),
@@ -188,35 +188,35 @@ async def _plain(memory: Memory, talk: Conversation) -> list[Row]:
         for system, places in best.items():
             ranking = tuple((talk.messages[place].id,) for place in places)
             marks = marks_of(question, ranking)
-            found = Result(conversation=talk.name, question=question, marks=marks, hits=ranking)
-            rows.append((system, found))
+            result = Result(conversation=talk.name, question=question, marks=marks, hits=ranking)
+            rows.append((system, result))
     return rows
 
 
-async def _together(memory: Memory, talk: Conversation, budgets: Sequence[int]) -> list[Row]:
+async def _together(memory: AsyncMemory, talk: Conversation, budgets: Sequence[int]) -> list[Row]:
     """Ask the plain search with all signals; its context is its best messages, as long as they fit."""
     vectors = await memory.embedder.embed([message.text for message in talk.messages])
     plain, rows = Together(talk.messages, np.asarray(vectors)), list[Row]()
     for question in talk.questions:
-        asked = plain.read(question.text)
-        vector = np.asarray(await memory.embedder.embed([asked.topic]))[0]
-        ranked = [talk.messages[place] for place in plain.ranked(asked, vector)]
+        query = plain.read(question.text)
+        vector = np.asarray(await memory.embedder.embed([query.topic]))[0]
+        ranked = [talk.messages[place] for place in plain.ranked(query, vector)]
         ranking = tuple((message.id,) for message in ranked[: max(DEPTHS)])
         marks = marks_of(question, ranking)
         costs = [count_tokens(f"{message.speaker}: {message.text}\n") for message in ranked]
         for budget in budgets if question.evidence else ():
             fitting = bisect_right([*accumulate(costs)], budget)
-            shown = {message.id for message in ranked[:fitting]}
-            marks[f"context@{budget}"] = len(shown & set(question.evidence)) / len(question.evidence)
+            shown_ids = {message.id for message in ranked[:fitting]}
+            marks[f"context@{budget}"] = len(shown_ids & set(question.evidence)) / len(question.evidence)
             marks[f"tokens@{budget}"] = float(sum(costs[:fitting]))
-        found = Result(conversation=talk.name, question=question, marks=marks, hits=ranking)
-        rows.append(("together", found))
+        result = Result(conversation=talk.name, question=question, marks=marks, hits=ranking)
+        rows.append(("together", result))
     return rows
 
 
 # ------------------------------------------------------------------------------------ showing
 
-_SHOWN = ("fraction@5", "fraction@10", "fraction@20", "fraction@50", "any@10", "all@10", "ndcg@10", "mrr")
+_MEASURES = ("fraction@5", "fraction@10", "fraction@20", "fraction@50", "any@10", "all@10", "ndcg@10", "mrr")
 
 
 def table(document: dict[str, Any]) -> str:
@@ -232,31 +232,34 @@ def table(document: dict[str, Any]) -> str:
         lines += [_line(system, figures[system]["overall"]["measures"]) for system in SYSTEMS]
         for system in ("kgray", "together", "BM25"):
             lines += ["", f"-- {part}, {system}, by type", _head("type")]
-            for kind, found in figures[system]["by_type"].items():
-                lines.append(_line(f"{kind} ({found['questions']})", found["measures"]))
+            for kind, figures_of_kind in figures[system]["by_type"].items():
+                lines.append(_line(f"{kind} ({figures_of_kind['questions']})", figures_of_kind["measures"]))
         for system in ("kgray", "together"):
             lines += ["", f"-- {part}, context of {system}: evidence (tokens used)"]
-            for kind, found in {"overall": figures[system]["overall"], **figures[system]["by_type"]}.items():
-                cells = (_context(found["measures"], budget) for budget in budgets)
+            for kind, figures_of_kind in {
+                "overall": figures[system]["overall"],
+                **figures[system]["by_type"],
+            }.items():
+                cells = (_context(figures_of_kind["measures"], budget) for budget in budgets)
                 lines.append(f"{kind:<20}" + "".join(cells))
         ms = figures["kgray"]["overall"]["ms"]
-        told = "; ".join(f"{name} {at['p50']:.1f} / {at['p95']:.1f}" for name, at in ms.items())
-        lines += ["", f"-- {part}, ms p50 / p95: {told}", ""]
+        latencies = "; ".join(f"{name} {at['p50']:.1f} / {at['p95']:.1f}" for name, at in ms.items())
+        lines += ["", f"-- {part}, ms p50 / p95: {latencies}", ""]
     return "\n".join(lines)
 
 
 def _head(name: str) -> str:
-    return f"{name:<20}" + "".join(f"{measure:>12}" for measure in (*_SHOWN, "nothing"))
+    return f"{name:<20}" + "".join(f"{measure:>12}" for measure in (*_MEASURES, "nothing"))
 
 
-def _line(name: str, found: dict[str, Any]) -> str:
-    cells = [found.get(measure) for measure in (*_SHOWN, "nothing")]
-    shown = ["-" if cell is None else format(cell["mean"], ".3f") for cell in cells]
-    return f"{name:<20}" + "".join(f"{cell:>12}" for cell in shown)
+def _line(name: str, measures: dict[str, Any]) -> str:
+    cells = [measures.get(measure) for measure in (*_MEASURES, "nothing")]
+    texts = ["-" if cell is None else format(cell["mean"], ".3f") for cell in cells]
+    return f"{name:<20}" + "".join(f"{cell:>12}" for cell in texts)
 
 
-def _context(found: dict[str, Any], budget: int) -> str:
-    cell = found.get(f"context@{budget}") or found.get(f"context_nothing@{budget}")
-    name = "" if f"context@{budget}" in found else "none "
-    used = found.get(f"tokens@{budget}", {"mean": 0})["mean"]
+def _context(measures: dict[str, Any], budget: int) -> str:
+    cell = measures.get(f"context@{budget}") or measures.get(f"context_nothing@{budget}")
+    name = "" if f"context@{budget}" in measures else "none "
+    used = measures.get(f"tokens@{budget}", {"mean": 0})["mean"]
     return f"{budget:>6}: {name}{cell['mean'] if cell else 0:.3f} ({used:.0f})"

@@ -1,4 +1,4 @@
-"""A graph against the truth of its world: who was taken for whom, which facts stand, what questions get."""
+"""A graph against the truth of its world: identities, facts, answers to questions."""
 
 from __future__ import annotations
 
@@ -57,30 +57,30 @@ class Scores:
 class Matched:
     """How the graph's entities and the true ones go together, by their mentions."""
 
-    true_of: Mapping[str, str]  # graph's entity -> the true one that most of its mentions mean
+    true_of: Mapping[str, str]  # graph's entity -> the true entity of most of its mentions
     best: Mapping[str, str]  # true entity -> the graph's entity with most of its mentions
 
 
 def match_entities(graph: ShownGraph, truth: Truth, scores: Scores) -> Matched:
-    """Compare mentions: which entity of the graph stands for which true one."""
-    meant = {
+    """Compare mentions: match entities of the graph to true entities."""
+    entity_of_mention = {
         (episode.draft.client_id, surface): entity
         for episode, _ in truth.readings
         for surface, entity, _ in episode.mentions
     }
     table: Counter[tuple[str, str]] = Counter()
-    for client, surface, shown in graph.mentions:
-        entity = meant.get((client, surface))
+    for client, surface, graph_entity in graph.mentions:
+        entity = entity_of_mention.get((client, surface))
         if entity is not None:
-            table[shown, entity] += 1
+            table[graph_entity, entity] += 1
     shown_sizes: Counter[str] = Counter()
     true_sizes: Counter[str] = Counter()
-    for (shown, entity), count in table.items():
-        shown_sizes[shown] += count
+    for (graph_entity, entity), count in table.items():
+        shown_sizes[graph_entity] += count
         true_sizes[entity] += count
     total = table.total()
     scores.mentions = total
-    scores.mention_recall = total / len(meant) if meant else 1.0
+    scores.mention_recall = total / len(entity_of_mention) if entity_of_mention else 1.0
     both = sum(map(_pairs, table.values()))
     scores.er_precision = _share(both, sum(map(_pairs, shown_sizes.values())))
     scores.er_recall = _share(both, sum(map(_pairs, true_sizes.values())))
@@ -88,12 +88,12 @@ def match_entities(graph: ShownGraph, truth: Truth, scores: Scores) -> Matched:
     precise = _share(sum(n * n / shown_sizes[s] for (s, _), n in table.items()), total)
     complete = _share(sum(n * n / true_sizes[e] for (_, e), n in table.items()), total)
     scores.er_bcubed_f1 = _f1(precise, complete)
-    true_of = {s: max((n, e) for (other, e), n in table.items() if other == s)[1] for s in shown_sizes}
-    best = {e: max((n, s) for (s, other), n in table.items() if other == e)[1] for e in true_sizes}
-    for (shown, entity), count in sorted(table.items()):
-        if best[entity] != shown or true_of[shown] != entity:
-            one, other = graph.names[shown], graph.names[best[entity]]
-            _fault(scores, f"entity: {count} of {entity} in {one}, beside {other}")
+    true_of = {s: max((n, e) for (rival, e), n in table.items() if rival == s)[1] for s in shown_sizes}
+    best = {e: max((n, s) for (s, rival), n in table.items() if rival == e)[1] for e in true_sizes}
+    for (graph_entity, entity), count in sorted(table.items()):
+        if best[entity] != graph_entity or true_of[graph_entity] != entity:
+            graph_name, rival = graph.names[graph_entity], graph.names[best[entity]]
+            _fault(scores, f"entity: {count} of {entity} in {graph_name}, beside {rival}")
     return Matched(true_of, best)
 
 
@@ -101,8 +101,8 @@ def _pairs(count: int) -> int:
     return count * (count - 1) // 2
 
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 1.0
+def _share(part: float, total: float) -> float:
+    return part / total if total else 1.0
 
 
 def _f1(precision: float, recall: float) -> float:
@@ -115,17 +115,17 @@ def _f1(precision: float, recall: float) -> float:
 def score_facts(graph: ShownGraph, matched: Matched, truth: Truth, scores: Scores) -> None:
     """Compare spans statement by statement."""
     true = _by_key(truth.facts())
-    found: dict[TrueKey, list[Fact]] = defaultdict(list)
+    facts_by_key: dict[TrueKey, list[Fact]] = defaultdict(list)
     statements: dict[TrueKey, set[str]] = defaultdict(set)
     for fact, name in _states(graph.facts):
         key = _key(fact, name, matched)
-        found[key].append(fact)
+        facts_by_key[key].append(fact)
         statements[key].add(fact.statement)
     every = sum(map(len, statements.values()))
     scores.duplicate_rate = _share(every - len(statements), every) if every else 0.0
     pairs: list[tuple[TrueFact | None, Fact | None]] = []
-    for key in {**true, **found}:
-        pairs += _paired(true.get(key, []), found.get(key, []))
+    for key in {**true, **facts_by_key}:
+        pairs += _paired(true.get(key, []), facts_by_key.get(key, []))
     scores.facts = sum(t is not None for t, _ in pairs)
     both = [(t, f) for t, f in pairs if t is not None and f is not None]
     hits = sum(_near(t.valid_at, f.valid_at) for t, f in both)
@@ -155,26 +155,26 @@ def score_facts(graph: ShownGraph, matched: Matched, truth: Truth, scores: Score
             or not _near(t.valid_at, f.valid_at)
             or not _near(t.invalid_at, f.invalid_at)
         ):
-            _fault(scores, f"fact: should be {_told(t)}, is {_told(f)}")
+            _fault(scores, f"fact: should be {_description(t)}, is {_description(f)}")
 
 
-def _paired(true: list[TrueFact], found: list[Fact]) -> list[tuple[TrueFact | None, Fact | None]]:
+def _paired(true: list[TrueFact], facts: list[Fact]) -> list[tuple[TrueFact | None, Fact | None]]:
     """Pair the spans of one statement: equal starts first, then what is left in order."""
     pairs: list[tuple[TrueFact | None, Fact | None]] = []
-    left = list(found)
-    rest = []
+    remaining = list(facts)
+    unpaired = []
     for fact in true:
-        near = [f for f in left if _near(fact.valid_at, f.valid_at)]
+        near = [f for f in remaining if _near(fact.valid_at, f.valid_at)]
         if near:
             chosen = min(near, key=lambda f: (not _near(f.invalid_at, fact.invalid_at), f.id))
-            left.remove(chosen)
+            remaining.remove(chosen)
             pairs.append((fact, chosen))
         else:
-            rest.append(fact)
-    left.sort(key=lambda f: (f.valid_at or 0, f.id))
-    while rest and left:
-        pairs.append((rest.pop(0), left.pop(0)))
-    return [*pairs, *((fact, None) for fact in rest), *((None, fact) for fact in left)]
+            unpaired.append(fact)
+    remaining.sort(key=lambda f: (f.valid_at or 0, f.id))
+    while unpaired and remaining:
+        pairs.append((unpaired.pop(0), remaining.pop(0)))
+    return [*pairs, *((fact, None) for fact in unpaired), *((None, fact) for fact in remaining)]
 
 
 def _near(a: Instant | None, b: Instant | None) -> bool:
@@ -182,7 +182,7 @@ def _near(a: Instant | None, b: Instant | None) -> bool:
 
 
 def _states(facts: Iterable[Fact]) -> Iterator[tuple[Fact, RelationName | None]]:
-    """Yield the facts that stand for a state or an event of the world, with what their relation's name means.
+    """Yield the facts of states and events of the world, with the meaning of their relation's name.
 
     A fact with a named end ("left") that starts is the record of the end itself, no state. One with an
     unknown start says until when the state held.
@@ -206,17 +206,19 @@ def _key(fact: Fact, name: RelationName | None, matched: Matched) -> TrueKey:
 
 
 def _by_key(facts: Iterable[TrueFact]) -> dict[TrueKey, list[TrueFact]]:
-    found: dict[TrueKey, list[TrueFact]] = defaultdict(list)
+    facts_by_key: dict[TrueKey, list[TrueFact]] = defaultdict(list)
     for fact in facts:
-        found[fact.key].append(fact)
-    return found
+        facts_by_key[fact.key].append(fact)
+    return facts_by_key
 
 
 # ---------------------------------------------------------------------------------- questions
 
 
-def graph_answers(graph: ShownGraph, matched: Matched, asked: Sequence[WorldQuestion]) -> list[TrueObjects]:
-    """Return what the graph answers, told in true identities."""
+def graph_answers(
+    graph: ShownGraph, matched: Matched, questions: Sequence[WorldQuestion]
+) -> list[TrueObjects]:
+    """Return the graph's answers, in true identities."""
     by_slot: dict[TrueSlot, list[tuple[Fact, TrueObject]]] = defaultdict(list)
     for fact, name in _states(graph.facts):
         relation = name.relation if name else fact.relation
@@ -228,44 +230,46 @@ def graph_answers(graph: ShownGraph, matched: Matched, asked: Sequence[WorldQues
             ends = ends[1:] if name is not None and name.reversed else ends[:1]
         for subject, target in ends:
             by_slot[subject, relation].append((fact, matched.true_of.get(target, f"?{target}")))
-    found = []
-    for question in asked:
+    answers = []
+    for question in questions:
         subject, relation = question.slot
         facts = by_slot.get((matched.best.get(subject, ""), relation), ())
-        found.append(frozenset(target for fact, target in facts if fact.holds_at(question.at)))
-    return found
+        answers.append(frozenset(target for fact, target in facts if fact.holds_at(question.at)))
+    return answers
 
 
-def accuracy(right: Sequence[TrueObjects], given: Sequence[TrueObjects]) -> float:
+def accuracy(right: Sequence[TrueObjects], answers: Sequence[TrueObjects]) -> float:
     """Return the share of questions with the whole right answer."""
-    return _share(sum(a == b for a, b in zip(right, given, strict=True)), len(right))
+    return _share(sum(a == b for a, b in zip(right, answers, strict=True)), len(right))
 
 
 def note_differences(
-    what: str,
-    asked: Sequence[WorldQuestion],
+    name: str,
+    questions: Sequence[WorldQuestion],
     right: Sequence[TrueObjects],
-    given: Sequence[TrueObjects],
+    answers: Sequence[TrueObjects],
     scores: Scores,
 ) -> None:
     """Note wrong answers, for people who look for a cause."""
-    for question, expected, answer in zip(asked, right, given, strict=True):
+    for question, expected, answer in zip(questions, right, answers, strict=True):
         if expected != answer:
             should, is_ = sorted(map(str, expected)), sorted(map(str, answer))
             _fault(
-                scores, f"{what} {question.slot} at {times.show(question.at)}: should be {should}, is {is_}"
+                scores, f"{name} {question.slot} at {times.show(question.at)}: should be {should}, is {is_}"
             )
 
 
-def stale(facts: Sequence[TrueFact], asked: Sequence[WorldQuestion], given: Sequence[TrueObjects]) -> float:
+def stale(
+    facts: Sequence[TrueFact], questions: Sequence[WorldQuestion], answers: Sequence[TrueObjects]
+) -> float:
     """Return the share of questions about single-valued slots whose answer holds an object that has ended."""
     past: dict[TrueSlot, set[TrueObject]] = defaultdict(set)
     for fact in facts:
         past[fact.key[:2]].add(fact.key[2])
-    true = true_answers(facts, asked)
+    true = true_answers(facts, questions)
     single = [
         bool((answer - right) & past[question.slot])
-        for question, right, answer in zip(asked, true, given, strict=True)
+        for question, right, answer in zip(questions, true, answers, strict=True)
         if RELATIONS[question.slot[1]].shape == "single"
     ]
     return _share(sum(single), len(single)) if single else 0.0
@@ -276,12 +280,12 @@ def _fault(scores: Scores, line: str) -> None:
         scores.faults.append(line)
 
 
-def _told(fact: TrueFact | Fact | None) -> str:
+def _description(fact: TrueFact | Fact | None) -> str:
     if fact is None:
         return "nothing"
-    what = (
+    words = (
         fact.key
         if isinstance(fact, TrueFact)
         else (fact.source, fact.relation, fact.target or fact.value, fact.text)
     )
-    return f"{what} {fact.valid_at} - {fact.invalid_at}"
+    return f"{words} {fact.valid_at} - {fact.invalid_at}"

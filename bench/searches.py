@@ -18,7 +18,7 @@ from bench.copies import put_copies, telling_one
 from bench.empty_stores import EmptyStore, StoreKind, empty_store
 from bench.engine import environ_of, settings_of
 from bench.growth import RUNNER, GrowingStore
-from bench.loopback import Client, Seen
+from bench.loopback import Client, Responses
 from bench.loopback import run as run_clients
 from bench.processes import ChildProcess, free_port
 from bench.tables import Column, aligned
@@ -40,7 +40,7 @@ _INGESTED = "ingested"  # where the child's messages go, where they go beside th
 
 @dataclass(slots=True)
 class Figures:
-    """Of one group of one store; milliseconds, p50 and p95. opened: the first search of a new reader."""
+    """Figures of a group of a store; milliseconds, p50 and p95. opened: the first search of a new reader."""
 
     store: StoreKind
     group: str
@@ -59,10 +59,10 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPlan:
-    """What is measured.
+    """The parameters of a measurement.
 
     messages    of the large group, each with a fact: `copies` of a smaller one
-    seconds     for which the searchers ask, alone and during ingestion; 0: they do not
+    seconds     of searching, alone and during ingestion; 0: no searchers
     """
 
     stores: Sequence[StoreKind] = ("sqlite",)
@@ -74,7 +74,7 @@ class SearchPlan:
 
 def run(plan: SearchPlan, *, progress: Callable[[str], None]) -> list[Figures]:
     """Fill the stores, and measure one after the other."""
-    found: list[Figures] = []
+    results: list[Figures] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kgray-searches-")))
         base = _base(plan, folder, stack)
@@ -87,12 +87,12 @@ def run(plan: SearchPlan, *, progress: Callable[[str], None]) -> list[Figures]:
                 progress(f"{kind}: filled in {time.perf_counter() - began:.0f} s")
                 for group in (LARGE, SMALL):
                     with _opened(place) as store:
-                        found.append(_alone(kind, store, group))
-                    progress(table(found))
+                        results.append(_alone(kind, store, group))
+                    progress(table(results))
                     if plan.seconds:
-                        _beside(plan, place, found[-1])
-                        progress(table(found))
-    return found
+                        _measure_with_others(plan, place, results[-1])
+                        progress(table(results))
+    return results
 
 
 def _base(plan: SearchPlan, folder: Path, stack: ExitStack) -> Store:
@@ -140,9 +140,9 @@ def _alone(kind: StoreKind, store: Store, group: str) -> Figures:
         setattr(figures, name, _quantiles(_timed(each, texts)))
     took = []
     with store.writing():
-        told = telling_one(group, _COMMITS + 2)
+        episodes = telling_one(group, _COMMITS + 2)
         for text in texts[: _COMMITS + 2]:  # the group's state is loaded for the first
-            grown.grow(told, 1)
+            grown.grow(episodes, 1)
             took += _timed(search, [text])
     figures.after_commit = _quantiles(took[2:])
     figures.load = round(os.getloadavg()[0], 1)
@@ -167,7 +167,7 @@ def _quantiles(took: Sequence[float]) -> tuple[float, float]:
 # ------------------------------------------------------------------------------------- during ingestion
 
 
-def _beside(plan: SearchPlan, place: EmptyStore, figures: Figures) -> None:
+def _measure_with_others(plan: SearchPlan, place: EmptyStore, figures: Figures) -> None:
     """Have clients search through a server, alone and while another process ingests into the group."""
     port, environ = free_port(), environ_of(place.settings)
     folder, log = ["--data", str(place.data)], place.data.parent / "log"
@@ -182,19 +182,22 @@ def _beside(plan: SearchPlan, place: EmptyStore, figures: Figures) -> None:
             server.start()
             run_clients(_up(port))
             run_clients(_searched(port, figures.group, texts, plan.searchers, 3.0))
-            figures.idle = _of(
+            figures.idle = _percentiles(
                 run_clients(_searched(port, figures.group, texts, plan.searchers, plan.seconds))
             )
-            before = store.counts(figures.group)[figures.group].committed
+            committed_before = store.counts(figures.group)[figures.group].committed
             adding.start()
-            until = time.monotonic() + 300  # the group's state is loaded first
-            while store.counts(figures.group)[figures.group].committed == before and time.monotonic() < until:
+            deadline = time.monotonic() + 300  # the group's state is loaded first
+            while (
+                store.counts(figures.group)[figures.group].committed == committed_before
+                and time.monotonic() < deadline
+            ):
                 time.sleep(0.2)
-            before, since = store.counts(figures.group)[figures.group].committed, time.monotonic()
-            seen = run_clients(_searched(port, figures.group, texts, plan.searchers, plan.seconds))
-            figures.ingesting = _of(seen)
-            done = store.counts(figures.group)[figures.group].committed - before
-            figures.ingested_per_s = round(done / (time.monotonic() - since), 1)
+            committed_before, started = store.counts(figures.group)[figures.group].committed, time.monotonic()
+            responses = run_clients(_searched(port, figures.group, texts, plan.searchers, plan.seconds))
+            figures.ingesting = _percentiles(responses)
+            committed = store.counts(figures.group)[figures.group].committed - committed_before
+            figures.ingested_per_s = round(committed / (time.monotonic() - started), 1)
             if adding.ended() is not None:
                 raise KgrayError("all was ingested before the searches had ended: measure with more")
         finally:
@@ -220,43 +223,43 @@ def _write(path: Path, group: str) -> None:
 
 
 async def _up(port: int) -> None:
-    until = time.monotonic() + 60
+    deadline = time.monotonic() + 60
     while True:
         try:
-            await Client(port, Seen()).ask("GET", "/healthz")
+            await Client(port, Responses()).ask("GET", "/healthz")
         except (OSError, asyncio.IncompleteReadError):
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise KgrayError("the server did not start") from None
             await asyncio.sleep(0.05)
         else:
             return
 
 
-async def _searched(port: int, group: str, texts: Sequence[str], clients: int, seconds: float) -> Seen:
+async def _searched(port: int, group: str, texts: Sequence[str], clients: int, seconds: float) -> Responses:
     """Search again and again for so long."""
-    seen, ends = Seen(), time.monotonic() + seconds
+    responses, ends = Responses(), time.monotonic() + seconds
 
-    async def again(first: int) -> None:
-        client, place = Client(port, seen), first
+    async def search_once(first: int) -> None:
+        client, place = Client(port, responses), first
         while time.monotonic() < ends:
             place = (place + clients) % len(texts)
             await client.ask("POST", f"/v1/groups/{group}/search", {"query": texts[place], "limit": 10})
 
-    await asyncio.gather(*map(again, range(clients)))
-    return seen
+    await asyncio.gather(*map(search_once, range(clients)))
+    return responses
 
 
-def _of(seen: Seen) -> tuple[float, float]:
-    if set(seen.statuses) != {"200"}:
-        raise KgrayError(f"not all searches were answered: {dict(seen.statuses)}")
-    return seen.at(0.5), seen.at(0.95)
+def _percentiles(responses: Responses) -> tuple[float, float]:
+    if set(responses.statuses) != {"200"}:
+        raise KgrayError(f"not all searches were answered: {dict(responses.statuses)}")
+    return responses.at(0.5), responses.at(0.95)
 
 
 # ----------------------------------------------------------------------------------------------- showing
 
 
 @dataclass(slots=True)
-class _Shown:
+class _Row:
     figures: Figures
     spans: dict[str, str] = field(default_factory=dict)
 
@@ -282,6 +285,6 @@ _COLUMNS: Sequence[Column] = (
 )
 
 
-def table(found: Sequence[Figures]) -> str:
+def table(results: Sequence[Figures]) -> str:
     """Return the figures for people."""
-    return "\n".join(aligned(_COLUMNS, [_Shown(figures) for figures in found]))
+    return "\n".join(aligned(_COLUMNS, [_Row(figures) for figures in results]))

@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from bench.loopback import Client, Seen
+from bench.loopback import Client, Responses
 from bench.loopback import run as run_clients
 from bench.processes import ChildProcess, cpu_s, free_port
 from bench.tables import aligned
@@ -29,12 +29,12 @@ _HEALTH_S = 0.05  # between two health checks
 _IDLE_S = 5.0  # searches of an idle server
 _QUESTION = {"query": "Where does Person 7 work?", "limit": 10}
 _BACKLOG = 2_000  # episodes that may wait to be ingested
-_FIRST = 200  # episodes that are there to be searched
+_FIRST = 200  # episodes for the searches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What clients saw. Times in milliseconds; idle: before the load. Clients search where it ingests.
+    """The clients' figures. Times in milliseconds; idle: before the load. Clients search if it ingests.
 
     lost        answered with 202, and not there after the kill; where it ingests: not committed in the end
     load        of the machine, at the end, over a minute
@@ -58,12 +58,12 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What the load has seen: ids that were answered with 202, processor seconds of server and clients."""
+class _LoadResult:
+    """The result of the load: ids answered with 202, processor seconds of server and clients."""
 
-    appended: Seen
-    searched: Seen
-    health: Seen
+    appended: Responses
+    searched: Responses
+    health: Responses
     ids: set[str]
     server_s: float
     client_s: float
@@ -72,12 +72,17 @@ class _Told:
 def run(
     *, clients: int, seconds: float, ingests: bool, searchers: int, progress: Callable[[str], None]
 ) -> Served:
-    """Measure a server of a new folder, kill it while clients append, and look for what it had answered."""
+    """Measure a server of a new folder, kill it while clients append, and look for the accepted episodes."""
     with tempfile.TemporaryDirectory(prefix="kgray-serving-") as folder:
         port = free_port()
-        # Where it ingests, appends are faster than that: 503 is then a right answer.
-        most = _BACKLOG if ingests else 100_000_000
-        words = ["serve", "--data", folder, *f"--port {port} --max-age 86400 --max-pending {most}".split()]
+        # Appends are faster than ingestion: 503 is then a correct answer.
+        max_pending = _BACKLOG if ingests else 100_000_000
+        words = [
+            "serve",
+            "--data",
+            folder,
+            *f"--port {port} --max-age 86400 --max-pending {max_pending}".split(),
+        ]
         ingesting = ChildProcess("kgray", words, log=Path(folder) / "log")
         accepting = ChildProcess("kgray", [*words, "--accept-only"], log=Path(folder) / "log")
         server = ingesting if ingests else accepting
@@ -92,37 +97,39 @@ def run(
                 accepting.start()
                 run_clients(_up(port))
             progress(f"{clients} clients append for {seconds:.0f} s")
-            told = run_clients(_loaded(port, server, clients, seconds, searchers))
+            load = run_clients(_loaded(port, server, clients, seconds, searchers))
             server.start()
             run_clients(_up(port))
             if ingests:
                 progress("what was accepted is ingested")
                 _wait_for_all(port)
-            there = _ids(port, committed=ingests)
+            committed_ids = _ids(port, committed=ingests)
         finally:
             ingesting.kill()
             accepting.kill()
-    how: dict[str, Any] = {"ingests": ingests, "clients": clients, "seconds": seconds}
-    measured = _measured(told, calm, idle if searchers else None, len(told.ids - there), how)
+    setup: dict[str, Any] = {"ingests": ingests, "clients": clients, "seconds": seconds}
+    measured = _measured(load, calm, idle if searchers else None, len(load.ids - committed_ids), setup)
     progress(table([measured]))
     return measured
 
 
-def _measured(told: _Told, calm: Seen, idle: Seen | None, lost: int, how: dict[str, Any]) -> Served:
-    """Return what was seen, in the units of `Served`. calm, idle: of the idle server. how: the run's own."""
-    made, most = len(told.ids), max(1, len(told.ids))
+def _measured(
+    load: _LoadResult, calm: Responses, idle: Responses | None, lost: int, setup: dict[str, Any]
+) -> Served:
+    """Return the figures in the units of `Served`. calm, idle: of the idle server. setup: of the run."""
+    appended, divisor = len(load.ids), max(1, len(load.ids))
     return Served(
-        **how,
-        statuses=dict(told.appended.statuses),
-        appends_per_s=round(made / how["seconds"], 1),
-        append_p50=told.appended.at(0.5),
-        append_p99=told.appended.at(0.99),
+        **setup,
+        statuses=dict(load.appended.statuses),
+        appends_per_s=round(appended / setup["seconds"], 1),
+        append_p50=load.appended.at(0.5),
+        append_p99=load.appended.at(0.99),
         health_idle_p99=calm.at(0.99),
-        health_p99=told.health.at(0.99),
+        health_p99=load.health.at(0.99),
         search_idle_p95=idle.at(0.95) if idle else None,
-        search_p95=told.searched.at(0.95) if idle else None,
-        server_cpu_ms_per_append=round(told.server_s * 1000 / most, 2),
-        client_cpu_ms_per_append=round(told.client_s * 1000 / most, 2),
+        search_p95=load.searched.at(0.95) if idle else None,
+        server_cpu_ms_per_append=round(load.server_s * 1000 / divisor, 2),
+        client_cpu_ms_per_append=round(load.client_s * 1000 / divisor, 2),
         lost=lost,
         load=round(os.getloadavg()[0], 1),
     )
@@ -150,10 +157,10 @@ def table(results: list[Served]) -> str:
 
 
 async def _up(port: int) -> None:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         try:
-            await Client(port, Seen()).ask("GET", "/healthz")
+            await Client(port, Responses()).ask("GET", "/healthz")
         except (OSError, asyncio.IncompleteReadError):
             await asyncio.sleep(0.05)
         else:
@@ -161,14 +168,14 @@ async def _up(port: int) -> None:
     raise KgrayError("the server did not start")
 
 
-async def _prepared(port: int, searchers: int) -> Seen:
+async def _prepared(port: int, searchers: int) -> Responses:
     """Have episodes ingested; return how searches of an idle server do."""
     rows = [{"text": f"I work at Firm {n % 17}.", "speaker": f"Person {n % 40}"} for n in range(_FIRST)]
-    client, seen = Client(port, Seen()), Seen()
+    client, responses = Client(port, Responses()), Responses()
     await client.ask("POST", f"{_GROUP}/episodes", rows)
     await asyncio.to_thread(_wait_for_all, port)
-    await _until(time.monotonic() + _IDLE_S, [_asks(port, seen) for _ in range(searchers)])
-    return seen
+    await _run_until(time.monotonic() + _IDLE_S, [_asks(port, responses) for _ in range(searchers)])
+    return responses
 
 
 def _wait_for_all(port: int) -> None:
@@ -180,10 +187,12 @@ def _wait_for_all(port: int) -> None:
         time.sleep(0.2)
 
 
-async def _loaded(port: int, server: ChildProcess, clients: int, seconds: float, searchers: int) -> _Told:
+async def _loaded(
+    port: int, server: ChildProcess, clients: int, seconds: float, searchers: int
+) -> _LoadResult:
     """Append, search and check the health for so long; kill the server while they go on."""
-    appended, searched, ids = Seen(), Seen(), set[str]()
-    before, own = cpu_s(server.pid), time.process_time()
+    appended, searched, ids = Responses(), Responses(), set[str]()
+    server_cpu_before, own_cpu_before = cpu_s(server.pid), time.process_time()
 
     def appends(number: int) -> Callable[[], Awaitable[Any]]:
         client, count = Client(port, appended), iter(range(1 << 30))
@@ -199,43 +208,43 @@ async def _loaded(port: int, server: ChildProcess, clients: int, seconds: float,
     # In a process of its own: here a check would wait for the other clients, not for the server.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         checking = asyncio.get_running_loop().run_in_executor(pool, _checked, port, seconds)
-        going = asyncio.create_task(_until(time.monotonic() + seconds + 60, work))
+        going = asyncio.create_task(_run_until(time.monotonic() + seconds + 60, work))
         await asyncio.sleep(seconds)
-        server_s, client_s = cpu_s(server.pid) - before, time.process_time() - own
-        told = set(ids)
+        server_s, client_s = cpu_s(server.pid) - server_cpu_before, time.process_time() - own_cpu_before
+        appended_ids = set(ids)
         await asyncio.to_thread(server.kill)
         await going
-        return _Told(appended, searched, await checking, told, server_s, client_s)
+        return _LoadResult(appended, searched, await checking, appended_ids, server_s, client_s)
 
 
-def _checked(port: int, seconds: float) -> Seen:
+def _checked(port: int, seconds: float) -> Responses:
     """Return the times of health checks."""
-    seen, until = Seen(), time.monotonic() + seconds
+    responses, deadline = Responses(), time.monotonic() + seconds
     with suppress(OSError, HTTPException):  # the server is killed
-        while time.monotonic() < until:
+        while time.monotonic() < deadline:
             began = time.perf_counter()
             _get(port, "/healthz")
-            seen.times.append(time.perf_counter() - began)
+            responses.times.append(time.perf_counter() - began)
             time.sleep(_HEALTH_S)
-    return seen
+    return responses
 
 
-def _asks(port: int, seen: Seen) -> Callable[[], Awaitable[Any]]:
-    client = Client(port, seen)
+def _asks(port: int, responses: Responses) -> Callable[[], Awaitable[Any]]:
+    client = Client(port, responses)
     return lambda: client.ask("POST", f"{_GROUP}/search", _QUESTION)
 
 
-async def _until(ends: float, work: list[Callable[[], Awaitable[Any]]]) -> None:
+async def _run_until(ends: float, work: list[Callable[[], Awaitable[Any]]]) -> None:
     """Do each again and again until then, or until the server is gone."""
 
-    async def again(one: Callable[[], Awaitable[Any]]) -> None:
+    async def repeat(request: Callable[[], Awaitable[Any]]) -> None:
         while time.monotonic() < ends:
             try:
-                await one()
+                await request()
             except (OSError, asyncio.IncompleteReadError):
                 return
 
-    await asyncio.gather(*map(again, work))
+    await asyncio.gather(*map(repeat, work))
 
 
 def _get(port: int, path: str) -> str:
@@ -244,12 +253,12 @@ def _get(port: int, path: str) -> str:
 
 
 def _ids(port: int, *, committed: bool) -> set[str]:
-    """Return the client's ids of all episodes in the log, or of those that are committed."""
-    found: set[str] = set()
-    after: int | None = 0
+    """Return the client's ids of all episodes in the log, or of the committed episodes."""
+    ids: set[str] = set()
+    last: int | None = 0
     state = "&state=committed" if committed else ""
-    while after is not None:
-        page = json.loads(_get(port, f"{_GROUP}/episodes?limit=1000&after={after}{state}"))
-        found |= {row["client_id"] for row in page["episodes"]}
-        after = page["next"]
-    return found
+    while last is not None:
+        page = json.loads(_get(port, f"{_GROUP}/episodes?limit=1000&after={last}{state}"))
+        ids |= {row["client_id"] for row in page["episodes"]}
+        last = page["next"]
+    return ids

@@ -1,7 +1,7 @@
-"""A cluster of several nodes on one machine, whose nodes can be killed: what proofs of recovery need.
+"""A cluster of several nodes on one machine, with nodes that can be killed, for proofs of recovery.
 
 The head has room for the sequencers and writers alone, which ask for none; the workers ask for so much that
-they run on the other nodes. Where it is asked for, sequencer and writer each have a node of their own.
+they run on the other nodes. On request, sequencer and writer each have a separate node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STORE_BYTES = 80 << 20  # of each node; the least that Ray takes is 75 MiB
 _READER_CPUS, _EMBEDDER_CPUS = 3.0, 2.0  # no reader fits where one is missing, and no embedder on the head
 _START_S = 600.0  # many processes on few processors
 _CONTROL = {"role": "control"}
-_CONTROLS = 3  # actors that stand apart: sequencer, writer, and the one that keeps schedules
+_CONTROLS = 3  # separate actors: sequencer, writer, scheduler
 _HEAD: dict[str, Any] = {
     "num_cpus": 1,
     "object_store_memory": _STORE_BYTES,
@@ -44,7 +44,7 @@ def _profile(workers: int, shards: int, *, apart: bool) -> Profile:
 
 
 class SimulatedCluster:
-    """A head and worker nodes; `close` ends them. environ: what a process needs to join it."""
+    """A head and worker nodes; `close` ends them. environ: the variables that a process needs to join it."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class SimulatedCluster:
     ) -> None:
         """Start it; this process shows its token from now on.
 
-        missing: of the workers, those that no node has room for until another one is added
+        missing: workers without room on any node until a node is added
         apart: the sequencer and the writer of one shard stand on nodes of their own
         redis: where the head keeps what it knows
         """
@@ -74,12 +74,12 @@ class SimulatedCluster:
         self.environ: Mapping[str, str] = token_environment(token)
         os.environ.update(self.environ)  # its processes have this process's environment
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Ray notes a cluster's address in a file of the user's, for those that name none: here in our folder.
-        self._before = os.environ.get(_TEMPORARY)
+        # Ray notes a cluster's address in a file of the user, as the default address: here in our folder.
+        self._temporary_before = os.environ.get(_TEMPORARY)
         os.environ[_TEMPORARY] = str(self._folder)
         (self._folder / "ray").mkdir()
         self.profile = _profile(workers, shards, apart=apart)
-        # All that are not to be missing fit on one node: another one's death takes nobody's place away.
+        # All workers except the missing ones fit on one node: the death of another node costs no place.
         self._room: dict[str, Any] = {
             "num_cpus": int(_READER_CPUS * (workers - missing) + _EMBEDDER_CPUS),
             "object_store_memory": _STORE_BYTES,
@@ -99,7 +99,7 @@ class SimulatedCluster:
 
     @property
     def address(self) -> str:
-        """Where to join it."""
+        """The address for joining it."""
         return str(self._cluster.address)
 
     def add(self) -> None:
@@ -116,12 +116,12 @@ class SimulatedCluster:
         self._cluster.add_node(num_cpus=1, object_store_memory=_STORE_BYTES, labels=_CONTROL)
 
     def kill_under(self, pid: int) -> None:
-        """End, as a power cut does, the node on which this process runs."""
+        """End this process's node, like a power cut."""
         parents = {parent.pid for parent in psutil.Process(pid).parents()}
         (node,) = (
             node
             for node in self._cluster.worker_nodes
-            if parents & {one.process.pid for one in node.all_processes["raylet"]}
+            if parents & {raylet.process.pid for raylet in node.all_processes["raylet"]}
         )
         self._cluster.remove_node(node, allow_graceful=False)
 
@@ -137,8 +137,8 @@ class SimulatedCluster:
         """End every node. Idempotent."""
         self._cluster.shutdown()  # type: ignore[no-untyped-call]
         self._ends.close()
-        if self._before is None:
+        if self._temporary_before is None:
             os.environ.pop(_TEMPORARY, None)
         else:
-            os.environ[_TEMPORARY] = self._before
+            os.environ[_TEMPORARY] = self._temporary_before
         shutil.rmtree(self._folder, ignore_errors=True)

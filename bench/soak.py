@@ -36,7 +36,7 @@ STATE_ERROR = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakPhase:
-    """What is backfilled. state_mb: the bound of the states that the sequencer keeps (runtime.state_mb)."""
+    """The backfilled data. state_mb: the bound of the sequencer's states (runtime.state_mb)."""
 
     name: str
     groups: int
@@ -56,7 +56,7 @@ class MemorySample:
 
 @dataclass(slots=True)
 class SoakResult:
-    """What a phase came to; slopes in MB a minute, least squares over the last two thirds."""
+    """The result of a phase; slopes in MB a minute, least squares over the last two thirds."""
 
     phase: SoakPhase
     samples: list[MemorySample] = field(default_factory=list)
@@ -99,23 +99,23 @@ def both_phases(minutes: float) -> list[SoakPhase]:
 def run(phases: Sequence[SoakPhase], progress: Callable[[str], None] = lambda _: None) -> list[SoakResult]:
     """Carry out the phases, each on a store of its own."""
     require_psutil()
-    found = []
+    results = []
     with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder, one_ray() as address:
         for number, phase in enumerate(phases):
             place = Path(folder) / str(number)
             place.mkdir()
-            found.append(_soak(phase, place, address, progress))
-    return found
+            results.append(_soak(phase, place, address, progress))
+    return results
 
 
 def _soak(phase: SoakPhase, folder: Path, address: str, progress: Callable[[str], None]) -> SoakResult:
     episodes, data = folder / "episodes.jsonl", folder / "data"
     _write(episodes, phase)
-    given = {"runtime_backend": "ray", "runtime_state_mb": phase.state_mb}
-    settings = settings_of(given)
+    settings_table = {"runtime_backend": "ray", "runtime_state_mb": phase.state_mb}
+    settings = settings_of(settings_table)
     opened(settings, data).close()  # the store is made before actors open it
     deployment = deployed(settings, data)
-    driver = Driver([episodes], data, environ_of({**given, "runtime_address": address}))
+    driver = Driver([episodes], data, environ_of({**settings_table, "runtime_address": address}))
     soaked = SoakResult(phase)
     try:
         driver.start()
@@ -128,7 +128,7 @@ def _soak(phase: SoakPhase, folder: Path, address: str, progress: Callable[[str]
 
 
 def _write(path: Path, phase: SoakPhase) -> None:
-    """Write more episodes than can be read in the time; each group tells of a world of its own."""
+    """Write more episodes than can be read in the time; each group has its own world."""
     count = int(phase.seconds * _AT_MOST_PER_S)
     worlds = [growing(f"soak-{group}", seed=group + 1) for group in range(phase.groups)]
     with path.open("w", encoding="utf-8") as lines:
@@ -138,51 +138,53 @@ def _write(path: Path, phase: SoakPhase) -> None:
 
 
 def _sample(soaked: SoakResult, actors: Actors, driver: Driver, progress: Callable[[str], None]) -> None:
-    since = time.monotonic()
-    while (now := time.monotonic() - since) < soaked.phase.seconds:
+    started = time.monotonic()
+    while (elapsed := time.monotonic() - started) < soaked.phase.seconds:
         if (code := driver.ended()) is not None:
-            raise KgrayError(f"the backfill ended with {code} after {now:.0f} s: {driver.said()}")
-        sample = _look(now, actors, driver)
+            raise KgrayError(f"the backfill ended with {code} after {elapsed:.0f} s: {driver.last_lines()}")
+        sample = _look(elapsed, actors, driver)
         if sample is not None and sample.committed:
             soaked.samples.append(sample)
             if len(soaked.samples) % 15 == 1:
                 memory = ", ".join(f"{role} {mb:.0f}" for role, mb in sample.mb.items())
                 progress(
-                    f"{soaked.phase.name} {now:6.0f} s  {sample.committed} committed  "
+                    f"{soaked.phase.name} {elapsed:6.0f} s  {sample.committed} committed  "
                     f"state {sample.held_mb:.1f} MB  resident: {memory} MB"
                 )
         time.sleep(_EVERY_S)
 
 
-def _look(now: float, actors: Actors, driver: Driver) -> MemorySample | None:
+def _look(elapsed: float, actors: Actors, driver: Driver) -> MemorySample | None:
     stats = {name: actors.stats(f"{name}-0") for name in ("sequencer", "writer")}
     pids = {name: row["pid"] for name, row in stats.items() if row is not None} | {"driver": driver.pid}
-    mb = {role: found for role in ROLES if (found := rss_mb(pids.get(role, 0))) is not None}
+    mb = {role: size for role in ROLES if (size := rss_mb(pids.get(role, 0))) is not None}
     sequencer = stats["sequencer"]
     if sequencer is None or len(mb) < len(ROLES):
         return None
     totals = sequencer["totals"]
-    held = sequencer["held_bytes"] / _MB
-    return MemorySample(at_s=now, committed=totals["committed"] + totals["failed"], held_mb=held, mb=mb)
+    held_mb = sequencer["held_bytes"] / _MB
+    return MemorySample(
+        at_s=elapsed, committed=totals["committed"] + totals["failed"], held_mb=held_mb, mb=mb
+    )
 
 
 def _judge(soaked: SoakResult) -> None:
     """Work out slopes, and hold them against what is allowed."""
-    kept = soaked.samples[len(soaked.samples) // 3 :]
-    if len(kept) < 5:
+    late_samples = soaked.samples[len(soaked.samples) // 3 :]
+    if len(late_samples) < 5:
         raise KgrayError(
             f"{soaked.phase.name}: {len(soaked.samples)} looks are too few; give it more minutes"
         )
-    at = [sample.at_s / 60 for sample in kept]
-    soaked.held_slope = _slope(at, [sample.held_mb for sample in kept])
+    at = [sample.at_s / 60 for sample in late_samples]
+    soaked.held_slope = _slope(at, [sample.held_mb for sample in late_samples])
     soaked.held_most_mb = round(max(sample.held_mb for sample in soaked.samples), 2)
-    soaked.slopes = {role: _slope(at, [sample.mb[role] for sample in kept]) for role in ROLES}
+    soaked.slopes = {role: _slope(at, [sample.mb[role] for sample in late_samples]) for role in ROLES}
     first, last = soaked.samples[0], soaked.samples[-1]
     soaked.committed = last.committed
     soaked.per_s = round((last.committed - first.committed) / (last.at_s - first.at_s), 1)
     for role, slope in soaked.slopes.items():
-        held = max(0.0, soaked.held_slope) if role == "sequencer" else 0.0
-        allowed = NOISE_MB_PER_MIN + (1 + STATE_ERROR) * held
+        held_slope = max(0.0, soaked.held_slope) if role == "sequencer" else 0.0
+        allowed = NOISE_MB_PER_MIN + (1 + STATE_ERROR) * held_slope
         if slope > allowed:
             soaked.faults.append(f"{role} grows by {slope:.2f} MB/min; {allowed:.2f} are explained")
     # One state at least is kept, however large; here all are of a size.
@@ -203,13 +205,14 @@ def table(results: Sequence[SoakResult]) -> str:
         + " ".join(f"{role + '+':>10}" for role in ROLES)
         + "  (MB; + = MB a minute)"
     ]
-    for one in results:
+    for result in results:
         lines.append(
-            f"{one.phase.name:<8} {one.phase.groups:>6} {one.phase.state_mb:>6} {one.committed:>8} "
-            f"{one.per_s:>6.1f} {one.held_most_mb:>7.2f} {one.held_slope:>7.2f} "
-            + " ".join(f"{one.slopes[role]:>10.2f}" for role in ROLES)
+            f"{result.phase.name:<8} {result.phase.groups:>6} {result.phase.state_mb:>6} "
+            f"{result.committed:>8} "
+            f"{result.per_s:>6.1f} {result.held_most_mb:>7.2f} {result.held_slope:>7.2f} "
+            + " ".join(f"{result.slopes[role]:>10.2f}" for role in ROLES)
         )
-        lines += [f"FAULT: {one.phase.name}: {fault}" for fault in one.faults]
-    if not any(one.faults for one in results):
+        lines += [f"FAULT: {result.phase.name}: {fault}" for fault in result.faults]
+    if not any(result.faults for result in results):
         lines.append(f"no growth beyond the state, by more than {NOISE_MB_PER_MIN:g} MB/min; the bound holds")
     return "\n".join(lines)

@@ -28,21 +28,21 @@ from kgray.search import Method, Query
 from kgray.settings import Settings
 from kgray.wiring import open_store
 
-GROUP, SLOTS, BESIDE = "world", "slots", "beside"
+GROUP, SLOTS, SMALL_GROUP = "world", "slots", "beside"
 LEAST_SIZE = 6  # two sizes are so far apart at least
-_WINDOW = 300  # episodes whose cost is reported at a size: the last ones before it
-# Of those that are gathered: 50 transactions of 32.
+_WINDOW = 300  # episodes with reported costs at a size: the last episodes before it
+# Gathered episodes: 50 transactions of 32.
 _GATHERED = 1_600
 _QUERIES = 200
 _RECALL_AT = 20
-_BESIDE_PART = 20  # the small group has a fact for so many of the large one
+_BESIDE_PART = 20  # facts of the large group for each fact of the small group
 _HUB = "Middlemarket"
 _START = times.parse("2020-01-01")[0]
 
 
 @dataclass(slots=True)
 class SizeFigures:
-    """What was measured when the group held this many facts; milliseconds unless named otherwise.
+    """The figures of a group with this number of facts; milliseconds unless named otherwise.
 
     commit_wall_ms, rows_per_s, single_per_s   of transactions of one episode
     gathered_per_s                             episodes by the wall time of transactions of several
@@ -71,7 +71,7 @@ class SizeFigures:
 
 @dataclass(slots=True)
 class BesideFigures:
-    """What a small group finds beside the large one; a third of its facts end at one entity, its hub.
+    """The searches of a small group next to the large group; a third of its facts end at its hub, an entity.
 
     recall      of the 20 nearest of its own statements, against exact search
     found       share of its world's facts that are among the 20 best when asked for in their own words
@@ -106,7 +106,7 @@ def run(
     settings: Settings,
     progress: Callable[[str], None],
 ) -> StoreResult:
-    """Grow one group through the sizes (about so many facts) and measure at each.
+    """Grow a group through the sizes (numbers of facts) and measure at each.
 
     settings: where they name a Neo4j server, that one is measured, which keeps the groups; else one is
     started. Raises InputError where the server holds groups of these names.
@@ -116,18 +116,18 @@ def run(
         grown, size_on_disk = stack.enter_context(_opened(kind, settings))
         stack.enter_context(grown.store.writing())
         stack.enter_context(garbage_collected_rarely())
-        episodes, done = growing(GROUP), 0
+        episodes, done_episodes = growing(GROUP), 0
         for size in sorted(sizes):
-            count = round(size / FACTS_AN_EPISODE) - done
+            count = round(size / FACTS_AN_EPISODE) - done_episodes
             window = min(_WINDOW, count // 2)
             turn = min(_GATHERED, count - window)
             grown.grow(episodes, count - turn - window, gather=grown.together)
             gathered = grown.grow(episodes, turn, gather=grown.together)
             costs = grown.grow(episodes, window)
-            done += count
+            done_episodes += count
             result.sizes.append(_measure(grown, costs, gathered, size_on_disk))
             progress(f"{kind}: {result.sizes[-1].facts:,} facts committed")
-        result.beside = _beside(grown, max(max(sizes) // _BESIDE_PART, LEAST_SIZE))
+        result.beside = _measure_small_group(grown, max(max(sizes) // _BESIDE_PART, LEAST_SIZE))
         progress(f"{kind}: a group of {result.beside.facts:,} facts beside it")
         result.slot_cpu_ms = _slots(grown, sorted(slots), kind, progress)
     return result
@@ -135,7 +135,7 @@ def run(
 
 @contextmanager
 def _opened(kind: StoreKind, settings: Settings) -> Iterator[tuple[GrowingStore, Callable[[], int]]]:
-    """Yield an empty store, and what tells how many bytes it takes."""
+    """Yield an empty store, and a function that returns its size in bytes."""
     embedder = HashingEmbedder()
     with ExitStack() as stack:
         data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kgray-bench-"))) / "store"
@@ -145,8 +145,10 @@ def _opened(kind: StoreKind, settings: Settings) -> Iterator[tuple[GrowingStore,
             settings = settings_of(place.settings)
         store = open_store(settings, data, embedder, create=True)
         stack.callback(store.close)
-        if taken := {GROUP, SLOTS, BESIDE} & set(store.heads()):
-            raise InputError(f"the server has a group {min(taken)!r} already: measure in an empty database")
+        if existing := {GROUP, SLOTS, SMALL_GROUP} & set(store.heads()):
+            raise InputError(
+                f"the server has a group {min(existing)!r} already: measure in an empty database"
+            )
         yield GrowingStore(store, embedder), lambda: _bytes(place)
 
 
@@ -175,46 +177,46 @@ def _measure(
     start = time.perf_counter()
     GroupState.load(grown.store, GROUP, grown.embedder.dimensions)
     size.load_s = time.perf_counter() - start
-    asked = _asked(grown, GROUP)
-    size.search_ms = _searches(grown, GROUP, asked)
-    size.recall = _recall(grown, GROUP, asked)
+    texts = _texts_of_facts(grown, GROUP)
+    size.search_ms = _searches(grown, GROUP, texts)
+    size.recall = _recall(grown, GROUP, texts)
     return size
 
 
-def _beside(grown: GrowingStore, facts: int) -> BesideFigures:
-    """Grow a small group and return what it finds."""
+def _measure_small_group(grown: GrowingStore, facts: int) -> BesideFigures:
+    """Grow a small group and return its figures."""
     residents = [
         ({"source": f"Resident {number}", "relation": "LIVES_IN", "target": _HUB})
         for number in range(facts // 3)
     ]
     count = round((facts - len(residents)) / FACTS_AN_EPISODE)
-    grown.grow(growing(BESIDE, seed=2), count, gather=grown.together)
-    grown.commit(_triples(BESIDE, residents), GrowthCosts(), gather=grown.together)
-    beside = BesideFigures(facts=grown.store.counts(BESIDE)[BESIDE].facts)
-    asked = _asked(grown, BESIDE)
-    beside.search_ms = _searches(grown, BESIDE, asked)
-    beside.recall = _recall(grown, BESIDE, asked)
-    beside.found = statistics.mean(_is_found(grown, text) for text in asked)
-    view = StoredView(grown.store, BESIDE)
+    grown.grow(growing(SMALL_GROUP, seed=2), count, gather=grown.together)
+    grown.commit(_triples(SMALL_GROUP, residents), GrowthCosts(), gather=grown.together)
+    figures = BesideFigures(facts=grown.store.counts(SMALL_GROUP)[SMALL_GROUP].facts)
+    texts = _texts_of_facts(grown, SMALL_GROUP)
+    figures.search_ms = _searches(grown, SMALL_GROUP, texts)
+    figures.recall = _recall(grown, SMALL_GROUP, texts)
+    figures.found = statistics.mean(_is_found(grown, text) for text in texts)
+    view = StoredView(grown.store, SMALL_GROUP)
     (hub,) = view.entities_named(_HUB)
     everything = view.facts_at([hub.id], None, None)
-    beside.hub_facts = len(everything)
-    beside.hub_right = view.facts_at([hub.id], None, _RECALL_AT) == everything[:_RECALL_AT]
-    beside.hub_ms = _timed([partial(view.facts_at, [hub.id], None, _RECALL_AT)] * _QUERIES)
-    return beside
+    figures.hub_facts = len(everything)
+    figures.hub_right = view.facts_at([hub.id], None, _RECALL_AT) == everything[:_RECALL_AT]
+    figures.hub_ms = _timed([partial(view.facts_at, [hub.id], None, _RECALL_AT)] * _QUERIES)
+    return figures
 
 
 def _triples(group: str, triples: Sequence[Mapping[str, object]], first: int = 0) -> list[Draft]:
     """Return an episode for each triple, a minute apart."""
-    found = []
+    drafts = []
     for number, triple in enumerate(triples, start=first):
         at = _START + number * 60 * times.SECOND
         text = normalise([triple], at)
-        found.append(Draft(group=group, source="triples", kind="triples", text=text, reference_time=at))
-    return found
+        drafts.append(Draft(group=group, source="triples", kind="triples", text=text, reference_time=at))
+    return drafts
 
 
-def _asked(grown: GrowingStore, group: str) -> list[str]:
+def _texts_of_facts(grown: GrowingStore, group: str) -> list[str]:
     """Return the words of some of a group's facts, from its first to its last."""
     texts = grown.texts[group]
     return texts[:: max(1, len(texts) // _QUERIES)][:_QUERIES]
@@ -222,31 +224,35 @@ def _asked(grown: GrowingStore, group: str) -> list[str]:
 
 def _is_found(grown: GrowingStore, text: str) -> bool:
     """Return whether a fact of the small group is among the best when it is asked for by its sentence."""
-    query = Query(text=text, group=BESIDE, scopes=("fact",), limit=_RECALL_AT, any_time=True)
+    query = Query(text=text, group=SMALL_GROUP, scopes=("fact",), limit=_RECALL_AT, any_time=True)
     hits = RUNNER.run(grown.searcher.search(query))
     return any(hit.source and hit.target and hit.source in text and hit.target in text for hit in hits)
 
 
-def _recall(grown: GrowingStore, group: str, asked: Sequence[str]) -> float:
-    return grown.recall_at(group, [f"where {text}?" for text in asked], _RECALL_AT)
+def _recall(grown: GrowingStore, group: str, texts: Sequence[str]) -> float:
+    return grown.recall_at(group, [f"where {text}?" for text in texts], _RECALL_AT)
 
 
-def _searches(grown: GrowingStore, group: str, asked: Sequence[str]) -> dict[str, tuple[float, float]]:
+def _searches(grown: GrowingStore, group: str, texts: Sequence[str]) -> dict[str, tuple[float, float]]:
     """Return p50 and p95 of searches by names and words of facts, by method."""
-    ways: dict[str, tuple[Method, ...] | None] = {"bm25": ("bm25",), "cosine": ("cosine",), "hybrid": None}
-    found: dict[str, tuple[float, float]] = {}
-    for name, methods in ways.items():
-        queries = [Query(text=f"where {text}?", group=group, methods=methods) for text in asked]
+    methods_by_name: dict[str, tuple[Method, ...] | None] = {
+        "bm25": ("bm25",),
+        "cosine": ("cosine",),
+        "hybrid": None,
+    }
+    milliseconds: dict[str, tuple[float, float]] = {}
+    for name, methods in methods_by_name.items():
+        queries = [Query(text=f"where {text}?", group=group, methods=methods) for text in texts]
 
         def ask(query: Query) -> object:
             return RUNNER.run(grown.searcher.search(query))
 
-        found[name] = _timed([partial(ask, query) for query in queries])
-    return found
+        milliseconds[name] = _timed([partial(ask, query) for query in queries])
+    return milliseconds
 
 
 def _timed(works: Sequence[Callable[[], object]]) -> tuple[float, float]:
-    """Return p50 and p95 in ms; the first ones, which load what reading keeps in memory, run before."""
+    """Return p50 and p95 in ms; the first calls, which fill caches, are not counted."""
     for work in works[:5]:
         work()
     took = []
@@ -261,24 +267,26 @@ def _timed(works: Sequence[Callable[[], object]]) -> tuple[float, float]:
 def _slots(
     grown: GrowingStore, sizes: Sequence[int], kind: StoreKind, progress: Callable[[str], None]
 ) -> dict[int, float]:
-    """Return the CPU milliseconds of one more value in a slot that has so many."""
+    """Return the CPU milliseconds of another value in a slot, by its number of values."""
 
     def prices(first: int, count: int) -> list[Draft]:
         target = [{"value": number, "unit": "EUR"} for number in range(first, first + count)]
         return _triples(
-            SLOTS, [{"source": "Kestrel lamp", "relation": "COSTS", "target": one} for one in target], first
+            SLOTS,
+            [{"source": "Kestrel lamp", "relation": "COSTS", "target": price} for price in target],
+            first,
         )
 
-    found: dict[int, float] = {}
-    done = 0
+    milliseconds: dict[int, float] = {}
+    values = 0
     for size in sizes:
-        grown.commit(prices(done, size - done), GrowthCosts(), gather=grown.together)
+        grown.commit(prices(values, size - values), GrowthCosts(), gather=grown.together)
         costs = GrowthCosts()
         grown.commit(prices(size, 50), costs)
-        done = size + 50
-        found[size] = 1e3 * (statistics.median(costs.decide) + statistics.median(costs.commit))
+        values = size + 50
+        milliseconds[size] = 1e3 * (statistics.median(costs.decide) + statistics.median(costs.commit))
         progress(f"{kind}: a slot with {size:,} values")
-    return found
+    return milliseconds
 
 
 def table(results: Sequence[StoreResult]) -> str:
@@ -305,12 +313,13 @@ _COLUMNS: Sequence[Column] = (
 def _table(result: StoreResult) -> str:
     lines = [f"{result.store}:", *aligned(_COLUMNS, result.sizes)]
     first, last = result.sizes[0], result.sizes[-1]
-    if (beside := result.beside) is not None:
+    if (small_group := result.beside) is not None:
         lines.append(
-            f"a group of {beside.facts:,} facts beside it: recall {beside.recall:.3f}, facts found "
-            f"{beside.found:.2f}, {_spans(beside.search_ms)}; the newest {_RECALL_AT} of "
-            f"{beside.hub_facts:,} facts of its hub {beside.hub_ms[0]:.1f}/{beside.hub_ms[1]:.1f} ms, "
-            f"{'right' if beside.hub_right else 'WRONG'}"
+            f"a group of {small_group.facts:,} facts beside it: recall {small_group.recall:.3f}, facts found "
+            f"{small_group.found:.2f}, {_spans(small_group.search_ms)}; the newest {_RECALL_AT} of "
+            f"{small_group.hub_facts:,} facts of its hub {small_group.hub_ms[0]:.1f}/"
+            f"{small_group.hub_ms[1]:.1f} ms, "
+            f"{'right' if small_group.hub_right else 'WRONG'}"
         )
     grew = (last.decide_cpu_ms + last.commit_cpu_ms) / (first.decide_cpu_ms + first.commit_cpu_ms)
     lines.append(f"decide + commit CPU, {first.facts:,} to {last.facts:,} facts: x {grew:.2f}")

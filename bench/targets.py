@@ -1,4 +1,4 @@
-"""What a proof of recovery kills, and how it sees that another stands in its place."""
+"""The targets of a proof of recovery, and the checks of their replacements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Target(Protocol):
         ...
 
     def back(self) -> bool:
-        """Whether another stands in its place; what does not come by itself is started."""
+        """Tell whether the target is replaced; start it if it does not return by itself."""
         ...
 
 
@@ -43,22 +43,22 @@ class Actors:
         return [name for kind in kinds for name in self._handles if name.startswith(f"{kind}-")]
 
     def all_answer(self, *kinds: str) -> bool:
-        """Whether every actor of these kinds answers."""
+        """Tell whether every actor of these kinds answers."""
         return all(self.stats(name) is not None for name in self.names(*kinds))
 
     def stats(self, name: str) -> dict[str, Any] | None:
-        """Return what an actor tells of itself; None while it does not answer."""
+        """Return an actor's statistics; None while it does not answer."""
         from kgray.runtime.actors import answer
 
         try:
-            found: dict[str, Any] = answer(self._handles[name].stats.remote(), _ANSWER_S)
+            stats: dict[str, Any] = answer(self._handles[name].stats.remote(), _ANSWER_S)
         except Unavailable:
             return None
-        return found
+        return stats
 
 
 class ActorTarget:
-    """One of the actors of some kinds; Ray starts it anew."""
+    """An actor of some kinds; Ray restarts it."""
 
     def __init__(self, actors: Actors, *kinds: str) -> None:
         """Choose among all actors of these kinds."""
@@ -66,7 +66,7 @@ class ActorTarget:
         self._killed: dict[str, int] = {}  # the process that was killed last, by actor
 
     def kill(self, chance: random.Random) -> bool:
-        """End the process of one of them."""
+        """End the process of one actor."""
         names = self._actors.names(*self._kinds)
         chance.shuffle(names)
         for name in names:
@@ -78,7 +78,7 @@ class ActorTarget:
         return False
 
     def back(self) -> bool:
-        """Whether those that were killed answer from other processes."""
+        """Tell whether the killed actors answer from other processes."""
         return all(
             (stats := self._actors.stats(name)) is not None and stats["pid"] != pid
             for name, pid in self._killed.items()
@@ -102,7 +102,7 @@ class RestartedTarget:
         self._due: float | None = None  # when it is started again, by time.monotonic; None = it runs
 
     def kill(self, chance: random.Random, down_s: float | None = None) -> bool:
-        """End it for so many seconds; None = as many as always."""
+        """End it for a number of seconds; None = the default."""
         if self._due is not None:
             return False
         self._end(chance)
@@ -141,21 +141,21 @@ class Driver(ChildProcess):
     def __init__(self, paths: Sequence[Path], data: Path, environ: Mapping[str, str]) -> None:
         """environ: all its variables."""
         words = ["backfill", *map(str, paths), "--run", _RUN, "--json", "--data", str(data)]
-        self._said = data.parent / "driver.log"
-        super().__init__("kgray", words, environ=environ, log=self._said)
+        self._log_file = data.parent / "driver.log"
+        super().__init__("kgray", words, environ=environ, log=self._log_file)
         self._manifest = data / "runs" / _RUN / "manifest.json"
-        self.exits: list[int] = []  # codes of those that ended by themselves
+        self.exits: list[int] = []  # exit codes of drivers that ended by themselves
 
     def ended(self) -> int | None:
-        """Return the exit code of one that has ended by itself; None while it runs."""
+        """Return the exit code of a driver that has ended by itself; None while it runs."""
         code = super().ended()
         if code is not None:
             self.exits.append(code)
         return code
 
-    def said(self) -> str:
-        """Return the last of what it wrote."""
-        return self._said.read_text(errors="replace")[-300:]
+    def last_lines(self) -> str:
+        """Return the last lines of its output."""
+        return self._log_file.read_text(errors="replace")[-300:]
 
     def attempts(self) -> int:
         """Return how often the run was begun, as its manifest tells."""
@@ -169,7 +169,7 @@ class DriverTarget:
     """The command that backfills; it is started again."""
 
     def __init__(self, driver: Driver) -> None:
-        """Share the driver with those that start and end it."""
+        """Share the driver with the code that starts and ends it."""
         self._driver = driver
         self._killed = 0  # the attempt that was killed last
 
@@ -183,7 +183,7 @@ class DriverTarget:
         return True
 
     def back(self) -> bool:
-        """Start it again; whether the new one has begun."""
+        """Start it again; return whether the new process has begun."""
         if not self._driver.pid:
             self._driver.start()
         return self._driver.attempts() > self._killed

@@ -11,7 +11,7 @@ from kgray.records import Extraction
 
 
 class ModelClock:
-    """CPU seconds of this process: those of models, and by step those of the engine."""
+    """CPU seconds of this process: of models, and of the engine by step."""
 
     def __init__(self) -> None:
         """Start at nothing."""
@@ -37,7 +37,7 @@ class ModelClock:
 
 
 class TimedModels:
-    """Extractor, judge and embedder on one clock. In this process one of them runs at a time."""
+    """Extractor, judge and embedder with a shared clock. In this process they run one at a time."""
 
     def __init__(self, extractor: Extractor, judge: Judge, embedder: Embedder, clock: ModelClock) -> None:
         """Stand for all three of them."""

@@ -1,7 +1,7 @@
 """kgray: long-term memory for AI agents as a temporal knowledge graph.
 
-`kgray.open` is the entry, `kgray.connect` that to a server; the other names are what their methods return
-and raise.
+`kgray.open` opens a data folder, `kgray.connect` a server's memory; `open_async` and `connect_async` return
+the same methods to await. The other names are results and errors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from kgray.client import connect
+    from kgray.client import connect, connect_async
     from kgray.errors import (
         Ambiguous,
         Denied,
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from kgray.graph import Entity, FactSpan, Hit
-    from kgray.memory import EntityCount, History, Memory, Report
-    from kgray.opening import open  # noqa: A004 - the verb a user expects: kgray.open(...)
+    from kgray.memory import AsyncMemory, EntityCount, GroupSize, History, Memory, Report
+    from kgray.opening import open, open_async  # noqa: A004 - the verb a user expects: kgray.open(...)
     from kgray.search import Context, Filters
 
 _HOMES = {
     name: module
     for module, names in (
-        ("client", "connect"),
-        ("opening", "open"),
-        ("memory", "EntityCount History Memory Report"),
+        ("client", "connect connect_async"),
+        ("opening", "open open_async"),
+        ("memory", "AsyncMemory EntityCount GroupSize History Memory Report"),
         ("graph", "Entity FactSpan Hit"),
         ("search", "Context Filters"),
         ("errors", "Ambiguous Denied InputError KgrayError NotBuilt NotFound SettingsError Stopped"),
@@ -44,9 +44,10 @@ _HOMES = {
     for name in names.split()
 }
 __all__ = [
-    "Ambiguous", "Context", "Denied", "Entity", "EntityCount", "FactSpan", "Filters", "History", "Hit",
-    "InputError", "KgrayError", "Memory", "NotBuilt", "NotFound", "Report", "SettingsError", "Stopped",
-    "StoreError", "Unavailable", "__version__", "connect", "open",
+    "Ambiguous", "AsyncMemory", "Context", "Denied", "Entity", "EntityCount", "FactSpan", "Filters",
+    "GroupSize", "History", "Hit", "InputError", "KgrayError", "Memory", "NotBuilt", "NotFound",
+    "Report", "SettingsError", "Stopped", "StoreError", "Unavailable", "__version__", "connect",
+    "connect_async", "open", "open_async",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`kgray.connect(url, key)`: the verbs of `kgray.open`, against a server (docs/serving.md)."""
+"""`kgray.connect(url, key)`: the methods of `kgray.open`, over HTTP (docs/serving.md)."""
 
 from __future__ import annotations
 
@@ -9,24 +9,31 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property, wraps
 from http.client import HTTPException
-from inspect import signature
+from inspect import getmembers, iscoroutinefunction, signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Unpack, cast
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
 
 from kgray import errors, locks
 from kgray.errors import Denied, InputError, KgrayError, Unavailable
-from kgray.graph import Entity, FactSpan, Hit
+from kgray.graph import Community, Entity, FactSpan, Hit
 from kgray.intake.drafts import Refusal
 from kgray.interchange.exporting import check_free, unpack
 from kgray.interchange.formats import Report as Exported
 from kgray.interchange.formats import format_called
-from kgray.memory import BothWays, EntityCount, History, Memory, Report
-from kgray.memory.reads import When
+from kgray.memory import AsyncMemory, EntityCount, History, Memory, Report
+from kgray.memory.admin import AsyncAdmin
+from kgray.memory.communities import AsyncCommunities
+from kgray.memory.ingesting import Item
+from kgray.memory.moments import When
+from kgray.memory.options import AskOptions
+from kgray.memory.reads import GroupSize, LikelyPair
+from kgray.ports import GroupCounts
+from kgray.ports.ingest import OnStep, Stop, ignore, never
 from kgray.search import Context
 from kgray.search.answering import Answered
 from kgray.times import from_datetime, show
@@ -41,7 +48,7 @@ _CLASSES: Mapping[str, type[KgrayError]] = {
     "malformed": InputError, "too_large": InputError, "conflict": InputError,
     "forbidden": Denied, "misdirected": Denied, "overloaded": Unavailable, "too_many": Unavailable,
 }  # fmt: skip
-# Verbs of Memory, with its arguments: method, path, part of the answer.
+# Methods of a memory, with their arguments: HTTP method, path, the part of the answer that is the result.
 VERBS: Mapping[str, tuple[str, str, str]] = {
     "search": ("POST", "search", "hits"),
     "context": ("POST", "context", ""),
@@ -50,10 +57,10 @@ VERBS: Mapping[str, tuple[str, str, str]] = {
     "show": ("GET", "show/{identifier}", "records"),
     "episode": ("GET", "episodes/{identifier}", ""),
     "operation": ("GET", "operations/{sequence}", ""),
-    "communities": ("GET", "communities", "communities"),
-    "community": ("GET", "communities/{identifier}", ""),
+    "communities.list": ("GET", "communities", "communities"),
+    "communities.get": ("GET", "communities/{identifier}", ""),
     "duplicates": ("GET", "duplicates", "pairs"),
-    "relation_suggestions": ("GET", "ontology/suggestions", "pairs"),
+    "admin.relation_suggestions": ("GET", "ontology/suggestions", "pairs"),
     "neighbourhood": ("GET", "graph", ""),
     "complete": ("GET", "complete", "entities"),
     "provenance": ("GET", "facts/{identifier}", ""),
@@ -74,49 +81,81 @@ VERBS: Mapping[str, tuple[str, str, str]] = {
 }
 _ORDERED = frozenset({"merge", "distinct", "split", "undo"})  # they take their place in a group's order
 _IN_PATH = re.compile(r"{(\w+)}")
-_HERE = frozenset({"stop", "on_step", "count"})  # functions: a server calls none
+_FUNCTIONS = frozenset({"stop", "on_step", "on_group"})  # a server calls none
 
 
 def connect(
     url: str, key: str | None = None, *, timeout_s: float = 120.0, patience_s: float = 60.0
-) -> Remote:
-    """Use the memory of a server; `with` gives blocking methods, `async with` awaitable ones.
+) -> Memory:
+    """Return the memory of a server; its methods block.
 
         with kgray.connect("http://localhost:8321", key) as memory:
             memory.add("I work at Acme now", group="demo", speaker="Alice")
 
-    patience_s  how long to go on where the server has too much to do
-    Raises InputError for what is no URL. Methods raise what those of `kgray.open` do; Denied without a key
-    that allows it, Unavailable where the server is out of reach.
+    timeout_s   seconds to wait for an answer
+    patience_s  seconds during which a request is repeated while the server is overloaded
+    Raises InputError for an invalid URL. Methods raise the errors of `kgray.open`'s; Denied without a key
+    that allows the request, Unavailable without an answer, InputError where the store itself is needed.
     """
+    return Memory(connect_async(url, key, timeout_s=timeout_s, patience_s=patience_s))
+
+
+def connect_async(
+    url: str, key: str | None = None, *, timeout_s: float = 120.0, patience_s: float = 60.0
+) -> AsyncMemory:
+    """Return the memory of a server; its methods are awaited. Arguments and errors: as of `connect`."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(f"{url!r} is no address of a server: use http://HOST:PORT")
-    return Remote(url.rstrip("/"), key, timeout_s=timeout_s, patience_s=patience_s)
+    return RemoteMemory(url.rstrip("/"), key, timeout_s=timeout_s, patience_s=patience_s)
 
 
-class Remote(BothWays):
-    """A memory behind a server; its methods, those of VERBS among them, are `kgray.memory.Memory`'s."""
+class RemoteMemory(AsyncMemory):
+    """A memory behind a server. It sends the methods of VERBS and refuses the others."""
 
     def __init__(self, url: str, key: str | None, *, timeout_s: float, patience_s: float) -> None:
         self._url, self._key = url, key
         self._timeout_s, self._patience_s = timeout_s, patience_s
 
-    async def add(self, text: object, *, group: str, **row: Any) -> Report:  # noqa: ANN401 - of the row
-        """Add one episode and wait until it is ingested; see `Memory.add`."""
-        how = {name: bool(row.pop(name, False)) for name in ("replace", "again")}
-        metadata = row.pop("metadata", None) or {}
-        field = "triples" if row.get("kind") == "triples" else "text"
-        report = await self.add_many([{**metadata, **row, field: text}], group=group, **how)
+    @cached_property
+    def communities(self) -> AsyncCommunities:
+        """The communities of the groups: list and get."""
+        return _RemoteCommunities(self)
+
+    @cached_property
+    def admin(self) -> AsyncAdmin:
+        """The suggestions for the ontology."""
+        return _RemoteAdmin(self)
+
+    async def add(
+        self, text: object, *, group: str, at: When | None = None, speaker: str | None = None,
+        source: str = "default", kind: str | None = None,
+        id: str | None = None,  # noqa: A002 - the field's name in every input format
+        metadata: Mapping[str, Any] | None = None, replace: bool = False, again: bool = False,
+    ) -> Report:  # fmt: skip
+        """Add one episode and wait until it is ingested; see `AsyncMemory.add`."""
+        fields = {"at": at, "speaker": speaker, "source": source, "kind": kind, "id": id}
+        row = {name: value for name, value in fields.items() if value is not None}
+        field = "triples" if kind == "triples" else "text"
+        rows = [{**(metadata or {}), **row, field: text}]
+        report = await self.add_many(rows, group=group, replace=replace, again=again)
         for refusal in report.refusals:
             raise InputError(refusal.reason, field=refusal.field)
         return report
 
     async def add_many(
-        self, items: Iterable[Mapping[str, Any]], *, group: str,
+        self, items: Iterable[Item | Mapping[str, Any]], *, group: str | None = None,
         replace: bool = False, again: bool = False, accept_only: bool = False,
+        on_step: OnStep = ignore, stop: Stop = never,
     ) -> Report:  # fmt: skip
-        """Add rows, and wait until they are ingested unless `accept_only`; see `Memory.add_many`."""
+        """Add rows, and wait until they are ingested unless `accept_only`; see `AsyncMemory.add_many`.
+
+        Raises InputError without a group, and for functions, since a server calls none.
+        """
+        if group is None:
+            raise InputError("a server's memory needs a group: give group=", field="group")
+        if (on_step, stop) != (ignore, never):
+            raise InputError("a server calls no functions: leave out on_step and stop")
         rows, total, refused = list(items), dict[str, Any](), list[Refusal]()
         headers = {} if accept_only else {"prefer": f"wait={_WAIT_S}"}
         path = f"episodes?replace={str(replace).lower()}&again={str(again).lower()}"
@@ -135,11 +174,12 @@ class Remote(BothWays):
         return Report(**total, refusals=tuple(refused))
 
     async def ask(
-        self, question: str, *, group: str, on_text: Callable[[str], None] | None = None, **how: Any,  # noqa: ANN401
+        self, question: str, *, group: str, on_text: Callable[[str], None] | None = None,
+        **options: Unpack[AskOptions],
     ) -> Answered:  # fmt: skip
-        """Return a model's answer, whose pieces are passed on as they arrive; see `Memory.ask`."""
+        """Return a model's answer, whose pieces are passed on as they arrive; see `AsyncMemory.ask`."""
         loop, tell = asyncio.get_running_loop(), on_text or (lambda _: None)
-        asked = {name: value for name, value in _sent("ask", how).items() if value is not None}
+        asked = {name: value for name, value in _sent("ask", {**options}).items() if value is not None}
         body = json.dumps({"question": question, "stream": True, **asked}, default=_plain).encode()
 
         def read() -> Answered:
@@ -162,10 +202,9 @@ class Remote(BothWays):
         except (OSError, HTTPException) as error:
             raise Unavailable(f"the answer broke off ({type(error).__name__}): ask again") from None
 
-    async def groups(self) -> list[dict[str, Any]]:
-        """Return the groups that the key reaches, with their sizes, as `kgray groups --json` prints them."""
-        found: list[dict[str, Any]] = (await self._ask("GET", None, "", {}))["groups"]
-        return found
+    async def groups(self) -> list[GroupSize]:
+        """Return the groups that the key reaches, with their sizes."""
+        return [GroupSize(**row) for row in (await self._ask("GET", None, "", {}))["groups"]]
 
     async def export(
         self,
@@ -217,27 +256,16 @@ class Remote(BothWays):
                 if had == before:
                     raise Unavailable(f"the download broke off after {had} bytes: run it again")
 
-    def __getattr__(self, verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        """Return a verb of the table above, as a coroutine function."""
-        if verb not in VERBS:
-            raise AttributeError(f"a remote memory has no {verb!r}")
-        method, path, gives = VERBS[verb]
-        taken = signature(getattr(Memory, verb))
-        taken = taken.replace(parameters=[one for name, one in taken.parameters.items() if name not in _HERE])
-
-        async def ask(*args: Any, group: str, **asked: Any) -> Any:  # noqa: ANN401 - the verb's own
-            asked = taken.bind(self, *args, group=group, **asked).arguments
-            del asked["self"], asked["group"]
-            named = {name: quote(str(asked.pop(name)), safe="") for name in _IN_PATH.findall(path)}
-            headers = {"prefer": f"wait={_WAIT_S}"} if verb in _ORDERED else {}
-            found = await self._ask(method, group, path.format(**named), _sent(verb, asked), headers)
-            if verb in _ORDERED and found.pop("state") == "pending":
-                said = f"{verb} {found['sequence']} is requested, and waits for what is before it"
-                raise errors.Stopped(said)
-            told = found[gives] if gives else found
-            return _FORMS[verb](told, group) if verb in _FORMS else told
-
-        return ask
+    async def call(self, name: str, group: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - its result
+        """Send a method of VERBS, and return its result."""
+        method, path, part = VERBS[name]
+        in_path = {field: quote(str(arguments.pop(field)), safe="") for field in _IN_PATH.findall(path)}
+        headers = {"prefer": f"wait={_WAIT_S}"} if name in _ORDERED else {}
+        answer = await self._ask(method, group, path.format(**in_path), _sent(name, arguments), headers)
+        if name in _ORDERED and answer.pop("state") == "pending":
+            raise errors.Stopped(f"{name} {answer['sequence']} is requested; it waits for earlier entries")
+        value = answer[part] if part else answer
+        return _FORMS[name](value, group) if name in _FORMS else value
 
     async def _ask(
         self, method: str, group: str | None, path: str, asked: object,
@@ -316,12 +344,12 @@ def _answer(kind: str, answered: bytes, status: int) -> Any:  # noqa: ANN401 - J
     raise made
 
 
-def _sent(verb: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the body or the query of a verb's arguments: filters are fields of it."""
-    asked |= asked.pop("how", {})
-    if verb == "entities":
+def _sent(name: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the body or the query of a method's arguments: filters are fields of it."""
+    asked |= asked.pop("options", {})
+    if name == "entities":
         asked["q"] = asked.pop("query", "")
-    if verb in ("merge", "distinct"):
+    if name in ("merge", "distinct"):
         asked["entities"] = [asked.pop("first"), asked.pop("second")]
     filters = asked.pop("filters", None)
     names = ("relations", "labels", "sources", "speakers") if filters is not None else ()
@@ -384,13 +412,79 @@ def _history(found: Mapping[str, Any], group: str) -> History:
     return History(group=group, entity=_entity(told), facts=facts, clients=clients, **known)
 
 
-# How an answer about a group becomes what Memory returns; others are JSON as it comes.
+def _community(row: Mapping[str, Any]) -> Community:
+    empty = {"run": 0, "summary": "", "report": {}, "writer": "", "content": "", "members": ()}
+    community: Community = _reader(Community)({**empty, "sources": b"", "vector": b"", **row})
+    return community
+
+
+# The result of a method from its JSON form; other methods return the JSON value.
 _FORMS: Mapping[str, Callable[[Any, str], Any]] = {
     "search": lambda rows, _: _hits(rows),
-    "context": lambda told, _: Context(
-        text=told["text"], tokens=told["tokens"], hits=tuple(_hits(told["hits"]))
-    ),
+    "context": lambda row, _: Context(text=row["text"], tokens=row["tokens"], hits=tuple(_hits(row["hits"]))),
     "entities": lambda rows, _: [_reader(EntityCount)({"entity": row, **row}) for row in rows],
     "history": _history,
     "dump": lambda text, _: text.splitlines(),
+    "duplicates": lambda rows, _: [_reader(LikelyPair)(row) for row in rows],
+    "status": lambda groups, _: {name: GroupCounts(**row) for name, row in groups.items()},
+    "communities.list": lambda rows, _: [_community(row) for row in rows],
 }
+
+
+def original(name: str) -> Callable[..., Any]:
+    """Return the method of a name in VERBS, as the class of its part defines it."""
+    part, _, method = name.rpartition(".")
+    parts = {"": AsyncMemory, "communities": AsyncCommunities, "admin": AsyncAdmin}
+    return cast("Callable[..., Any]", getattr(parts[part], method))
+
+
+def _request(name: str, method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return the method that sends a method of VERBS; it takes the same arguments, except functions."""
+    taken = signature(method)
+    kept = [field for field_name, field in taken.parameters.items() if field_name not in _FUNCTIONS]
+    taken = taken.replace(parameters=kept)
+
+    @wraps(method)
+    async def call(self: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - the method's own
+        arguments = taken.bind(self, *args, **options).arguments
+        del arguments["self"]
+        remote: RemoteMemory = self if isinstance(self, RemoteMemory) else self.remote
+        return await remote.call(name, arguments.pop("group"), arguments)
+
+    return call
+
+
+def _refusal(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method that refuses a method that needs the store itself."""
+
+    @wraps(method)
+    async def refuse(*_: Any, **__: Any) -> Any:  # noqa: ANN401 - it returns nothing
+        raise InputError(f"{name} needs the store itself: use kgray.open, or the command on the server")
+
+    return refuse
+
+
+class _RemoteCommunities(AsyncCommunities):
+    def __init__(self, memory: RemoteMemory) -> None:
+        super().__init__(memory)
+        self.remote = memory
+
+
+class _RemoteAdmin(AsyncAdmin):
+    def __init__(self, memory: RemoteMemory) -> None:
+        super().__init__(memory)
+        self.remote = memory
+
+
+def _forward(part: type, prefix: str) -> None:
+    """Give a class the methods that send, and those that refuse, for the coroutines that it inherits."""
+    for name, method in getmembers(part, iscoroutinefunction):
+        if name.startswith("_") or name in vars(part):
+            continue
+        full = f"{prefix}{name}"
+        setattr(part, name, (_request if full in VERBS else _refusal)(full, method))
+
+
+_forward(RemoteMemory, "")
+_forward(_RemoteCommunities, "communities.")
+_forward(_RemoteAdmin, "admin.")

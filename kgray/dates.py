@@ -1,8 +1,8 @@
-"""Date phrases of a text, and the instants they mean against the text's reference time (R3).
+"""Date phrases of a text, and their instants relative to the text's reference time (R3).
 
-A pattern finds a phrase and tells its precision; dateparser reads it. "2018" is a year, "March 2024" a month,
+A pattern finds a phrase and its precision; dateparser reads it. "2018" is a year, "March 2024" a month,
 "last Friday" a day, "last week" the Monday of that week. "03/04/2025" is ambiguous and is not read as a date.
-A question may be in other languages: dateparser puts its words of dates into English first.
+A question may be in other languages: dateparser translates its date words into English first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from kgray.times import DAY, Instant, Precision, from_datetime, parse, to_datetime
 
-# since: a period that still goes on; at: a moment; other: a relation that no fact can hold ("before May")
+# since: a period without an end; at: a moment; other: a relation that no fact can store ("before May")
 Role = Literal["since", "until", "at", "range", "length", "other"]
 Shape = Literal["iso", "day", "week", "month", "year"]
 DatedMoment = tuple[Instant, Precision]
@@ -31,7 +31,7 @@ _WEEKDAY = r"(?:Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday)"
 _COUNT = r"(?:\d{1,3}|an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|a couple of)"
 _YEAR = r"(?:19|20)\d\d"
 _NEAR = r"(?:last|next|this|earlier this|later this)"
-_SHAPES: tuple[tuple[Shape, str], ...] = (  # a longer phrase stands before one that is a part of it
+_SHAPES: tuple[tuple[Shape, str], ...] = (  # a longer phrase precedes a phrase that is a part of it
     ("iso", rf"{_YEAR}-\d\d(?:-\d\d)?(?!\d)(?:T[\d:.]+(?:Z|[+-]\d\d:?\d\d)?)?"),
     ("day", rf"(?:the )?\d{{1,2}}(?:st|nd|rd|th)? (?:of )?{_MONTH}(?:,? {_YEAR})?(?!\w)"),
     ("day", rf"{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?(?!\w)(?:,? {_YEAR})?(?!\w)"),
@@ -48,10 +48,10 @@ _SHAPES: tuple[tuple[Shape, str], ...] = (  # a longer phrase stands before one 
 _DATE = re.compile(
     r"(?<![\w$€£.,/:-])(?:" + "|".join(f"(?P<s{i}>{pattern})" for i, (_, pattern) in enumerate(_SHAPES)) + ")"
 )
-# A question names May and means that of any year it knows of: those of the last years, as memories seldom go
-# further back.
+# A question about May may mean May of any known year: the last years, because memories seldom reach further
+# back.
 YEARS = 5
-MAX_DATED_CHARACTERS = 1000  # of a question; dateparser takes 1 ms for these
+MAX_DATED_CHARACTERS = 1000  # of a question; dateparser needs 1 ms for them
 _NAMES = "january february march april may june july august september october november december".split()
 _NAMES += "monday tuesday wednesday thursday friday saturday sunday".split()
 _NAME = re.compile(rf"\b(?:{_MONTH}|{_WEEKDAY})(?!\w)", re.IGNORECASE)
@@ -82,7 +82,7 @@ _LEAD = re.compile(
 
 
 class DateWords(NamedTuple):
-    """A date as it is written, and how exact it is."""
+    """The words of a date, and its precision."""
 
     shape: Shape
     words: str
@@ -99,7 +99,7 @@ class DatePhrase(NamedTuple):
 
 
 def find_dates(text: str, start: int, end: int, *, bare: bool = False) -> list[DatePhrase]:
-    """Return the date phrases of text[start:end] in order. bare: a month or year alone is one, too."""
+    """Return the date phrases of text[start:end] in order. bare: a single month or year counts, too."""
     phrases: list[DatePhrase] = []
     lead_before = ""
     for match in _DATE.finditer(text, start, end):
@@ -113,31 +113,31 @@ def find_dates(text: str, start: int, end: int, *, bare: bool = False) -> list[D
             lead_before = ""
             continue
         lead_before = lead
-        # A month or year alone is no date: there is none in "the March report".
+        # A single month or year is no date: "the March report" has no date.
         alone = not bare and date.shape in {"month", "year"} and " " not in date.words
         if role := _ROLES.get(lead, None if alone else "at"):
             phrases.append(DatePhrase(led.start() if led else match.start(), match.end(), role, date))
     for match in _LENGTH.finditer(text, start, end):
-        if not any(one.start < match.end() and match.start() < one.end for one in phrases):
+        if not any(phrase.start < match.end() and match.start() < phrase.end for phrase in phrases):
             unit = match[2].lower()
             shape: Shape = "day" if unit in {"day", "week"} else unit  # type: ignore[assignment]  # month, year
-            since = DateWords(shape, f"{match[1]} {unit}s ago")
-            phrases.append(DatePhrase(match.start(), match.end(), "length", since))
+            start_date = DateWords(shape, f"{match[1]} {unit}s ago")
+            phrases.append(DatePhrase(match.start(), match.end(), "length", start_date))
     return phrases
 
 
 def resolve(date: DateWords, reference: Instant, *, future: bool) -> DatedMoment | None:
     """Return the instant (the first of the day, month or year) and its precision.
 
-    future: an open phrase such as "on Friday" or "in March" lies after the reference time; else before.
-    None where the phrase names no date ("2026-13-45") or one beyond the calendar.
+    future: an open phrase such as "on Friday" or "in March" is after the reference time; else before.
+    None if the phrase is no date ("2026-13-45") or is beyond the calendar.
     """
     words = date.words.lower()
     try:
         if date.shape == "iso" or words.isdigit():
             return parse(words.upper())
         by_the_clock = words.endswith(("minutes ago", "minute ago", "hours ago", "hour ago"))
-        # Of days: few values, so that the cache holds them.
+        # Days have few values, so that the cache is effective.
         base = reference if by_the_clock else reference // DAY * DAY
         return _relative(date.shape, words, base, future)
     except (ValueError, OverflowError):
@@ -152,20 +152,20 @@ def _relative(
     if shape == "week":
         weeks = {"last": -1, "next": 1}.get(words.split(maxsplit=1)[0], 0)
         return from_datetime(base - timedelta(days=base.weekday()) + timedelta(weeks=weeks)), "day"
-    import dateparser  # takes 0.2 s, and only texts with such a date need it
+    import dateparser  # the import takes 0.2 s, and only texts with such a date need it
 
     words, future = _plain(words, future=future)
     settings = {"RELATIVE_BASE": base, "TIMEZONE": "UTC", "PREFER_DAY_OF_MONTH": "first"}
     settings["PREFER_DATES_FROM"] = "future" if future else "past"
-    found = dateparser.parse(words, languages=["en"], settings=settings)
-    if found is None:
+    moment = dateparser.parse(words, languages=["en"], settings=settings)
+    if moment is None:
         return None
-    first = datetime(found.year, 1 if shape == "year" else found.month, found.day if shape == "day" else 1)  # noqa: DTZ001
+    first = datetime(moment.year, 1 if shape == "year" else moment.month, moment.day if shape == "day" else 1)  # noqa: DTZ001
     return from_datetime(first), "day" if shape == "day" else "month" if shape == "month" else "year"
 
 
 def _plain(words: str, *, future: bool) -> tuple[str, bool]:
-    """Return a phrase in words that dateparser knows, and whether it lies ahead."""
+    """Return a phrase in words that dateparser knows, and whether it is in the future."""
     words = words.replace("a couple of", "2").replace("the ", "").replace(" of ", " ")
     words = words.replace("tonight", "today")
     if match := re.fullmatch(r"(?:earlier |later )?(last|next|this) (month|year)", words):
@@ -176,11 +176,11 @@ def _plain(words: str, *, future: bool) -> tuple[str, bool]:
 
 
 def mentioned(text: str, reference: Instant, language: str = "en") -> list[tuple[Instant, Instant]]:
-    """Return the spans [from, to) of the dates that a question mentions, each once; any text, never an error.
+    """Return the spans [from, to) of the dates in a question, each once; any text, never an error.
 
     A day, week, month, season or year is its whole span; "since May" lasts until the reference time. A month
-    or day without a year is that of each of the last YEARS years that it has come in, the newest first.
-    language: its code, as dateparser knows it ("de"); dates in English words are read in any.
+    or day without a year gives a span in each of the last YEARS years, the newest first.
+    language: a code of dateparser ("de"); dates in English words are read in any language.
     """
     text = _rewritten(text[:MAX_DATED_CHARACTERS])
     spans = _seasons(text, reference)
@@ -212,21 +212,21 @@ def _spans(date: DateWords, reference: Instant) -> list[tuple[Instant, Instant]]
 
 
 def _yearly(start: datetime, reference: Instant, months: int) -> list[tuple[Instant, Instant]]:
-    """Return the spans from this month and day on in the last years, the newest first."""
+    """Return the spans that start at this month and day in the last years, the newest first."""
     newest = to_datetime(reference).year
     years = range(newest, max(newest - YEARS - 1, 0), -1)
-    there = [year for year in years if start.day <= monthrange(year, start.month)[1]]  # 29 February
-    spans = [_span(start.replace(year=year), months=months) for year in there]
+    existing = [year for year in years if start.day <= monthrange(year, start.month)[1]]  # 29 February
+    spans = [_span(start.replace(year=year), months=months) for year in existing]
     return [span for span in spans if span[0] <= reference][:YEARS]
 
 
 def _seasons(text: str, reference: Instant) -> list[tuple[Instant, Instant]]:
     """Return the spans of the seasons of the northern half of the earth, of three months each."""
     spans: list[tuple[Instant, Instant]] = []
-    now = to_datetime(reference)
+    today = to_datetime(reference)
     for match in _SEASON.finditer(text):
         name, near, year = match["name"].lower(), (match["near"] or "").lower(), match["year"]
-        start = datetime(int(year or now.year), _FIRST_MONTHS[name], 1, tzinfo=UTC)
+        start = datetime(int(year or today.year), _FIRST_MONTHS[name], 1, tzinfo=UTC)
         if year:
             spans.append(_span(start, months=3))
         elif near or name not in {"fall", "spring"}:
@@ -240,15 +240,17 @@ def _span(start: datetime, *, days: int = 1, months: int = 0) -> tuple[Instant, 
     first = from_datetime(start)
     if not months:
         return first, first // DAY * DAY + days * DAY
-    after = start.month - 1 + months
-    if start.year + after // 12 > 9999:  # the calendar ends
+    months_since_january = start.month - 1 + months
+    if start.year + months_since_january // 12 > 9999:  # the calendar ends
         return first, first + DAY
-    return first, from_datetime(datetime(start.year + after // 12, after % 12 + 1, 1, tzinfo=UTC))
+    return first, from_datetime(
+        datetime(start.year + months_since_january // 12, months_since_january % 12 + 1, 1, tzinfo=UTC)
+    )
 
 
 def _english(text: str, language: str) -> str:
-    """Return the text with its words of dates in English: "letzte Woche" becomes "1 week ago"."""
-    from dateparser.conf import settings  # takes 0.3 s, and only questions with such a date need it
+    """Return the text with its date words in English: "letzte Woche" becomes "1 week ago"."""
+    from dateparser.conf import settings  # the import takes 0.3 s, and only such questions need it
     from dateparser.languages.loader import default_loader
 
     locale = default_loader.get_locale(language)
@@ -274,7 +276,7 @@ def _rewritten(text: str) -> str:
 
 @lru_cache(maxsize=32)
 def _abbreviations(language: str) -> re.Pattern[str]:
-    """Return what finds short names of days and months that are words, too: "so", "sam", "mar"."""
+    """Return a pattern for short names of days and months that are also words: "so", "sam", "mar"."""
     from dateparser.languages.loader import default_loader
 
     info = default_loader.get_locale(language).info

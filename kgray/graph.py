@@ -1,4 +1,4 @@
-"""Values derived from the records: entities and facts; facts and hits as callers get them, and as JSON.
+"""Values derived from the records: entities and facts; facts and hits for callers and as JSON.
 
 The names of the JSON fields are a stable interface.
 """
@@ -14,14 +14,14 @@ from kgray.records import Place, Value
 from kgray.times import Instant, from_datetime, show
 
 Scope = Literal["fact", "entity", "episode", "community"]
-_MEMBERS = 10  # of a community that a hit lists
-AS_OF = "as_of"  # in the report of a community: its text says what was known then, not at the run
-PROFILE = -1  # the level of a text on one entity alone, in a run of communities
+_MEMBERS = 10  # members of a community in a hit
+AS_OF = "as_of"  # in the report of a community: its text has the knowledge of then, not of the run
+PROFILE = -1  # the level of a text on a single entity, in a run of communities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entity:
-    """An entity as it shows, with merges and splits applied."""
+    """A current entity, with merges and splits applied."""
 
     id: str
     name: str
@@ -33,7 +33,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One statement, true over one span of time (R1, R2): [valid_at, invalid_at)."""
+    """A statement that is true over a span of time (R1, R2): [valid_at, invalid_at)."""
 
     id: str
     statement: str
@@ -41,33 +41,33 @@ class Fact:
     relation: str
     text: str  # the wording of the evidence that opened it
     created_at: Instant  # when this graph learned of it
-    target: str | None = None  # entity id; None beside a value
+    target: str | None = None  # entity id; None if it has a value
     value: Value | None = None
     valid_at: Instant | None = None  # None = unknown, counts as always
     invalid_at: Instant | None = None  # None = still
     expired_at: Instant | None = None  # when this graph learned of its end
     episodes: tuple[str, ...] = ()  # ids of the episodes that support it, sorted
-    event: bool = False  # what took place at valid_at; that it did stays true (R18)
+    event: bool = False  # an event at valid_at; it stays true that it happened (R18)
     ended_by: tuple[str, int] | None = None  # (episode id, evidence ordinal)
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The entities that it connects; one where the object is a value."""
+        """The entities that it connects; a single entity if the object is a value."""
         return (self.source,) if self.target is None else (self.source, self.target)
 
     def holds_at(self, instant: Instant) -> bool:
-        """Whether it held in the world at `instant`."""
+        """Tell whether the fact held in the world at `instant`."""
         started = self.valid_at is None or self.valid_at <= instant
         return started and (self.invalid_at is None or instant < self.invalid_at)
 
 
 @dataclass(frozen=True, slots=True)
 class Community:
-    """Entities that belong together, in one published run; the columns of `kinds.COMMUNITIES`."""
+    """Entities that belong together, in a published run; the columns of `kinds.COMMUNITIES`."""
 
     run: int
     id: str
-    level: int  # 0 is the finest; PROFILE: a model's text on one entity, whose id it has
+    level: int  # 0 is the finest; PROFILE: a model's text on an entity, with the entity's id
     parent: str | None
     size: int
     name: str
@@ -78,15 +78,15 @@ class Community:
     members: tuple[str, ...]
     sources: bytes = field(repr=False)
     vector: bytes = field(repr=False)
-    stale: bool = False  # something was learned of its members since its text was made
+    stale: bool = False  # its members have newer facts than its text
 
     @property
     def text(self) -> str:
-        """Its name, where it has one, and its summary."""
+        """Its name, if any, and its summary."""
         return f"{self.name}: {self.summary}" if self.name else self.summary
 
     def told_at(self, run: datetime) -> datetime:
-        """Return when the text was so; run: the last that its run has seen."""
+        """Return the moment of the text's knowledge; run: the last moment that its run has seen."""
         return datetime.fromisoformat(self.report[AS_OF]) if AS_OF in self.report else run
 
     def as_dict(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Community:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactSpan:
-    """A fact as it is shown: one statement over one span, [valid_at, invalid_at), with both clocks (R2)."""
+    """A fact for callers: a statement over a span, [valid_at, invalid_at), with both clocks (R2)."""
 
     id: str
     statement: str
@@ -105,20 +105,20 @@ class FactSpan:
     source: str | None  # a name
     relation: str
     target_id: str | None
-    target: str | None  # a name; where target_id is None, a value's text
+    target: str | None  # a name; if target_id is None, a value's text
     valid_at: datetime | None  # None = not known
     invalid_at: datetime | None  # None = it still holds
     created_at: datetime  # when this memory learned of it
     expired_at: datetime | None  # when it learned of its end
-    episodes: tuple[tuple[str, str | None], ...]  # (id, the client's id) of those that support it
+    episodes: tuple[tuple[str, str | None], ...]  # (id, the client's id) of supporting episodes
     ended_by: tuple[str, int] | None  # (episode id, ordinal) of the evidence that ended it
-    event: bool = False  # it took place at valid_at; that it did stays true
+    event: bool = False  # an event at valid_at; it stays true that it happened
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the keys of a fact hit that only facts have."""
+        """Return the keys that only hits of facts have."""
         names = "source_id source relation target_id target valid_at invalid_at event created_at expired_at"
-        told = {name: getattr(self, name) for name in names.split()}
-        written = {name: _written(at) if isinstance(at, datetime) else at for name, at in told.items()}
+        values = {name: getattr(self, name) for name in names.split()}
+        written = {name: _written(at) if isinstance(at, datetime) else at for name, at in values.items()}
         return written | {"episodes": named(self.episodes)}
 
 
@@ -133,7 +133,7 @@ class SourceMessage:
     reference_time: datetime  # when it was said
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the form of JSON."""
+        """Return the JSON object."""
         names = ("id", "client_id", "speaker", "text")
         return {name: getattr(self, name) for name in names} | {
             "reference_time": _written(self.reference_time)
@@ -142,25 +142,25 @@ class SourceMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """One result of a search."""
+    """A result of a search."""
 
     scope: Scope
     id: str
     text: str
     score: float
     group: str
-    methods: Mapping[str, int] = field(default_factory=dict)  # the rank (from 1) that each method gave it
+    methods: Mapping[str, int] = field(default_factory=dict)  # its rank (from 1) by method
     signals: Mapping[str, float] = field(default_factory=dict)  # its score's parts (kgray.search.ranking)
     fact: FactSpan | None = None
     entity: Entity | None = None
-    participants: tuple[str, ...] = ()  # of a hyper-edge: the names that one sentence connects, three or more
-    message: SourceMessage | None = None  # of a fact: the newest message that tells it
-    outdated: bool = False  # a message whose facts have all ended at the asked moment
-    profile: str = ""  # what is known of the entity, in a context alone
+    participants: tuple[str, ...] = ()  # of a hyper-edge: the names that a sentence connects, three or more
+    message: SourceMessage | None = None  # of a fact: the newest message that states it
+    outdated: bool = False  # a message whose facts have all ended at the requested moment
+    profile: str = ""  # the entity's profile, in contexts only
     community: Community | None = None
-    besides: tuple[Community, ...] = ()  # others that say the same as the community
-    known_at: datetime | None = None  # what the community's run saw
-    client_id: str | None = None  # this and the others: of an episode
+    besides: tuple[Community, ...] = ()  # other communities with the same content
+    known_at: datetime | None = None  # the moment of the community's run
+    client_id: str | None = None  # this and the following fields: of an episode
     reference_time: datetime | None = None  # when it was said
     speaker: str | None = None
     told_in: str | None = None  # its source
@@ -169,11 +169,11 @@ class Hit:
 
     @property
     def told_by(self) -> tuple[tuple[str, str | None], ...]:
-        """(id, the client's id) of the episodes that say it; of communities their own ids and names."""
+        """(id, the client's id) of the episodes that state it; for communities, their ids and names."""
         if self.fact is not None:
             return self.fact.episodes
         if self.community is not None:
-            return tuple((one.id, one.name) for one in (self.community, *self.besides))
+            return tuple((community.id, community.name) for community in (self.community, *self.besides))
         return ((self.id, self.client_id),) if self.scope == "episode" else ()
 
     @property
@@ -188,16 +188,16 @@ class Hit:
 
     @property
     def valid_at(self) -> datetime | None:
-        """When a fact began to hold; None where that is not known."""
+        """When a fact began to hold; None if it is not known."""
         return self.fact.valid_at if self.fact else None
 
     @property
     def invalid_at(self) -> datetime | None:
-        """When a fact ended; None where it still holds."""
+        """When a fact ended; None if it still holds."""
         return self.fact.invalid_at if self.fact else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the form in which `kgray search --json` prints it."""
+        """Return the JSON object of `kgray search --json`."""
         names = ("scope", "id", "text", "score", "group")
         row: dict[str, Any] = {name: getattr(self, name) for name in names} | {"methods": dict(self.methods)}
         if self.fact is not None:
@@ -206,19 +206,24 @@ class Hit:
         elif self.entity is not None:
             row |= {name: list(getattr(self.entity, name)) for name in ("aliases", "labels")}
             row |= {"summary": self.entity.summary}
-        elif (one := self.community) is not None:
-            row |= {"name": one.name, "summary": one.summary, "level": one.level, "size": one.size}
-            row |= {"members": list(one.members[:_MEMBERS]), "rating": one.report.get("rating")}
+        elif (community := self.community) is not None:
+            row |= {
+                "name": community.name,
+                "summary": community.summary,
+                "level": community.level,
+                "size": community.size,
+            }
+            row |= {"members": list(community.members[:_MEMBERS]), "rating": community.report.get("rating")}
             row |= {"known_at": _written(self.known_at)}
         elif self.scope == "episode":
-            said = _written(self.reference_time)
-            row |= {"client_id": self.client_id, "reference_time": said, "speaker": self.speaker}
+            spoken_at = _written(self.reference_time)
+            row |= {"client_id": self.client_id, "reference_time": spoken_at, "speaker": self.speaker}
             row["outdated"] = self.outdated
         return row
 
 
 def named(episodes: Iterable[tuple[str, str | None]]) -> list[dict[str, str | None]]:
-    """Return episodes, as (id, the client's id), in the form of JSON."""
+    """Return episodes, as (id, the client's id), as JSON objects."""
     return [{"id": episode, "client_id": client} for episode, client in episodes]
 
 

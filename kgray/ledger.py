@@ -393,13 +393,23 @@ def episodes_at(store: Store, group: str, sequences: Sequence[int]) -> list[Epis
     )
 
 
-def dumped_episodes(store: Store, group: str, known_at: Instant | None = None) -> Iterator[Episode]:
-    """Yield the episodes of the dump, by sequence: ended, and not retired, by `known_at` (None: now)."""
+def dumped_episodes(
+    store: Store, group: str, known_at: Instant | None = None, *, sequences: Sequence[int] | None = None
+) -> Iterator[Episode]:
+    """Yield the dump's episodes, all or of these sequences: ended, not retired, by `known_at` (None: now)."""
+    return (rows.episode(group, row) for row in dumped_rows(store, group, known_at, sequences))
+
+
+def dumped_rows(
+    store: Store, group: str, known_at: Instant | None, sequences: Sequence[int] | None = None
+) -> Iterator[kinds.EpisodeRow]:
+    """Yield the rows of `dumped_episodes`."""
     at = _NEVER if known_at is None else known_at
-    for row in store.rows(EPISODES.all, group):
+    read = (EPISODES.all, group) if sequences is None else (reads.EPISODES_AT, group, sequences)
+    for row in store.rows(*read):
         has_ended = row.state >= kinds.COMMITTED and row.ended_at is not None and row.ended_at <= at
         if has_ended and (row.retired_at is None or row.retired_at > at):
-            yield rows.episode(group, row)
+            yield row
 
 
 def _rows_with_ids(store: Store, group: str, ids: Sequence[str]) -> list[TakenRow]:

@@ -1,4 +1,4 @@
-"""The memory for agents by the Model Context Protocol: tools, whose errors say what to do next."""
+"""The memory for agents by the Model Context Protocol: tools, whose errors contain advice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kgray.errors import InputError, KgrayError
 from kgray.graph import Hit
 from kgray.intake.drafts import Defaults, draft_from
 from kgray.ledger import Acceptance, accept, sequences_of
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.memory.background import Background
 from kgray.records import Draft, check_group
 from kgray.search import Method, Reranker, Template
@@ -31,18 +31,18 @@ INSTRUCTIONS = (
     "Long-term memory. Call get_context or search_memory before you answer about the past or about people. "
     "Call add_memory for decisions, preferences, facts and dates that should outlive this conversation."
 )
-Runs = Callable[..., Awaitable[Any]]  # of a verb of the memory and its arguments: in a thread
+Runs = Callable[..., Awaitable[Any]]  # runs a method of the memory with its arguments in a thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
     """The access of one connection.
 
-    call: as read, of functions that block; ask: takes a question and the arguments of `Memory.ask`; key: the
+    call: like read, for blocking functions; ask: takes a question and the arguments of `Memory.ask`; key: the
     id of the caller's key, "" = none
     """
 
-    memory: Memory
+    memory: AsyncMemory
     group: str
     read: Runs
     change: Runs
@@ -73,7 +73,7 @@ class Text(BaseModel):
 
 
 class Answer(BaseModel):
-    """An answer; found: false = the memory does not hold it. A source has its number in the text."""
+    """An answer; found: false = the memory has no answer. A source has its number in the text."""
 
     answer: str
     found: bool
@@ -82,13 +82,13 @@ class Answer(BaseModel):
 
 
 class Lines(BaseModel):
-    """What was found, best first or in order of time."""
+    """Results, best first or in order of time."""
 
     lines: list[Line]
 
 
 class Added(BaseModel):
-    """state: committed = in the graph; accepted = safe, not yet there; failed; retracted = forgotten."""
+    """state: committed = in the graph; accepted = safe, not yet in it; failed; retracted = forgotten."""
 
     id: str
     state: str
@@ -110,7 +110,7 @@ class Messages(BaseModel):
 
 
 class Status(BaseModel):
-    """states: id -> state, of the ids asked for. changed: facts opened or ended since then."""
+    """states: id -> state, of the requested ids. changed: facts opened or ended after `since`."""
 
     pending: int
     failed: int
@@ -120,7 +120,7 @@ class Status(BaseModel):
 
 
 class Forgotten(BaseModel):
-    """What was taken out; absent: ids that are not there."""
+    """Counts of the retraction or removal; absent: ids that do not exist."""
 
     messages: int
     facts_closed: int
@@ -128,16 +128,16 @@ class Forgotten(BaseModel):
     absent: list[str]
 
 
-# Some clients send a list as one text, or as JSON in a text, which the SDK reads.
-_LISTED = BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
+# Some clients send a list as a text, or as JSON in a text, which the SDK reads.
+_LISTED = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 Ids = Annotated[list[str], _LISTED, Field(max_length=100)]
 Kinds = Annotated[list[Literal["fact", "entity", "episode", "community"]], _LISTED]
-# One argument, not nine: clients send every tool's arguments to their model.
+# A single argument, not nine: clients send the schemas of all tools to their model.
 Options = Annotated[
     dict[str, Any],
     Field(description="recipe, methods, reranker, centre, seeds, recent, depth, mmr_lambda, any_time"),
 ]
-When = Annotated[str | None, Field(description="ISO 8601")]
+Moment = Annotated[str | None, Field(description="ISO 8601")]
 SeatOf = Callable[[Context[Any]], Seat]
 _NEXT = {
     "NotFound": "Look for it with search_memory.",
@@ -148,8 +148,8 @@ _NEXT = {
 
 
 def build(seat_of: SeatOf, *, adds: bool = True, forgets: bool = True, asks: bool = False) -> MCPServer[Any]:
-    """Return a server. seat_of: the seat of a call's connection; adds, forgets, asks: has these tools."""
-    # Else the SDK gives the process a handler that draws each traceback, for a second of the event loop.
+    """Return a server. seat_of: the seat of a call's connection; adds, forgets, asks: with these tools."""
+    # Else the SDK installs a handler that renders each traceback, which blocks the event loop for a second.
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     server: MCPServer[Any] = MCPServer(
         "kgray", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
@@ -161,18 +161,20 @@ def build(seat_of: SeatOf, *, adds: bool = True, forgets: bool = True, asks: boo
     chosen += [(tools.add_memory, {"destructive_hint": False, "idempotent_hint": True})] * adds
     chosen += [(tools.forget, {"destructive_hint": True, "idempotent_hint": True})] * forgets
     for tool, hints in chosen:
-        server.add_tool(_told(tool, seat_of), annotations=ToolAnnotations(open_world_hint=False, **hints))
+        server.add_tool(
+            _with_advice(tool, seat_of), annotations=ToolAnnotations(open_world_hint=False, **hints)
+        )
     return server
 
 
-def _told(tool: Callable[..., Awaitable[Any]], seat_of: SeatOf) -> Callable[..., Awaitable[Any]]:
-    """Return a tool whose errors reach the model, with what to do next."""
+def _with_advice(tool: Callable[..., Awaitable[Any]], seat_of: SeatOf) -> Callable[..., Awaitable[Any]]:
+    """Return a tool whose errors reach the model with advice."""
 
     @wraps(tool)
-    async def run(*args: Any, ctx: Context[Any], **how: Any) -> Any:  # noqa: ANN401 - the tool's own
+    async def run(*args: Any, ctx: Context[Any], **options: Any) -> Any:  # noqa: ANN401 - the tool's own
         count = seat_of(ctx).count
         try:
-            answer = await tool(*args, ctx=ctx, **how)
+            answer = await tool(*args, ctx=ctx, **options)
         except KgrayError as error:
             count(tool.__name__, "error")
             names = (kind.__name__ for kind in type(error).__mro__)
@@ -185,108 +187,111 @@ def _told(tool: Callable[..., Awaitable[Any]], seat_of: SeatOf) -> Callable[...,
 
 
 class _Tools:
-    """The tools; a docstring is what the model reads."""
+    """The tools; models read their docstrings."""
 
     def __init__(self, seat_of: SeatOf) -> None:
         self.seat_of = seat_of
 
-    async def _read(self, ctx: Context[Any], verb: str, *args: Any, **how: Any) -> Any:  # noqa: ANN401
-        """Return what a verb of the memory that reads says of the connection's group."""
+    async def _read(self, ctx: Context[Any], verb: str, *args: Any, **arguments: Any) -> Any:  # noqa: ANN401
+        """Call a reading method of the memory on the connection's group; return its result."""
         seat = self.seat_of(ctx)
-        return await seat.read(getattr(seat.memory, verb), *args, group=seat.group, **how)
+        return await seat.read(getattr(seat.memory, verb), *args, group=seat.group, **arguments)
 
     async def get_context(
-        self, query: str, ctx: Context[Any], tokens: int = 1500, as_of: When = None, known_at: When = None,
+        self, query: str, ctx: Context[Any], tokens: int = 1500, as_of: Moment = None,
+        known_at: Moment = None,
         kinds: Kinds = [], template: Template = "kgray", options: Options = {},  # noqa: B006 - read alone
     ) -> Text:  # fmt: skip
-        """Call at the start of a task: what is known about QUERY, ready to read, each line dated."""
-        how: dict[str, Any] = {"tokens": tokens, "as_of": as_of, "known_at": known_at, "scopes": kinds}
-        how |= {"template": template, **checked(options)}
-        found = await self._read(ctx, "context", query, **how)
-        return Text(text=found.text, tokens=found.tokens)
+        """Call at the start of a task: known facts about QUERY, ready to read, each line dated."""
+        arguments: dict[str, Any] = {"tokens": tokens, "as_of": as_of, "known_at": known_at, "scopes": kinds}
+        arguments |= {"template": template, **checked(options)}
+        result = await self._read(ctx, "context", query, **arguments)
+        return Text(text=result.text, tokens=result.tokens)
 
     async def ask_memory(
         self, question: str, ctx: Context[Any],
         mode: Literal["local", "keywords", "global", "drift"] = "local",
-        as_of: When = None, known_at: When = None, suggest: int = 0,
+        as_of: Moment = None, known_at: Moment = None, suggest: int = 0,
     ) -> Answer:  # fmt: skip
         """Have a model answer QUESTION from this memory alone, with sources; slower than get_context.
 
-        mode global: for questions about all of the memory, without as_of. suggest: so many further questions.
+        mode global: for questions about all of the memory, without as_of. suggest: N further questions.
         """
         seat = self.seat_of(ctx)
-        how = {"mode": mode, "as_of": as_of, "known_at": known_at, "suggest": suggest}
-        told = await seat.ask(question, group=seat.group, **how)
-        sources = [_line(hit).model_copy(update={"number": number}) for number, hit in told.sources]
-        return Answer(answer=told.text, found=told.found, sources=sources, suggestions=list(told.suggestions))
+        arguments = {"mode": mode, "as_of": as_of, "known_at": known_at, "suggest": suggest}
+        answer = await seat.ask(question, group=seat.group, **arguments)
+        sources = [_line(hit).model_copy(update={"number": number}) for number, hit in answer.sources]
+        return Answer(
+            answer=answer.text, found=answer.found, sources=sources, suggestions=list(answer.suggestions)
+        )
 
     async def search_memory(
-        self, query: str, ctx: Context[Any], as_of: When = None, known_at: When = None,
+        self, query: str, ctx: Context[Any], as_of: Moment = None, known_at: Moment = None,
         kinds: Kinds = [], limit: int = 10, options: Options = {},  # noqa: B006 - read alone
     ) -> Lines:  # fmt: skip
-        """Find single facts, entities or messages. Without as_of: what holds now. as_of: what was true then.
+        """Find single facts, entities or messages. Without as_of: current facts. as_of: facts true then.
 
-        known_at: what this memory knew then.
+        known_at: the memory's knowledge at that time.
         """
-        how: dict[str, Any] = {"as_of": as_of, "known_at": known_at, "scopes": kinds, "limit": limit}
-        how |= checked(options)
-        found = await self._read(ctx, "search", query, **how)
-        return Lines(lines=[_line(hit) for hit in found])
+        arguments: dict[str, Any] = {"as_of": as_of, "known_at": known_at, "scopes": kinds, "limit": limit}
+        arguments |= checked(options)
+        hits = await self._read(ctx, "search", query, **arguments)
+        return Lines(lines=[_line(hit) for hit in hits])
 
-    async def get_history(self, entity: str, ctx: Context[Any], known_at: When = None) -> Lines:
-        """How facts about one person or thing changed. For 'since when', 'before', 'why did it change'."""
-        found = await self._read(ctx, "history", entity, known_at=known_at)
-        return Lines(lines=[_fact_line(fact) for fact in found.facts])
+    async def get_history(self, entity: str, ctx: Context[Any], known_at: Moment = None) -> Lines:
+        """How facts about a person or thing changed. For 'since when', 'before', 'why did it change'."""
+        result = await self._read(ctx, "history", entity, known_at=known_at)
+        return Lines(lines=[_fact_line(fact) for fact in result.facts])
 
     async def get_sources(self, id: str, ctx: Context[Any]) -> Messages:  # noqa: A002 - the tool's argument
         """Return the messages behind a fact's id, verbatim: quote them."""
-        told = []
-        for one in (await self._read(ctx, "describe", id)).episodes:
-            at, id_ = _day(one.reference_time), one.client_id or one.id
-            told.append(Message(id=id_, at=at, speaker=one.speaker, text=one.text))
-        return Messages(messages=told)
+        messages = []
+        for episode in (await self._read(ctx, "describe", id)).episodes:
+            at, id_ = _day(episode.reference_time), episode.client_id or episode.id
+            messages.append(Message(id=id_, at=at, speaker=episode.speaker, text=episode.text))
+        return Messages(messages=messages)
 
     async def memory_status(
-        self, ctx: Context[Any], ids: Ids = [], since: When = None  # noqa: B006 - read alone
+        self, ctx: Context[Any], ids: Ids = [], since: Moment = None  # noqa: B006 - read alone
     ) -> Status:  # fmt: skip
-        """Whether added messages are in the graph yet, failures with reasons, and what changed since then."""
+        """Whether added messages are in the graph yet, failures with reasons, and changes `since` then."""
         counts = (await self._read(ctx, "status"))[self.seat_of(ctx).group]
         failures = await self._read(ctx, "failures")
         states = {id_: (await self._read(ctx, "episode", id_))["state"] for id_ in ids}
         changed: list[Line] = []
         if since is not None:
-            found = await self._read(ctx, "diff", from_known_at=since)
+            diff = await self._read(ctx, "diff", from_known_at=since)
             for kind in ("opened", "changed", "ended"):
-                for one in (each["after"] if kind == "changed" else each for each in found[kind]):
-                    ends = {"since": one["valid_at"], "until": one["invalid_at"]}
-                    changed.append(Line(id=one["id"], kind=kind, text=one["text"], **ends))
-        rows = [one.as_dict() for one in failures[:10]]
-        told = [f"{row['client_id'] or row['id'] or 'a correction'}: {row['message']}" for row in rows]
+                for fact in (each["after"] if kind == "changed" else each for each in diff[kind]):
+                    ends = {"since": fact["valid_at"], "until": fact["invalid_at"]}
+                    changed.append(Line(id=fact["id"], kind=kind, text=fact["text"], **ends))
+        rows = [fact.as_dict() for fact in failures[:10]]
+        lines = [f"{row['client_id'] or row['id'] or 'a correction'}: {row['message']}" for row in rows]
         pending = counts.accepted + counts.extracted
-        return Status(pending=pending, failed=counts.failed, failures=told, states=states, changed=changed)
+        return Status(pending=pending, failed=counts.failed, failures=lines, states=states, changed=changed)
 
     async def add_memory(
-        self, text: str, ctx: Context[Any], at: When = None, speaker: str | None = None,
+        self, text: str, ctx: Context[Any], at: Moment = None, speaker: str | None = None,
         source: str | None = None, id: str | None = None, wait_s: float = 5,  # noqa: A002 - its argument
     ) -> Added:  # fmt: skip
-        """Keep what should outlive this conversation, in the user's words, one message a call.
+        """Store facts that should outlive this conversation, in the user's words, a message for each call.
 
-        `at` is when it was said, not when it happened. Do not add what search already returned.
+        `at` is when it was said, not when it happened. Do not add content that search has returned.
         """
         seat = self.seat_of(ctx)
         row = {"text": text, "at": at, "speaker": speaker, "source": source, "id": id}
-        given = {name: value for name, value in row.items() if value is not None}
-        (taken,) = await seat.accept([draft_from(given, Defaults(group=seat.group))])
-        seat.background.appended(taken.status == "accepted")
-        if taken.status == "conflict":
-            raise InputError(f"{taken.reason}; leave the id out to keep both", field="id")
-        if taken.retracted:
-            return Added(id=taken.id, state="retracted")
-        until = time.monotonic() + min(max(wait_s, 0.0), 30.0)
+        fields = {name: value for name, value in row.items() if value is not None}
+        (acceptance,) = await seat.accept([draft_from(fields, Defaults(group=seat.group))])
+        seat.background.appended(acceptance.status == "accepted")
+        if acceptance.status == "conflict":
+            raise InputError(f"{acceptance.reason}; leave the id out to keep both", field="id")
+        if acceptance.retracted:
+            return Added(id=acceptance.id, state="retracted")
+        deadline = time.monotonic() + min(max(wait_s, 0.0), 30.0)
         while True:
-            state = (await self._read(ctx, "episode", taken.id))["state"]
-            if state not in ("accepted", "extracted") or time.monotonic() >= until:
-                return Added(id=taken.id, state="accepted" if state == "extracted" else state)
+            state = (await self._read(ctx, "episode", acceptance.id))["state"]
+            if state not in ("accepted", "extracted") or time.monotonic() >= deadline:
+                return Added(id=acceptance.id, state="accepted" if state == "extracted" else state)
             await seat.background.step(0.25)
 
     async def forget(
@@ -295,22 +300,22 @@ class _Tools:
     ) -> Forgotten:  # fmt: skip
         """Take messages out. retract: no longer believed, history keeps it. remove: erased with every trace.
 
-        ids: of messages, as get_sources gives them. dry_run: only tells which are there. Ask the user first.
+        ids: of messages, from get_sources. dry_run: only counts existing messages. Ask the user first.
         """
         seat = self.seat_of(ctx)
         if dry_run:
             store = seat.memory.store
-            there = [id_ for id_ in ids if await seat.call(sequences_of, store, seat.group, [id_])]
-            absent = [id_ for id_ in ids if id_ not in there]
-            return Forgotten(messages=len(there), facts_closed=0, facts_reopened=0, absent=absent)
-        await seat.call(seat.memory.access.note, seat.key, mode, seat.group, {"episodes": ids})
+            existing = [id_ for id_ in ids if await seat.call(sequences_of, store, seat.group, [id_])]
+            absent = [id_ for id_ in ids if id_ not in existing]
+            return Forgotten(messages=len(existing), facts_closed=0, facts_reopened=0, absent=absent)
+        await seat.call(seat.memory.admin.access.note, seat.key, mode, seat.group, {"episodes": ids})
         verb = seat.memory.remove if mode == "remove" else seat.memory.retract
-        done = await seat.change(verb, group=seat.group, episodes=ids)
-        return Forgotten.model_validate(done | {"messages": done["episodes"]})
+        counts = await seat.change(verb, group=seat.group, episodes=ids)
+        return Forgotten.model_validate(counts | {"messages": counts["episodes"]})
 
 
 class _Options(BaseModel):
-    """The options of a search that agents rarely give; docs/searching.md explains each."""
+    """Rarely used options of a search; docs/searching.md explains each."""
 
     model_config = ConfigDict(extra="forbid")
     recipe: str = "hybrid"
@@ -331,8 +336,8 @@ def checked(options: dict[str, Any]) -> dict[str, Any]:
     except ValidationError as error:
         (first, *_) = error.errors()
         name = ".".join(map(str, first["loc"]))
-        known = ", ".join(_Options.model_fields)
-        why = f"use {known}" if first["type"] == "extra_forbidden" else first["msg"]
+        names = ", ".join(_Options.model_fields)
+        why = f"use {names}" if first["type"] == "extra_forbidden" else first["msg"]
         raise InputError(f"options.{name}: {why}", field="options") from None
 
 
@@ -344,20 +349,20 @@ def _line(hit: Hit) -> Line:
 
 
 def _fact_line(fact: Any) -> Line:  # noqa: ANN401 - a graph.FactSpan
-    since, until = _day(fact.valid_at), _day(fact.invalid_at)
-    return Line(id=fact.id, kind="fact", text=fact.text, since=since, until=until)
+    start, end = _day(fact.valid_at), _day(fact.invalid_at)
+    return Line(id=fact.id, kind="fact", text=fact.text, since=start, until=end)
 
 
 def _day(moment: Any) -> str | None:  # noqa: ANN401 - a datetime, or None
     return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ").replace("T00:00:00Z", "")
 
 
-async def serve_stdio(memory: Memory, group: str, *, read_only: bool = False) -> None:
-    """Serve one group until standard input ends; what is added is ingested meanwhile. Raises InputError."""
+async def serve_stdio(memory: AsyncMemory, group: str, *, read_only: bool = False) -> None:
+    """Serve a group until standard input ends, and ingest added messages. Raises InputError."""
     background = Background(memory)
 
-    async def run(verb: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **how: Any) -> Any:  # noqa: ANN401
-        return await to_thread.run_sync(lambda: asyncio.run(verb(*args, **how)))
+    async def run(verb: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        return await to_thread.run_sync(lambda: asyncio.run(verb(*args, **options)))
 
     async def accepted(drafts: list[Draft]) -> list[Acceptance]:
         memory.check_embedder()

@@ -1,4 +1,4 @@
-"""Relations: what each means, how many objects it takes, how it relates to others (R17).
+"""Relations: their meaning, cardinality, and relation to other relations (R17).
 
 The shipped ontology is data, `ontology.toml`; settings add to it and override it.
 """
@@ -28,15 +28,15 @@ from pydantic.dataclasses import dataclass
 
 from kgray.errors import SettingsError
 from kgray.records import MAX_RELATION, clean_relation
-from kgray.settings.checks import CLOSED, fault, one_line, unknown
+from kgray.settings.checks import CLOSED, error_line, fault, unknown_key
 
 Cardinality = Literal["single", "single_object", "many", "depends"]
 ObjectKind = Literal["entity", "value"]
-PairKey = Literal["excludes", "independent", "may_end"]  # keys of a relation that name others
+PairKey = Literal["excludes", "independent", "may_end"]  # keys of a relation that name other relations
 PAIR_KEYS: tuple[PairKey, ...] = get_args(PairKey)
 
 _LABEL = re.compile(r"[A-Z][A-Za-z0-9]*")
-# The slots that a phrase may end in; backends/rules gives them their meaning.
+# The slots at the end of a phrase; backends/rules defines them.
 _SLOTS = (
     "before belonging employer group language name org person place price problem role someone status thing"
 ).split()
@@ -91,9 +91,9 @@ def _words(text: str) -> str:
 def _cardinality(value: object) -> object:
     if value is not None and value not in get_args(Cardinality):
         raise fault(
-            'use one of "single" (one object at a time, as WORKS_AT), "single_object" (one subject at a '
-            'time: a ship has one captain), "many" (any number, as LIKES), '
-            '"depends" (asked of each pair of objects).'
+            'use one of "single" (one object at a time, like WORKS_AT), "single_object" (one subject at a '
+            'time: a ship has one captain), "many" (any number, like LIKES), '
+            '"depends" (a question for each pair of objects).'
         )
     return value
 
@@ -106,10 +106,10 @@ _Phrases = tuple[Annotated[str, AfterValidator(_phrase)], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RelationType:
-    """One declared relation; None and () = not declared.
+    """A declared relation; None and () = not declared.
 
     text: its words in the text of a fact (derivation/statements.py).
-    phrases, starts, ends, events, nouns and fields are what the rules extractor reads: see ontology.toml.
+    phrases, starts, ends, events, nouns and fields are for the rules extractor: see ontology.toml.
     """
 
     name: _Name  # UPPER_SNAKE, <= 64 characters
@@ -119,8 +119,8 @@ class RelationType:
     object: ObjectKind | None = None
     symmetric: StrictBool = False
     excludes: tuple[_Name, ...] = ()
-    independent: tuple[_Name, ...] = ()  # names that a statement of this one is never compared with
-    may_end: tuple[_Name, ...] = ()  # states that an event of this name may have ended: those are compared
+    independent: tuple[_Name, ...] = ()  # names whose statements are never compared with this relation's
+    may_end: tuple[_Name, ...] = ()  # states that an event of this name may have ended: they are compared
     same_as: _Name | None = None
     inverse_of: _Name | None = None
     subject_type: _Label = ""  # CamelCase label; "" = any
@@ -135,7 +135,7 @@ class RelationType:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class EntityType:
-    """A declared type of entity; attributes: facts with a value that are worth knowing ("birthday")."""
+    """A declared type of entity; attributes: useful facts with a value ("birthday")."""
 
     name: Annotated[str, StringConstraints(min_length=1), AfterValidator(_label)]
     description: Annotated[str, AfterValidator(_single_spaced)] = ""
@@ -147,7 +147,7 @@ class Ontology:
     """The declared relations and entity types by name, in order of declaration.
 
     own     the names of the relations that the settings declare
-    paired  those of them whose ends the settings declare, one end at least
+    paired  of these, the names of relations with a declared subject or object type
     """
 
     relations: Mapping[str, RelationType] = field(default_factory=lambda: MappingProxyType({}))
@@ -155,56 +155,56 @@ class Ontology:
     own: frozenset[str] = frozenset()
     paired: frozenset[str] = frozenset()
 
-    # Computed, because each pair of statements that may be compared asks for them.
+    # Computed once, because every comparison of statements reads them.
     _folds: Mapping[str, tuple[str, bool]] = field(init=False, repr=False, compare=False)
     _listed: frozenset[str] = field(init=False, repr=False, compare=False)
     _pairs: frozenset[tuple[PairKey, str, str]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute where names fold to, which are listed, and the pairs (key, name, main name of another)."""
+        """Compute the folded and the listed names, and the pairs (key, name, another main name)."""
         object.__setattr__(self, "_folds", {name: _fold(name, self.relations) for name in self.relations})
-        listed = (one.name for one in self if not _says_only_independent(one))
+        listed = (relation.name for relation in self if not _says_only_independent(relation))
         object.__setattr__(self, "_listed", frozenset(listed))
         pairs = (
-            (key, one.name, self.main_name(other))
-            for one in self
+            (key, relation.name, self.main_name(partner))
+            for relation in self
             for key in PAIR_KEYS
-            for other in getattr(one, key)
+            for partner in getattr(relation, key)
         )
         object.__setattr__(self, "_pairs", frozenset(pairs))
 
     def get(self, name: str) -> RelationType | None:
-        """Return the declaration of a relation, None where there is none."""
+        """Return the declaration of a relation; None if it is not declared."""
         return self.relations.get(name)
 
     def lists(self, name: str) -> bool:
-        """Whether a table says what the relation is; one that names nothing but `independent` does not."""
+        """Tell whether a table declares the relation; a table with `independent` only does not."""
         return name in self._listed
 
     def folded(self, name: str) -> tuple[str, bool]:
         """Return the name at the end of a relation's same_as and inverse_of, and whether ends are exchanged.
 
-        A name that has neither is returned as it is.
+        A name without these keys is returned unchanged.
         """
         return self._folds.get(name, (name, False))
 
     def main_name(self, name: str) -> str:
-        """Return the name that a relation folds to."""
+        """Return the folded name of a relation."""
         return self.folded(name)[0]
 
     def object_kind(self, name: str) -> ObjectKind | None:
-        """Return the kind of a relation's objects: its own, else that of the relation it is the same as."""
+        """Return the kind of a relation's objects: declared by itself, else by its same_as relation."""
         relation = self.relations.get(name)
         while relation is not None and relation.object is None and relation.same_as:
             relation = self.relations.get(relation.same_as)
         return None if relation is None else relation.object
 
     def are_independent(self, a: str, b: str) -> bool:
-        """Whether no model compares statements of these two names, because the ontology answers.
+        """Tell whether the ontology makes a model's comparison of these two names unnecessary.
 
-        It answers for two listed names that fold to different main names (what excludes what is declared
-        too), unless one may end the other; and where one of the names, or its main name, declares the other
-        `independent`. Names that fold to one main name are never independent.
+        It does for two listed names that fold to different main names (exclusions are declared too), unless
+        one may end the other; and if one of the names, or its main name, declares the other `independent`.
+        Names that fold to the same main name are never independent.
         """
         if self.main_name(a) == self.main_name(b):
             return False
@@ -213,9 +213,9 @@ class Ontology:
         both_listed = self.lists(a) and self.lists(b)
         return both_listed and not (self.declares("may_end", a, b) or self.declares("may_end", b, a))
 
-    def declares(self, key: PairKey, name: str, other: str) -> bool:
-        """Whether `name`, or its main name, names under this key a relation with the main name of `other`."""
-        main = self.main_name(other)
+    def declares(self, key: PairKey, name: str, partner: str) -> bool:
+        """Tell whether `name`, or its main name, has a relation with `partner`'s folded name under a key."""
+        main = self.main_name(partner)
         return (key, name, main) in self._pairs or (key, self.main_name(name), main) in self._pairs
 
     def __iter__(self) -> Iterator[RelationType]:
@@ -226,15 +226,17 @@ class Ontology:
         overrides: Mapping[str, Mapping[str, Any]],
         entities: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Ontology:
-        """Return this ontology with `[ontology.relations.NAME]`, and entities, of the settings over it.
+        """Return this ontology, extended by `[ontology.relations.NAME]` and entities of the settings.
 
-        Keys that an override does not name keep their values. Raises SettingsError, with the key as the user
-        typed it, for an unknown key, a wrong value, or a name that leads to itself.
+        Keys without an override keep their values. Raises SettingsError, with the key in the user's spelling,
+        for an unknown key, a wrong value, or a name that leads to itself.
         """
         relations, types = dict(self.relations), dict(self.entities)
         for name, table in overrides.items():
-            known = relations.get(name)
-            relations[name] = _read(RelationType, "relations", name, table, asdict(known) if known else {})
+            declared = relations.get(name)
+            relations[name] = _read(
+                RelationType, "relations", name, table, asdict(declared) if declared else {}
+            )
             if relations[name].same_as and relations[name].inverse_of:
                 raise SettingsError(
                     f"ontology.relations.{name} cannot be both same_as and inverse_of another relation: "
@@ -246,13 +248,13 @@ class Ontology:
         if types:
             ends = {end for kind in self for end in (kind.subject_type, kind.object_type) if end}
             _check_ends(overrides, {*types, *ends})
-        own = self.own | set(overrides)
+        declared_names = self.own | set(overrides)
         paired = self.paired | {name for name, table in overrides.items() if _ENDS & set(table)}
-        return Ontology(MappingProxyType(relations), MappingProxyType(types), own, paired)
+        return Ontology(MappingProxyType(relations), MappingProxyType(types), declared_names, paired)
 
 
 def _fold(name: str, relations: Mapping[str, RelationType]) -> tuple[str, bool]:
-    """Return the name at the end of same_as and inverse_of, and whether that has the other direction."""
+    """Return the name at the end of same_as and inverse_of, and whether its direction is opposite."""
     is_turned, relation = False, relations.get(name)
     while relation is not None and (target := relation.same_as or relation.inverse_of):
         is_turned ^= relation.inverse_of is not None
@@ -266,7 +268,7 @@ def _says_only_independent(relation: RelationType) -> bool:
 
 
 def _check_ends(overrides: Mapping[str, Mapping[str, Any]], types: set[str]) -> None:
-    """Refuse an allowed pair that names an unknown type: it would drop all facts of known types."""
+    """Refuse an allowed pair with an unknown type: it would drop all facts of known types."""
     for name, table in overrides.items():
         for key in sorted(_ENDS & set(table)):
             if table[key] and table[key] not in types:
@@ -286,9 +288,9 @@ def shipped() -> Ontology:
 
 @cache
 def matters_of(name: str) -> frozenset[str]:
-    """Return the matters that a relation name speaks of by its words: HAS_A_JOB_AT is about employment.
+    """Return the matters of a relation name by its words: HAS_A_JOB_AT is about employment.
 
-    They lead to questions only; nothing follows from them (R17a).
+    They lead to questions only, never to conclusions (R17a).
     """
     words = set(name.casefold().split("_"))
     return frozenset(
@@ -306,39 +308,41 @@ def words_of_matter() -> Mapping[str, frozenset[str]]:
 _T = TypeVar("_T", RelationType, EntityType)
 
 
-def _read(cls: type[_T], kind: str, name: str, table: object, known: Mapping[str, Any]) -> _T:
-    """Return what [ontology.KIND.NAME] describes, over what was declared before."""
-    where = f"ontology.{kind}.{name}"
+def _read(cls: type[_T], kind: str, name: str, table: object, declared: Mapping[str, Any]) -> _T:
+    """Return the declaration of [ontology.KIND.NAME], merged over the earlier declaration."""
+    table_name = f"ontology.{kind}.{name}"
     keys = [(spec.name,) for spec in fields(cls) if spec.name != "name"]
     if isinstance(table, Mapping):
         if "name" in table:
-            near = [f"{where}.{key}" for (key,) in keys]
-            raise SettingsError(unknown(f"{where}.name", "the settings", near, "a key"))
-        table = {**known, **table, "name": name}
+            near = [f"{table_name}.{key}" for (key,) in keys]
+            raise SettingsError(unknown_key(f"{table_name}.name", "the settings", near, "a key"))
+        table = {**declared, **table, "name": name}
     try:
         return TypeAdapter(cls).validate_python(table)
     except ValidationError as error:
 
         def spelled(place: Sequence[str]) -> str:
-            return ".".join((where, *(step for step in place if step != "name")))
+            return ".".join((table_name, *(step for step in place if step != "name")))
 
-        raise SettingsError(one_line(error, "the settings", keys, spelled=spelled, what="a key")) from None
+        raise SettingsError(
+            error_line(error, "the settings", keys, spelled=spelled, subject="a key")
+        ) from None
 
 
 def _check_cycles(relations: Mapping[str, RelationType]) -> None:
-    """Refuse names that lead to themselves by same_as and inverse_of, or exclude themselves and the like."""
+    """Refuse names that lead to themselves by same_as and inverse_of, or name themselves in a pair key."""
     for name, relation in relations.items():
         for key in PAIR_KEYS:
             if name in getattr(relation, key):
                 raise SettingsError(f"ontology.relations.{name}.{key} names itself: take it out.")
-        seen = {name}
+        visited = {name}
         step = relation.same_as or relation.inverse_of
         while step is not None:
-            if step in seen:
+            if step in visited:
                 raise SettingsError(
                     f"ontology.relations.{name}: same_as and inverse_of lead from {name} back to {step}: "
                     "name one of them as the relation and leave it without."
                 )
-            seen.add(step)
+            visited.add(step)
             target = relations.get(step)
             step = (target.same_as or target.inverse_of) if target else None

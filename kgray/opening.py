@@ -1,4 +1,4 @@
-"""`kgray.open(...)`: the entry for Python code."""
+"""`kgray.open` and `kgray.open_async`: the entries for Python code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kgray import wiring
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory, Memory
 from kgray.settings import Settings, config_file, data_folder, load, require_built
 
 
@@ -16,36 +16,47 @@ def open(  # noqa: A001 - the verb a user expects: kgray.open(...)
     data: str | os.PathLike[str] | None = None,
     *,
     config: str | os.PathLike[str] | None = None,
-    create: bool = True,
+    create: bool = False,
     **settings: Any,  # noqa: ANN401 - a value of any setting
 ) -> Memory:
-    """Open the memory in a data folder; `with` gives blocking methods, `async with` awaitable ones.
+    """Open the memory in a data folder; its methods block.
 
-        with kgray.open("my-data") as memory:
+        with kgray.open("my-data", create=True) as memory:
             memory.add("I work at Acme now", group="demo", speaker="Alice")
             for hit in memory.search("Where does Alice work?", group="demo"):
                 print(hit.text)
 
     data      default: KGRAY_DATA, else ./kgray-data
     config    default: KGRAY_CONFIG, else kgray.toml in the data folder, then in the current one
-    create    make the folder and its store where there are none
-    settings  keys with an underscore for the dot (model_backend="scripted"); these win. An embedder that is
-              not the store's is refused by the methods that need one: status, dump, history, ... do not
+    create    make the folder and its store if they do not exist
+    settings  keys with an underscore for the dot (model_backend="scripted"); these win. Methods that need an
+              embedder refuse an embedder that is not the store's: status, dump, history and others need none
 
-    Raises SettingsError, NotBuilt, StoreError.
+    Raises NoStore without a store, SettingsError, NotBuilt, StoreError.
     """
+    return Memory(open_async(data, config=config, create=create, **settings))
+
+
+def open_async(
+    data: str | os.PathLike[str] | None = None,
+    *,
+    config: str | os.PathLike[str] | None = None,
+    create: bool = False,
+    **settings: Any,  # noqa: ANN401 - a value of any setting
+) -> AsyncMemory:
+    """Open the memory in a data folder; its methods are awaited. Arguments and errors: as of `open`."""
     folder = data_folder(data, os.environ)
     return open_with(load(config_file(config, folder, os.environ), overrides=settings), folder, create=create)
 
 
-def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
-    """Open a memory with exactly these settings; arguments and errors are those of `open`."""
+def open_with(settings: Settings, folder: Path, *, create: bool) -> AsyncMemory:
+    """Open a memory with exactly these settings; arguments and errors: see `open`."""
     on_ray = settings.runtime.backend != "local"
     if on_ray:
         from kgray.runtime.spec import load_profile
 
         load_profile(settings.runtime.profile)  # report an error in it before anything is created or accepted
-    # So is a fault in the models' settings; those of the rules are the ontology's, and they load slowly.
+    # Report faults in the models' settings too. The rules use only the ontology's settings, and load slowly.
     require_built(settings)
     ontology = wiring.build_ontology(settings)
     if settings.model.backend != "rules":
@@ -58,7 +69,7 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
 
         ingest = RayIngest(settings, folder, reader.store)
         reranker = ingest.reranker(reranker)
-    memory = Memory(
+    memory = AsyncMemory(
         reader.store,
         lambda: reader.embedder if ingest is None else ingest.embedder(reader.embedder),
         partial(wiring.ingesting, reader),

@@ -66,6 +66,13 @@ class SupporterRow(NamedTuple):
     client_id: str | None
 
 
+class ReferenceTimeRow(NamedTuple):
+    """The reference time of an episode."""
+
+    id: str
+    reference_time: int
+
+
 class MessageRow(NamedTuple):
     """The speaker, source and time of a message, for the index of a search."""
 
@@ -87,6 +94,7 @@ TAKEN_IDS = Read("taken ids", EPISODES, TakenRow, by="id")
 TAKEN_CLIENT_IDS = Read("taken client ids", EPISODES, TakenRow, by="client_id")
 TAKEN_IN_SOURCES = Read("taken in sources", EPISODES, TakenRow, by="source")
 SUPPORTERS = Read("supporters", EPISODES, SupporterRow, by="id")
+REFERENCE_TIMES = Read("reference times", EPISODES, ReferenceTimeRow, by="id")
 OPERATIONS_AT = Read("operations at sequences", OPERATIONS, OperationRow, by="sequence")
 OPERATIONS_IN_STATE = Read("operations in states", OPERATIONS, OperationRow, by="state")
 EXTRACTIONS_AT = Read("extractions at sequences", EXTRACTIONS, ExtractionRow, by="sequence")
@@ -210,6 +218,30 @@ class FactEndsRow(NamedTuple):
     target: str | None
 
 
+class FactOutlineRow(NamedTuple):
+    """The ends, the span and the wording of a fact."""
+
+    id: str
+    source: str
+    target: str | None
+    relation: str
+    text: str
+    created_at: int
+    valid_at: int | None
+    invalid_at: int | None
+
+
+class EntityOutlineRow(NamedTuple):
+    """The birth and the name of an entity."""
+
+    id: str
+    name: str
+    born_sequence: int
+    born_ordinal: int
+
+
+FACT_OUTLINES = Read("outlines of facts", FACTS, FactOutlineRow)
+ENTITY_OUTLINES = Read("outlines of entities", ENTITIES, EntityOutlineRow)
 FACTS_OF = Read("facts by id", FACTS, FactRow, by="id")
 FACTS_OF_STATEMENTS = Read("facts of statements", FACTS, FactRow, by="statement")
 FACT_ENDS = Read("ends of facts", FACTS, FactEndsRow)

@@ -47,6 +47,7 @@ class _Fields:
 
 _EPISODE = _Fields(EPISODES.names[:10])
 _FACT, _FACT_DATES = _Fields(FACTS.names[:7]), _Fields(FACTS.names[10:15])
+_FACT_NAMES = (*_FACT.names, *_FACT_DATES.names)
 _EXTRACTED_FACT = _Fields(field.name for field in fields(records.ExtractedFact))
 
 
@@ -265,7 +266,7 @@ def fact(row: FactRow) -> Fact:
     """Read a row of `kinds.FACTS`."""
     ended_by = None if row.ended_episode is None else (row.ended_episode, row.ended_ordinal)
     value: Any = row.value_type and Value(row.value_type, row.value, row.unit)  # type: ignore[arg-type]
-    named: dict[str, Any] = {**_FACT.named(row[:7]), **_FACT_DATES.named(row[10:15])}
+    named: dict[str, Any] = dict(zip(_FACT_NAMES, (*row[:7], *row[10:15]), strict=True))
     return Fact(value=value, ended_by=ended_by, **named)  # type: ignore[arg-type]
 
 

@@ -1,6 +1,6 @@
 """Instants, as integers: microseconds since 1970-01-01T00:00:00Z (R1), and their precision.
 
-They compare, sort and store exactly and cost nothing to hash; `datetime` appears only where a person reads.
+They compare, sort and store exactly and are cheap to hash; `datetime` appears only in texts for people.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DAY: Instant = 86_400 * SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PARTIAL = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?")
 _ISO_START = re.compile(r"\d{4}(?:-|$)", re.ASCII)
-# Numbers above this are milliseconds: as seconds they would lie beyond the year 5138.
+# Numbers above this are milliseconds: as seconds they would be after the year 5138.
 _MILLISECONDS_FROM = 1e11
 
 
@@ -30,7 +30,7 @@ def now() -> Instant:
 
 
 def from_datetime(moment: datetime) -> Instant:
-    """Return the instant of an aware datetime; one without a zone is taken as UTC (R3)."""
+    """Return the instant of a datetime; without a zone it counts as UTC (R3)."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // timedelta(microseconds=1)
@@ -42,12 +42,12 @@ def to_datetime(instant: Instant) -> datetime:
 
 
 def show_as(instant: Instant, precision: Precision) -> str:
-    """Return the part of `show` that a precision vouches for: "2026", "2026-03", "2026-03-01"."""
+    """Return the part of `show` that a precision covers: "2026", "2026-03", "2026-03-01"."""
     return str(show(instant))[: {"year": 4, "month": 7, "day": 10, "instant": 27}[precision]]
 
 
 def show(instant: Instant | None) -> str | None:
-    """Return `2026-01-31T00:00:00.000000Z`, the one form in which kgray prints a time."""
+    """Return `2026-01-31T00:00:00.000000Z`, kgray's only printed form of a time."""
     if instant is None:
         return None
     return to_datetime(instant).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
@@ -56,7 +56,7 @@ def show(instant: Instant | None) -> str | None:
 def parse(value: str | float | datetime) -> tuple[Instant, Precision]:
     """Read ISO 8601, epoch seconds, or (above 1e11) epoch milliseconds; no zone means UTC.
 
-    "2018" is a year, "2018-03" a month, "2018-03-01" a day: their instant is the first of them.
+    "2018" is a year, "2018-03" a month, "2018-03-01" a day: their instant is their start.
     Raises ValueError with the reason for anything else.
     """
     if isinstance(value, datetime):
@@ -75,7 +75,7 @@ def parse(value: str | float | datetime) -> tuple[Instant, Precision]:
         return from_datetime(start), "day" if day else "month" if month else "year"
     try:
         instant = from_datetime(datetime.fromisoformat(text))
-        to_datetime(instant)  # a zone may carry a moment out of the years 1 to 9999
+        to_datetime(instant)  # a zone may move a moment out of the years 1 to 9999
         return instant, "instant"
     except (ValueError, OverflowError):
         pass
@@ -88,7 +88,7 @@ def parse(value: str | float | datetime) -> tuple[Instant, Precision]:
 
 
 def given(value: object, field: str) -> tuple[Instant, Precision]:
-    """Read a time that a user gave, as `parse` does. Raises InputError that names the field."""
+    """Read a user's time like `parse`. Raises InputError that names the field."""
     if isinstance(value, bool) or not isinstance(value, str | int | float | datetime):
         raise InputError(f"{field} must be ISO 8601 or epoch seconds", field=field)
     try:
@@ -98,7 +98,7 @@ def given(value: object, field: str) -> tuple[Instant, Precision]:
 
 
 def parse_iso(text: str) -> tuple[Instant, Precision]:
-    """Read ISO 8601 alone, as `parse` does: a model that writes 1700 means the year. Raises ValueError."""
+    """Read ISO 8601 only, like `parse`: a model that writes 1700 means the year. Raises ValueError."""
     if not _ISO_START.match(text.strip()):
         raise ValueError(f"{text[:80]!r} is not a date: use ISO 8601, such as 2026-03-01")
     return parse(text)

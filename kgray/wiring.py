@@ -1,4 +1,4 @@
-"""The parts of one process, built from its settings; a backend is imported only where it is chosen."""
+"""The parts of a process, built from its settings; only the chosen backends are imported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenStore:
-    """An open store, and the embedder that searches it: all that reading needs."""
+    """An open store, and its embedder: the parts that reading needs."""
 
     settings: Settings
     folder: Path
@@ -38,14 +38,14 @@ class OpenStore:
 
     @cached_property
     def embedder(self) -> Embedder:
-        """The embedder of the settings. Raises StoreError where the store's vectors are another's."""
+        """The embedder of the settings. Raises StoreError if another embedder made the store's vectors."""
         embedder, store = build_embedder(self.settings), self.store
-        width = embedder.dimensions or store.dimensions  # not every embedder knows before it has embedded
+        width = embedder.dimensions or store.dimensions  # some embedders know it only after the first text
         if (embedder.identity, width) != (store.embedder, store.dimensions):
             alike = embedder.identity.removesuffix("+sparse") == store.embedder.removesuffix("+sparse")
             raise StoreError(
                 f"the embedder {embedder.identity!r} gives {width} numbers a text, but the graph in "
-                f"{self.shown} was built with {store.embedder!r} ({store.dimensions} numbers): set "
+                f"{self.location} was built with {store.embedder!r} ({store.dimensions} numbers): set "
                 f"{'embedder.sparse as it was' if alike else 'embedder.backend to that one'}, or start an "
                 f"empty {'database' if store.remote else 'data folder'} and add the episodes again"
             )
@@ -53,8 +53,8 @@ class OpenStore:
         return embedder
 
     @property
-    def shown(self) -> str:
-        """Where the store is, for a person to read."""
+    def location(self) -> str:
+        """The store's location, for messages."""
         chosen = self.settings.store
         return str(self.folder) if chosen.backend == "sqlite" else f"{chosen.backend} at {chosen.uri}"
 
@@ -66,9 +66,9 @@ class OpenStore:
 def open_reader(
     settings: Settings, data: Path, *, create: bool = False, cache_mb: int | None = None
 ) -> OpenStore:
-    """Open the store, without the models that fill it; its embedder is built when it is first needed.
+    """Open the store without models; its embedder is built at its first use, or for a new store at once.
 
-    Only a new store needs one at once. Raises NoStore, StoreError, SettingsError and the like.
+    Raises NoStore, StoreError, SettingsError.
 
     cache_mb: size of the embedded store's page cache; None = the size for a process that searches
     """
@@ -80,14 +80,14 @@ def open_reader(
             raise
         embedder = build_embedder(settings)
         if not embedder.dimensions:
-            with ThreadPoolExecutor(1) as other:  # this thread may have an event loop that runs
-                other.submit(asyncio.run, embedder.embed(["a text"])).result()
+            with ThreadPoolExecutor(1) as executor:  # this thread may have a running event loop
+                executor.submit(asyncio.run, embedder.embed(["a text"])).result()
         store = open_store(settings, data, embedder, create=True, cache_mb=cache_mb)
     return OpenStore(settings=settings, folder=data, store=store)
 
 
 def ingesting(opened: OpenStore) -> Parts:
-    """Return what ingesting into an open store needs. Raises SettingsError."""
+    """Return the parts that ingesting into an open store needs. Raises SettingsError."""
     from kgray.ingest.parts import Parts
 
     settings = opened.settings
@@ -109,7 +109,7 @@ def ingesting(opened: OpenStore) -> Parts:
 
 
 def _unit_size(settings: Settings) -> UnitSize | None:
-    """Return the size of text units; None for models that read texts of any length as well as short ones."""
+    """Return the size of text units; None for models that read texts of any length equally well."""
     from kgray.ingest.units import UnitSize
 
     chosen = settings.pipeline
@@ -121,7 +121,7 @@ def _unit_size(settings: Settings) -> UnitSize | None:
 def open_store(
     settings: Settings, data: Path, embedder: Embedder | None, *, create: bool, cache_mb: int | None = None
 ) -> Store:
-    """Open the store. embedder: that of a new store; None: raise NoStore where no store exists."""
+    """Open the store. embedder: for a new store; None: raise NoStore if no store exists."""
     vectors = (embedder.identity, embedder.dimensions) if embedder else ("", 0)
     if settings.store.backend == "sqlite":
         from kgray.stores.sqlite import CACHE_MB, open_sqlite
@@ -144,7 +144,7 @@ def open_store(
     )
     if create:
         try:
-            locks.make_folder(data)  # the lock, reports and settings lie in it
+            locks.make_folder(data)  # for the lock, reports and settings
         except OSError as error:
             store.close()
             raise StoreError(f"{error.filename or data}: {error.strerror}") from None
@@ -153,12 +153,12 @@ def open_store(
 
 @contextmanager
 def open_earlier(settings: Settings, data: Path, *, alone: bool) -> Iterator[EarlierStore | None]:
-    """Open the store of an earlier version; None where it is of this one. alone: lock other processes out."""
+    """Open the store of an earlier version; None if it has this version. alone: lock other processes out."""
     if settings.store.backend == "sqlite":
         from kgray.stores.sqlite.earlier import earlier_sqlite
 
-        with earlier_sqlite(data, alone=alone) as found:
-            yield found
+        with earlier_sqlite(data, alone=alone) as store:
+            yield store
         return
     with needed_by('store.backend = "neo4j"', "neo4j"):
         from kgray.stores.neo4j.earlier import earlier_neo4j
@@ -167,7 +167,7 @@ def open_earlier(settings: Settings, data: Path, *, alone: bool) -> Iterator[Ear
 
 
 def _login(settings: Settings) -> dict[str, Any]:
-    """Return the arguments of `open_neo4j` that say which database it is, and who opens it."""
+    """Return the arguments of `open_neo4j` for the database and the login."""
     require(settings, "store")
     chosen = settings.store
     if chosen.password is not None:
@@ -188,18 +188,18 @@ def _login(settings: Settings) -> dict[str, Any]:
 
 
 @contextmanager
-def needed_by(what: str, extra: str) -> Iterator[None]:
-    """Raise SettingsError where a package, imported inside, is not installed. extra: of ours, that has it."""
+def needed_by(feature: str, extra: str) -> Iterator[None]:
+    """Raise SettingsError if an import inside fails. extra: kgray's extra that installs the package."""
     try:
         yield
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"{what} needs the package {error.name}, which is not installed: pip install 'kgray[{extra}]'."
+            f"{feature} needs the package {error.name}, which is not installed: pip install 'kgray[{extra}]'."
         ) from None
 
 
 def build_ontology(settings: Settings) -> Ontology:
-    """Return the shipped ontology with what the settings declare."""
+    """Return the shipped ontology, extended by the settings."""
     from kgray.ontology import shipped
 
     declared = settings.ontology
@@ -213,7 +213,7 @@ def build_models(
 ) -> tuple[Extractor, Judge]:
     """Return the extractor and the judge.
 
-    engine: of `model.backend = "vllm"`, in an actor that has an engine; elsewhere the model has but a name
+    engine: for `model.backend = "vllm"`, in an actor with an engine; other processes know only its name
     """
     require(settings, "model")
     if settings.model.backend == "scripted":
@@ -247,7 +247,7 @@ def build_engine(
 
     require(settings, "model")
     prompts, model, chosen = build_prompts(settings, ontology), settings.model, settings.pipeline
-    # The prompts of an episode that is read, and judged, in one call each or in several.
+    # The prompts for reading and judging an episode, each in a single call or in several.
     separate = ["extract_entities", "reflect", "extract_facts", "date_facts"]
     per_node = ["resolve_entity", "compare"]
     tasks = ["combined"] if chosen.extraction == "combined" else separate
@@ -265,7 +265,7 @@ def build_engine(
 def build_answerer(settings: Settings, engine: Client | None = None) -> Answerer:
     """Return the model that answers users' questions. engine: see `build_models`.
 
-    Raises SettingsError where no such model is configured. Without its engine, "vllm" raises it when asked.
+    Raises SettingsError if no such model is configured. Without its engine, "vllm" raises it at a call.
     """
     require(settings, "model")
     if settings.model.backend == "scripted":
@@ -283,7 +283,7 @@ def build_answerer(settings: Settings, engine: Client | None = None) -> Answerer
 
 
 def build_summarizer(settings: Settings, engine: Client | None = None) -> Summarizer | None:
-    """Return what summarises communities; None where no language model is configured. engine: see above."""
+    """Return the summarizer of communities; None if no language model is configured. engine: see above."""
     if settings.model.backend not in {"openai", "vllm"}:
         return None
     require(settings, "model")
@@ -312,8 +312,8 @@ def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:
     from kgray.prompting.prompts import Prompts
 
     file = settings.model.instructions_file
-    own = (_text_of("model.instructions_file", file) if file else None, settings.model.instructions)
-    return Prompts(ontology, "\n\n".join(filter(None, own)), build_prompt_files(settings))
+    instructions = (_text_of("model.instructions_file", file) if file else None, settings.model.instructions)
+    return Prompts(ontology, "\n\n".join(filter(None, instructions)), build_prompt_files(settings))
 
 
 def build_embedder(settings: Settings, *, promised: str = "") -> Embedder:
@@ -336,7 +336,7 @@ def build_embedder(settings: Settings, *, promised: str = "") -> Embedder:
     if chosen.backend == "bge":
         from kgray.backends.bge import EMBEDDER, BgeEmbedder, Placement, require_package
 
-        if settings.runtime.backend == "local":  # else workers load it, and this process need not be able to
+        if settings.runtime.backend == "local":  # else workers load it, not this process
             require_package("embedder")
         placement = Placement(device=chosen.device, precision=chosen.precision, promised=promised)
         return BgeEmbedder(
@@ -348,7 +348,7 @@ def build_embedder(settings: Settings, *, promised: str = "") -> Embedder:
 
 
 def build_reranker(settings: Settings, *, promised: str = "") -> Reranker | None:
-    """Return the reranker; None where none is chosen. promised: see `build_embedder`."""
+    """Return the reranker; None if no reranker is configured. promised: see `build_embedder`."""
     require(settings, "reranker")
     if settings.reranker.backend == "http":
         from kgray.backends.openai_api.retrieval import HttpReranker

@@ -1,7 +1,7 @@
-"""Text to the words that are stored and searched; the same function for both.
+"""The words of a text for storing and searching; the same function for both.
 
-Digits stay ("GPT-4" is not "GPT-5"), accents go, and a run of Chinese, Japanese or Korean characters gives
-its single characters and overlapping pairs, because no space divides its words.
+Digits stay ("GPT-4" is not "GPT-5"), accents are dropped, and a run of Chinese, Japanese or Korean characters
+gives its single characters and overlapping pairs, because no space divides its words.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from itertools import pairwise
 
 from snowballstemmer import stemmer
 
-# A query longer than this is read from its start only: words beyond add time, not sense.
+# Only the start of a longer query is read: more words cost time and add no meaning.
 MAX_QUERY_CHARACTERS = 10_000
 MAX_QUERY_WORDS = 64
-# Nobody asks for a longer word; longer words are equal if their first 64 characters are.
+# Longer words are equal if their first 64 characters are; queries have no such words.
 MAX_WORD = 64
 
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
@@ -48,10 +48,10 @@ _FOLDING = _Folding()
 _ENGLISH = stemmer("english")
 
 
-# An ending that the English stemmer leaves on German plurals and French words. Without it, of 30 questions in
-# each language .90 in German find their message instead of .73, .97 in French instead of .93; 24 more of
-# 12,000 English words become equal ("list", "listen"). A stemmer for the language of each text is no better,
-# and fails if a question has no stop words that reveal its language: .70 in German, .43 in Spanish.
+# An ending that the English stemmer leaves on German plurals and French words. Without the ending, of 30
+# questions in each language .90 in German find their message instead of .73, .97 in French instead of .93; 24
+# more of 12,000 English words become equal ("list", "listen"). A stemmer for the language of each text is no
+# better, and fails if a question has no stop words that reveal its language: .70 in German, .43 in Spanish.
 _ENDING = re.compile(r"(?<=[a-z]{4})en?$")
 
 
@@ -85,7 +85,7 @@ def term(word: str) -> int:
 
 
 def packed(text: str) -> bytes:
-    """Return the terms of a text's words, in order, with repeats, as they are stored: uint32, LE."""
+    """Return the stored terms of a text's words, in order, with repeats: uint32, little endian."""
     terms = array("I", map(term, words(text)))
     if sys.byteorder == "big":
         terms.byteswap()
@@ -93,7 +93,7 @@ def packed(text: str) -> bytes:
 
 
 def _divided(word: str) -> list[str]:
-    """Split the unspaced runs out of a word: characters, then overlapping pairs."""
+    """Split the unspaced runs of a word into characters, then overlapping pairs."""
     parts: list[str] = []
     for at, part in enumerate(_UNSPACED.split(word)):
         if at % 2:  # the group of the pattern: a run

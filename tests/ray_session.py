@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kgray.errors import Unavailable
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.settings import Settings
 from tests.waiting import HANGS_S
 
@@ -84,14 +84,14 @@ def end() -> None:
 @contextmanager
 def over_ray(
     folder: Path, *, workers: int = 1, embedders: int = 0, shards: int = 1, **settings: Any
-) -> Iterator[Memory]:
+) -> Iterator[AsyncMemory]:
     """Open a memory whose actors are few; they end with it."""
     import kgray
 
     folder.mkdir(parents=True, exist_ok=True)
     profile = folder / "profile.toml"
     profile.write_text(SMALL.format(workers=workers, embedders=embedders, shards=shards))
-    memory = kgray.open(folder, runtime_backend="ray", runtime_profile=profile, **settings)
+    memory = kgray.open_async(folder, runtime_backend="ray", runtime_profile=profile, create=True, **settings)
     try:
         yield memory
     finally:
@@ -99,12 +99,12 @@ def over_ray(
         memory.close()
 
 
-def kill(memory: Memory, name: str) -> None:
+def kill(memory: AsyncMemory, name: str) -> None:
     """End an actor's process, as the kernel would for want of memory."""
     os.kill(pid_of(memory, name), signal.SIGKILL)
 
 
-def pid_of(memory: Memory, name: str) -> int:
+def pid_of(memory: AsyncMemory, name: str) -> int:
     """Return an actor's process, once it answers."""
     from kgray.runtime.deploy import described
 

@@ -20,9 +20,24 @@ MODULES = sorted(path for package in ("kgray", "bench") for path in (ROOT / pack
 SCRIPTS = sorted((ROOT / "examples").rglob("*.py"))
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "base", "manager", "core", "misc"}
 BESIDE = {"bench", "examples", "tests", "docs", "prompts", "cluster", "jobs", "k8s", "Makefile", ".ci"}
+DOCUMENTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
 UNVERSIONED = {".git", ".venv", ".demo", "build", "kgray-data", "__pycache__"}
 IMPORTLINTER = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
 CONTRACTS = {contract["id"]: contract for contract in IMPORTLINTER["contracts"]}
+# Names that denote no thing, and patterns of sentences that a stranger must read twice. Some remain in stable
+# formats, such as the columns of tables and the fields of JSON.
+VAGUE_NAMES = frozenset(
+    "found told said asked shown held kept gone given taken made meant wanted one ones these those them they "
+    "what who whom whose beside besides own thing things stuff anew".split()
+)
+RIDDLES = re.compile(
+    r"\b(?:[Rr]eturn|[Gg]ive|[Ss]how|[Tt]ell|for|of|by|with|from|in|is|are)"
+    r" (?:what|who|whom|those (?:that|who|of))\b"
+    r"|\b(?:of|in|by|from|to) (?:which|whom|whose)\b"
+    r"|\b(?:anew|thereby|whoever|so many|told of|tells? of|as of when)\b"
+    r"|\b(?:a|the|this|each|every|such|another|no) ones?\b"
+)
+MAX_VAGUE = 0.7  # vague names and riddles in a hundred lines
 PARTS = {
     path.stem
     for path in (ROOT / "kgray").iterdir()
@@ -67,6 +82,55 @@ def test_a_module_is_named_after_what_it_does():
     names = {part for path in MODULES for part in path.relative_to(ROOT).with_suffix("").parts}
 
     assert names & FORBIDDEN_NAMES == set()
+
+
+def named(tree: ast.AST) -> list[str]:
+    """Return the names of all functions, classes, parameters, variables and attributes of a module."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.arg):
+            names.append(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.append(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.append(node.attr)
+    return names
+
+
+def prose(source: str, tree: ast.AST) -> str:
+    """Return the docstrings and the comments of a module."""
+    documented = (node for node in ast.walk(tree) if isinstance(node, DOCUMENTED))
+    comments = re.findall(r"(?:^|  )# .*", source, re.MULTILINE)
+    return "\n".join([*(ast.get_docstring(node) or "" for node in documented), *comments])
+
+
+def vague_words(source: str) -> list[str]:
+    """Return the vague names of a module, and the riddles in its docstrings and comments."""
+    tree = ast.parse(source)
+    return [name for name in named(tree) if name.strip("_").lower() in VAGUE_NAMES] + RIDDLES.findall(
+        prose(source, tree)
+    )
+
+
+def test_vague_words_are_recognised():
+    source = (
+        '"""Return what is asked."""\n\n\ndef ask(told, answer):  # of those that hold\n    found = told\n'
+    )
+
+    assert vague_words(source) == ["told", "found", "Return what", "of those that"]
+    assert vague_words('"""Return the question."""\nreply = answer(question)  # the first\n') == []
+
+
+def test_names_and_sentences_are_plain():
+    """The package speaks to strangers; the number may fall, and never rises."""
+    sources = {shown(path): path.read_text(encoding="utf-8") for path in MODULES if "bench" not in path.parts}
+    words = {name: vague_words(source) for name, source in sources.items()}
+    total = sum(map(lines, (path for path in MODULES if "bench" not in path.parts)))
+
+    worst = sorted(words.items(), key=lambda item: -len(item[1]))[:5]
+    assert 100 * sum(map(len, words.values())) / total <= MAX_VAGUE, worst
 
 
 def test_every_package_can_be_installed():
@@ -149,6 +213,26 @@ def test_links_of_the_pages_lead_somewhere():
                 broken.append(f"{shown(page)}: {target}")
 
     assert broken == []
+
+
+def test_the_site_has_every_page():
+    """The other checks of the site, such as its links, need mkdocs: `make docs`."""
+    listed = set(re.findall(r"^ +- ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+
+    assert listed - {"index.md", "contributing.md", "changelog.md", "security.md", "kubernetes.md"} == pages
+
+
+def test_pages_use_plain_sentences():
+    """A pattern is not a verdict, so a few matches in a hundred lines of prose are allowed."""
+    dense = {}
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        matches = [match[0] for match in RIDDLES.finditer(prose)]
+        if len(matches) > 1 + 0.01 * len(prose) / 100:
+            dense[shown(page)] = matches
+
+    assert dense == {}
 
 
 def test_no_file_holds_a_path_of_somebodys_machine():

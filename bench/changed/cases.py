@@ -14,7 +14,7 @@ from typing import Any
 from bench.engine import accept, plain_loop, plain_parts
 from bench.world import Oracle, TrueFact, World, WorldModel, WorldPlan
 from bench.world.schema import RELATIONS
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.ports import Embedder, Extractor, Judge
 from kgray.records import Draft, Value
 from kgray.settings import PipelineSettings
@@ -31,7 +31,7 @@ def tables() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One question; right, replaced: names of the object that holds then, and of those that do not."""
+    """A question; right, replaced: names of the object that holds then, and of the other objects."""
 
     text: str
     group: str
@@ -44,7 +44,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedWorld:
-    """Messages of one group, who reads them, and the questions."""
+    """Messages of a group, their reader, and the questions."""
 
     group: str
     drafts: Sequence[Draft]
@@ -57,31 +57,31 @@ def generated(seed: int, episodes: int) -> ChangedWorld:
     """Return a world of bench/world with the questions about its single-valued states that changed."""
     world = World(plan=WorldPlan(seed=seed, episodes=episodes, entities=max(40, episodes // 8)))
     oracle, group = Oracle(world), world.groups[0]
-    model, things = WorldModel(oracle), {thing.id: thing for thing in world.things(group)}
+    model, entities = WorldModel(oracle), {entity.id: entity for entity in world.entities(group)}
     episodes_of = {one.draft.client_id or "": one for one in world}
-    end = now()  # what was announced has begun by now, too
-    asked = tables()["world"]
+    end = now()  # announced states have begun, too
+    phrases_by_relation = tables()["world"]
     slots: dict[tuple[str, str], list[TrueFact]] = {}
     for fact in oracle.truth(group).facts():
-        if RELATIONS[fact.key[1]].shape == "single" and fact.key[1] in asked:
+        if RELATIONS[fact.key[1]].shape == "single" and fact.key[1] in phrases_by_relation:
             slots.setdefault(fact.key[:2], []).append(fact)
 
-    def names(one: object) -> frozenset[str]:
-        if isinstance(one, Value):
-            return frozenset({one.shown(), one.value})
-        thing = things[str(one)]
-        return frozenset({thing.name, *(surface for _, surface in thing.aliases)})
+    def names(value: object) -> frozenset[str]:
+        if isinstance(value, Value):
+            return frozenset({value.shown(), value.value})
+        entity = entities[str(value)]
+        return frozenset({entity.name, *(surface for _, surface in entity.aliases)})
 
     cases: list[Case] = []
     for (subject, relation), facts in sorted(slots.items()):
         if (change := _changed(facts, end)) is None:
             continue
-        current, before, moment = change
-        for phrase in asked[relation]:
-            text = phrase.format(s=things[subject].name)
-            for fact, as_of in ((current, None), (before, moment)):
-                others = (names(one.key[2]) for one in facts if one.key != fact.key)
-                replaced = frozenset().union(*others) - names(fact.key[2])
+        current, replaced_fact, moment = change
+        for phrase in phrases_by_relation[relation]:
+            text = phrase.format(s=entities[subject].name)
+            for fact, as_of in ((current, None), (replaced_fact, moment)):
+                other_names = (names(one.key[2]) for one in facts if one.key != fact.key)
+                replaced = frozenset().union(*other_names) - names(fact.key[2])
                 cases.append(
                     Case(
                         text=text, group=group, relation=relation, subject=names(subject), as_of=as_of,
@@ -93,22 +93,22 @@ def generated(seed: int, episodes: int) -> ChangedWorld:
 
 
 def _changed(facts: Sequence[TrueFact], end: Instant) -> tuple[TrueFact, TrueFact, Instant] | None:
-    """Return the fact of a slot that holds, the one before it, and a moment at which that alone held."""
+    """Return the current fact of a slot, the fact before it, and a moment at which only that held."""
     ended = [fact for fact in facts if fact.invalid_at is not None and fact.invalid_at <= end]
     holding = [fact for fact in facts if fact.holds_at(end)]
     if not ended or len(holding) != 1 or holding[0].valid_at is None:
         return None
-    before = max(ended, key=lambda fact: fact.invalid_at or 0)
-    # A state of which only the end was told has no message that says it.
-    if before.key == holding[0].key or before.valid_at is None or not before.episodes:
+    earlier = max(ended, key=lambda fact: fact.invalid_at or 0)
+    # A state with only its end stated has no message that states it.
+    if earlier.key == holding[0].key or earlier.valid_at is None or not earlier.episodes:
         return None
-    moment = (before.valid_at + (before.invalid_at or 0)) // 2
-    alone = sum(fact.holds_at(moment) for fact in facts) == 1 and before.holds_at(moment)
-    return (holding[0], before, moment) if alone else None
+    moment = (earlier.valid_at + (earlier.invalid_at or 0)) // 2
+    alone = sum(fact.holds_at(moment) for fact in facts) == 1 and earlier.holds_at(moment)
+    return (holding[0], earlier, moment) if alone else None
 
 
 @contextmanager
-def new_memory(world: ChangedWorld, embedder: Embedder) -> Iterator[Memory]:
+def new_memory(world: ChangedWorld, embedder: Embedder) -> Iterator[AsyncMemory]:
     """Ingest a world by the plain loop, and yield its memory."""
     with (
         tempfile.TemporaryDirectory(prefix="kgray-questions-") as folder,
@@ -116,4 +116,4 @@ def new_memory(world: ChangedWorld, embedder: Embedder) -> Iterator[Memory]:
     ):
         accept(parts.store, world.drafts)
         plain_loop(parts)
-        yield Memory(parts.store, lambda: embedder, lambda: parts)
+        yield AsyncMemory(parts.store, lambda: embedder, lambda: parts)

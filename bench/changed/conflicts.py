@@ -1,7 +1,7 @@
-"""`python -m bench conflicts`: numbered facts in which later ones replace earlier ones.
+"""`python -m bench conflicts`: numbered facts; later facts replace earlier facts.
 
 After the task FactConsolidation of MemoryAgentBench: a single-hop question asks for the object of one fact, a
-two-hop question for a fact of that object. BM25 and vectors over the messages stand beside kgray.
+two-hop question for a fact of that object. BM25 and vectors over the messages are compared with kgray.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.changed.scores import TOKENS, is_right
 from bench.plain_search import PlainBM25, nearest
 from bench.world.dice import Dice
 from kgray import times
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.prompting.tokens import count_tokens
 from kgray.records import Draft
 from kgray.times import SECOND
@@ -59,7 +59,7 @@ _TYPES = {"company": "Organization", "person": "Person", "city": "Place", "count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictPlan:
-    """So many numbered facts, of which a share replaces earlier ones."""
+    """Numbered facts; a share of them replaces earlier facts."""
 
     seed: int = 1
     facts: int = 500
@@ -92,35 +92,43 @@ def conflicts(plan: ConflictPlan) -> Conflicts:
     """Return the numbered facts and the questions about those that were replaced."""
     reader = SentenceReader(identity=f"conflicts-{plan.seed}")
     names = {kind: [_name(plan.seed, kind, n) for n in range(count)] for kind, count in _COUNTS.items()}
-    told: dict[tuple[str, str], list[str]] = {}
-    drafts = [_numbered(plan, number, names, told, reader) for number in range(plan.facts)]
+    objects_by_slot: dict[tuple[str, str], list[str]] = {}
+    drafts = [_numbered(plan, number, names, objects_by_slot, reader) for number in range(plan.facts)]
     world = ChangedWorld(group=_GROUP, drafts=drafts, reader=reader, judge=reader, cases=())
-    found = Conflicts(world, [], [], {})
-    for key, objects in told.items():
-        sentences = [_RELATIONS[key[1]][2].format(s=key[0], o=one) for one in objects]
-        found.current[key] = sentences[-1]
-        found.outdated[key] = [one for one in dict.fromkeys(sentences[:-1]) if one != sentences[-1]]
-    changed = [key for key, objects in sorted(told.items()) if len(objects) > 1]
-    found.single = [_case(key, told[key]) for key in changed][: plan.questions]
-    found.chains = [*_chains(told)][: plan.questions]
-    return found
+    world_of_conflicts = Conflicts(world, [], [], {})
+    for key, objects in objects_by_slot.items():
+        sentences = [_RELATIONS[key[1]][2].format(s=key[0], o=sentence) for sentence in objects]
+        world_of_conflicts.current[key] = sentences[-1]
+        world_of_conflicts.outdated[key] = [
+            sentence for sentence in dict.fromkeys(sentences[:-1]) if sentence != sentences[-1]
+        ]
+    changed = [key for key, objects in sorted(objects_by_slot.items()) if len(objects) > 1]
+    world_of_conflicts.single = [_case(key, objects_by_slot[key]) for key in changed][: plan.questions]
+    world_of_conflicts.chains = [*_chains(objects_by_slot)][: plan.questions]
+    return world_of_conflicts
 
 
 def _numbered(
     plan: ConflictPlan,
     number: int,
     names: Mapping[str, Sequence[str]],
-    told: dict[tuple[str, str], list[str]],
+    objects_by_slot: dict[tuple[str, str], list[str]],
     reader: SentenceReader,
 ) -> Draft:
-    """Return the next fact: a new one, or one that replaces an earlier one."""
+    """Return the next fact: new, or a replacement of an earlier fact."""
     dice = Dice(plan.seed, "conflict", number)
-    slots = ((one, name) for name, row in _RELATIONS.items() for one in names[row[0]])
-    free = [slot for slot in slots if slot not in told]
-    replaces = bool(told) and (dice.flip(plan.conflicts) or not free)
-    subject, relation = dice.pick(sorted(told) if replaces else free)
-    row, objects = _RELATIONS[relation], told.setdefault((subject, relation), [])
-    target = dice.pick([one for one in names[row[1]] if one != subject and one not in objects[-1:]])
+    slots = ((name_of_entity, name) for name, row in _RELATIONS.items() for name_of_entity in names[row[0]])
+    free = [slot for slot in slots if slot not in objects_by_slot]
+    replaces = bool(objects_by_slot) and (dice.flip(plan.conflicts) or not free)
+    subject, relation = dice.pick(sorted(objects_by_slot) if replaces else free)
+    row, objects = _RELATIONS[relation], objects_by_slot.setdefault((subject, relation), [])
+    target = dice.pick(
+        [
+            name_of_entity
+            for name_of_entity in names[row[1]]
+            if name_of_entity != subject and name_of_entity not in objects[-1:]
+        ]
+    )
     objects.append(target)
     sentence = row[2].format(s=subject, o=target)
     text = f"{number}. {sentence}."
@@ -135,17 +143,24 @@ def _numbered(
     )  # fmt: skip
 
 
-def _chains(told: Mapping[tuple[str, str], Sequence[str]]) -> Iterator[Chain]:
-    """Yield the two-hop questions of which one fact at least has replaced another."""
-    for subject, relation in sorted(told):
-        described, target = _RELATIONS[relation][4], told[subject, relation][-1]
+def _chains(objects_by_slot: Mapping[tuple[str, str], Sequence[str]]) -> Iterator[Chain]:
+    """Yield the two-hop questions with at least one fact that has replaced another."""
+    for subject, relation in sorted(objects_by_slot):
+        described, target = _RELATIONS[relation][4], objects_by_slot[subject, relation][-1]
         for name, row in _RELATIONS.items():
-            further = (target, name)
-            if not described or further not in told or told[further][-1] == subject:
+            second_slot = (target, name)
+            if (
+                not described
+                or second_slot not in objects_by_slot
+                or objects_by_slot[second_slot][-1] == subject
+            ):
                 continue
-            if max(len(told[subject, relation]), len(told[further])) < 2:
+            if max(len(objects_by_slot[subject, relation]), len(objects_by_slot[second_slot])) < 2:
                 continue
-            first, second = _case((subject, relation), told[subject, relation]), _case(further, told[further])
+            first, second = (
+                _case((subject, relation), objects_by_slot[subject, relation]),
+                _case(second_slot, objects_by_slot[second_slot]),
+            )
             yield Chain(text=row[3].format(s=described.format(s=subject)), first=first, second=second)
 
 
@@ -168,20 +183,20 @@ def _case(key: tuple[str, str], objects: Sequence[str]) -> Case:
 
 def run(plan: ConflictPlan, *, progress: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Ingest the facts, ask, and return the figures of each system."""
-    found, embedder = conflicts(plan), embedder_of(plan.embedder)
-    progress(f"{plan.facts} facts, {len(found.single)} single-hop and {len(found.chains)} two-hop questions")
-    with new_memory(found.world, embedder) as memory:
-        return asyncio.run(_measured(memory, found))
+    world, embedder = conflicts(plan), embedder_of(plan.embedder)
+    progress(f"{plan.facts} facts, {len(world.single)} single-hop and {len(world.chains)} two-hop questions")
+    with new_memory(world.world, embedder) as memory:
+        return asyncio.run(_measured(memory, world))
 
 
-async def _measured(memory: Memory, found: Conflicts) -> dict[str, Any]:
-    texts = [draft.text for draft in found.world.drafts]
+async def _measured(memory: AsyncMemory, conflicts: Conflicts) -> dict[str, Any]:
+    texts = [draft.text for draft in conflicts.world.drafts]
     bm25, vectors = PlainBM25(texts), np.asarray(await memory.embedder.embed(texts))
     marks: dict[str, dict[str, list[bool]]] = {
         system: {"single-hop, first": [], "two-hop, in context": []} for system in SYSTEMS
     }
     missed: list[dict[str, Any]] = []
-    for case in found.single:
+    for case in conflicts.single:
         hits = await memory.search(case.text, group=case.group)
         marks["kgray"]["single-hop, first"].append(bool(hits) and is_right(case, hits[0]))
         if not marks["kgray"]["single-hop, first"][-1]:
@@ -189,40 +204,40 @@ async def _measured(memory: Memory, found: Conflicts) -> dict[str, Any]:
                 {"question": case.text, "right": sorted(case.right), "first": [h.text for h in hits[:2]]}
             )
         (subject,) = case.subject
-        right = found.current[subject, case.relation]
+        right = conflicts.current[subject, case.relation]
         for system, ranked in (await _plain(memory, case.text, bm25, vectors)).items():
             marks[system]["single-hop, first"].append(bool(ranked) and right in texts[ranked[0]])
-    for chain in found.chains:
+    for chain in conflicts.chains:
         built = await memory.context(chain.text, group=_GROUP, tokens=TOKENS)
-        marks["kgray"]["two-hop, in context"].append(_holds_both(built.lines, chain, found))
+        marks["kgray"]["two-hop, in context"].append(_holds_both(built.lines, chain, conflicts))
         if not marks["kgray"]["two-hop, in context"][-1]:
             missed.append({"question": chain.text, "context": built.lines[:8]})
         for system, ranked in (await _plain(memory, chain.text, bm25, vectors)).items():
-            lines, left = list[str](), TOKENS
+            lines, tokens_left = list[str](), TOKENS
             for place in ranked:
-                left -= count_tokens(f"{texts[place]}\n")
-                if left >= 0:
+                tokens_left -= count_tokens(f"{texts[place]}\n")
+                if tokens_left >= 0:
                     lines.append(texts[place])
-            marks[system]["two-hop, in context"].append(_holds_both(lines, chain, found))
+            marks[system]["two-hop, in context"].append(_holds_both(lines, chain, conflicts))
     figures = {
-        system: {name: sum(values) / max(1, len(values)) for name, values in of.items()}
-        for system, of in marks.items()
+        system: {name: sum(values) / max(1, len(values)) for name, values in values_by_system.items()}
+        for system, values_by_system in marks.items()
     }
-    questions = {"single-hop": len(found.single), "two-hop": len(found.chains)}
+    questions = {"single-hop": len(conflicts.single), "two-hop": len(conflicts.chains)}
     return {"systems": figures, "questions": questions, "missed": missed}
 
 
-async def _plain(memory: Memory, text: str, bm25: PlainBM25, vectors: Any) -> dict[str, list[int]]:  # noqa: ANN401
-    (asked,) = np.asarray(await memory.embedder.embed([text]))
-    return {"BM25": bm25.best(text, 60), "vectors": [*nearest(asked, vectors, 60)]}
+async def _plain(memory: AsyncMemory, text: str, bm25: PlainBM25, vectors: Any) -> dict[str, list[int]]:  # noqa: ANN401
+    (vector,) = np.asarray(await memory.embedder.embed([text]))
+    return {"BM25": bm25.best(text, 60), "vectors": [*nearest(vector, vectors, 60)]}
 
 
-def _holds_both(lines: Sequence[str], chain: Chain, found: Conflicts) -> bool:
-    """Whether both facts that hold are there, and no replaced one of them above the later of the two."""
+def _holds_both(lines: Sequence[str], chain: Chain, conflicts: Conflicts) -> bool:
+    """Tell whether both current facts are present, and no replaced fact is above the later of the two."""
     places = []
     for case in (chain.first, chain.second):
         (subject,) = case.subject
-        right = found.current[subject, case.relation]
+        right = conflicts.current[subject, case.relation]
         places.append(next((n for n, line in enumerate(lines) if right in line), None))
     if None in places:
         return False
@@ -231,7 +246,7 @@ def _holds_both(lines: Sequence[str], chain: Chain, found: Conflicts) -> bool:
         sentence
         for case in (chain.first, chain.second)
         for subject in case.subject
-        for sentence in found.outdated[subject, case.relation]
+        for sentence in conflicts.outdated[subject, case.relation]
     ]
     return not any(sentence in line for line in lines[:last] for sentence in old)
 

@@ -38,7 +38,7 @@ class SentenceReader:
     keys: dict[str, tuple[str, str, str]] = field(
         default_factory=dict
     )  # sentence -> subject, relation, object
-    many: frozenset[str] = frozenset()
+    multiple: frozenset[str] = frozenset()
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         """Return the facts of a text."""
@@ -67,21 +67,21 @@ class SentenceReader:
     def _compared(self, item: str, candidates: Sequence[str]) -> list[Word]:
         new, words = self.keys.get(item.rstrip(".")), list[Word]()
         for candidate in candidates:
-            known = self.keys.get(candidate.rstrip("."))
+            parsed = self.keys.get(candidate.rstrip("."))
             word: Word = "independent"
-            if new is not None and known is not None and new[:2] == known[:2]:
-                if new[2] == known[2]:
+            if new is not None and parsed is not None and new[:2] == parsed[:2]:
+                if new[2] == parsed[2]:
                     word = "same" if "same" not in words else "independent"
-                elif new[1] not in self.many:
+                elif new[1] not in self.multiple:
                     word = "contradicts"
             words.append(word)
         return words
 
 
 def hold_out(seed: int, messages: int) -> ChangedWorld:
-    """Return a world of so many messages, with the questions about its states that changed."""
+    """Return a world of `messages` messages, with the questions about its changed states."""
     relations: dict[str, dict[str, Any]] = tables()["hold_out"]
-    reader = SentenceReader(many=frozenset(name for name, row in relations.items() if row.get("many")))
+    reader = SentenceReader(multiple=frozenset(name for name, row in relations.items() if row.get("many")))
     names, group = _names(seed), f"hold-out-{seed}"
     speakers = names["person"][:6]
     # The states that may change, so few that most do; (relation, subject) -> [(from, object)].
@@ -98,20 +98,21 @@ def hold_out(seed: int, messages: int) -> ChangedWorld:
         if dice.flip(0.55):
             relation, subject = dice.pick(slots)
         else:
-            relation = dice.pick(sorted(reader.many))
+            relation = dice.pick(sorted(reader.multiple))
             subject = dice.pick(names[relations[relation]["subject"]])
         row = relations[relation]
-        told = spans.setdefault((relation, subject), [])
-        taken = {subject, *(one for _, one in told[-1:])} if relation not in reader.many else {subject}
-        target = dice.pick([one for one in names[row["object"]] if one not in taken])
+        states = spans.setdefault((relation, subject), [])
+        is_multiple = relation in reader.multiple
+        excluded = {subject} if is_multiple else {subject, *(state[1] for state in states[-1:])}
+        target = dice.pick([candidate for candidate in names[row["object"]] if candidate not in excluded])
         text = dice.pick(row["told"]).format(s=subject, o=target)
         if dice.flip(0.4):
             text = f"{dice.pick(_CHATTER)} {text}"
         text = f"{text[0].upper()}{text[1:]}"
         if text in reader.replies:
             continue
-        if relation not in reader.many:
-            told.append((at, target))
+        if not is_multiple:
+            states.append((at, target))
         sentence = row["text"].format(s=subject, o=target)
         reader.keys[sentence] = (subject, relation, target)
         reader.replies[text] = _reply(relation, row, subject, target, sentence)
@@ -131,14 +132,14 @@ def _cases(
     group: str, relations: dict[str, dict[str, Any]], spans: dict[tuple[str, str], list[tuple[Instant, str]]]
 ) -> list[Case]:
     cases: list[Case] = []
-    for (relation, subject), told in sorted(spans.items()):
-        if len(told) < 2 or "ask" not in relations[relation]:
+    for (relation, subject), states in sorted(spans.items()):
+        if len(states) < 2 or "ask" not in relations[relation]:
             continue
-        (was_from, was), (since, now) = told[-2:]
-        moment = (was_from + since) // 2
-        everything = {name for _, name in told}
+        (was_from, was), (changed_at, current) = states[-2:]
+        moment = (was_from + changed_at) // 2
+        everything = {name for _, name in states}
         for phrase in relations[relation]["ask"]:
-            for right, as_of in ((now, None), (was, moment)):
+            for right, as_of in ((current, None), (was, moment)):
                 cases.append(
                     Case(
                         text=phrase.format(s=subject), group=group, relation=relation, as_of=as_of,
@@ -159,12 +160,12 @@ def _names(seed: int) -> dict[str, list[str]]:
         dict.fromkeys(f"{dice.pick(plain['person'])} {dice.pick(plain['surname'])}" for _ in range(40))
     )
     ends = {"project": " project", "company": " Partners", "school": " College", "club": ""}
-    made = {kind: [f"{name}{end}" for name in plain[kind]] for kind, end in ends.items()}
-    made |= {"person": people[: _OF_KIND["person"]], "city": plain["city"], "role": plain["role"]}
-    made |= {kind: [f"the {name}" for name in plain[kind]] for kind in ("thing", "room")}
-    made["car"] = [f"a {name}" for name in plain["car"]]
-    made["sum"] = [f"{n * 5000} euros" for n in range(1, 30)]
-    return made
+    names = {kind: [f"{name}{end}" for name in plain[kind]] for kind, end in ends.items()}
+    names |= {"person": people[: _OF_KIND["person"]], "city": plain["city"], "role": plain["role"]}
+    names |= {kind: [f"the {name}" for name in plain[kind]] for kind in ("thing", "room")}
+    names["car"] = [f"a {name}" for name in plain["car"]]
+    names["sum"] = [f"{n * 5000} euros" for n in range(1, 30)]
+    return names
 
 
 def _bare(name: str) -> str:

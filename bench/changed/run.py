@@ -11,7 +11,7 @@ from bench.changed.cases import ChangedWorld, generated, new_memory
 from bench.changed.hold_out import hold_out
 from bench.changed.scores import CaseResult, answer, by_relation, figures
 from kgray.backends.hashing import HashingEmbedder
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.ports import Embedder
 
 _WORLDS: dict[str, Callable[[int, int], ChangedWorld]] = {"world": generated, "hold-out": hold_out}
@@ -19,7 +19,7 @@ _WORLDS: dict[str, Callable[[int, int], ChangedWorld]] = {"world": generated, "h
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionPlan:
-    """So many worlds of each kind, of so many messages, from this seed on."""
+    """The number of worlds of each kind, their numbers of messages, and the first seed."""
 
     seed: int = 1
     worlds: int = 2
@@ -46,18 +46,18 @@ def run(plan: QuestionPlan, *, progress: Callable[[str], None] = lambda _: None)
             world = make(seed, plan.messages)
             progress(f"{kind} {seed}: {len(world.drafts)} messages, {len(world.cases)} questions")
             with new_memory(world, embedder) as memory:
-                results += asyncio.run(_asked(memory, world))
-        now = [result for result in results if result.case.as_of is None]
-        then = [result for result in results if result.case.as_of is not None]
+                results += asyncio.run(_results_of(memory, world))
+        current = [result for result in results if result.case.as_of is None]
+        earlier = [result for result in results if result.case.as_of is not None]
         document[kind] = {
-            "now": figures(now), "before the change": figures(then),
-            "by relation": {"now": by_relation(now), "before the change": by_relation(then)},
+            "now": figures(current), "before the change": figures(earlier),
+            "by relation": {"now": by_relation(current), "before the change": by_relation(earlier)},
             "missed": [row_of(result) for result in results if result.rank != 1],
         }  # fmt: skip
     return document
 
 
-async def _asked(memory: Memory, world: ChangedWorld) -> list[CaseResult]:
+async def _results_of(memory: AsyncMemory, world: ChangedWorld) -> list[CaseResult]:
     return [await answer(memory, case) for case in world.cases]
 
 
@@ -80,10 +80,10 @@ def table(document: dict[str, Any]) -> str:
             ]  # fmt: skip
             head = "".join(f"{name:>16}" for name in parts[moment])
             lines += [f"== {kind}, {moment}", f"{'':<18}{head}"]
-            for name, found in rows:
+            for name, row_figures in rows:
                 cells = (
                     f"{value:>16.3f}" if key != "questions" else f"{value:>16.0f}"
-                    for key, value in found.items()
+                    for key, value in row_figures.items()
                 )
                 lines.append(f"{name:<18}" + "".join(cells))
             lines.append("")

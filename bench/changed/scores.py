@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.changed.cases import Case
 from kgray.graph import Hit
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.times import to_datetime
 
 TOKENS = 300
@@ -30,7 +30,7 @@ class CaseResult:
 
 
 def is_right(case: Case, hit: Hit) -> bool:
-    """Whether a hit is the fact that answers a question."""
+    """Tell whether a hit is the fact that answers a question."""
     if hit.fact is None:
         return False
     ends = {(hit.fact.source or "").casefold(), (hit.fact.target or "").casefold()}
@@ -38,20 +38,20 @@ def is_right(case: Case, hit: Hit) -> bool:
     return bool(ends & right) and bool(ends & subject)
 
 
-async def answer(memory: Memory, case: Case) -> CaseResult:
+async def answer(memory: AsyncMemory, case: Case) -> CaseResult:
     """Search and build a context for one question."""
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "group": case.group,
         "as_of": None if case.as_of is None else to_datetime(case.as_of),
     }
-    hits = await memory.search(case.text, limit=10, **given)
+    hits = await memory.search(case.text, limit=10, **arguments)
     ranks = [rank for rank, hit in enumerate(hits, 1) if is_right(case, hit)]
-    built = await memory.context(case.text, tokens=TOKENS, **given)
-    shown = any(is_right(case, hit) for hit in built.hits)
-    above = hits[: ranks[0] - 1] if ranks else hits
-    outdated = any(name in hit.text for hit in above for name in case.replaced)
+    built = await memory.context(case.text, tokens=TOKENS, **arguments)
+    is_shown = any(is_right(case, hit) for hit in built.hits)
+    hits_above = hits[: ranks[0] - 1] if ranks else hits
+    outdated = any(name in hit.text for hit in hits_above for name in case.replaced)
     return CaseResult(
-        case=case, rank=ranks[0] if ranks else 0, shown=shown, outdated=outdated,
+        case=case, rank=ranks[0] if ranks else 0, shown=is_shown, outdated=outdated,
         first=f"{hits[0].scope}: {hits[0].text}" if hits else "",
     )  # fmt: skip
 
@@ -70,7 +70,7 @@ def figures(results: Sequence[CaseResult]) -> dict[str, float]:
 
 def by_relation(results: Sequence[CaseResult]) -> dict[str, dict[str, float]]:
     """Return the figures of each relation."""
-    of: dict[str, list[CaseResult]] = defaultdict(list)
+    results_by_relation: dict[str, list[CaseResult]] = defaultdict(list)
     for result in results:
-        of[result.case.relation].append(result)
-    return {relation: figures(of[relation]) for relation in sorted(of)}
+        results_by_relation[result.case.relation].append(result)
+    return {relation: figures(results_by_relation[relation]) for relation in sorted(results_by_relation)}

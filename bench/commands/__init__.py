@@ -6,7 +6,7 @@ card        the first hour on a card
 readings    how well a real model reads, through kgray and with a plain prompt, and compares sentences
 retrievals  what searches and contexts hold of the evidence that questions have
 proofs      the promises, at length: equality, kills, memory
-scale       what many groups cost, and one large group
+scale       what many groups cost, and one large group, and files of it
 options     what several of them take
 """
 

@@ -49,7 +49,7 @@ def quality(
     embedder: str,
     http: bool,
     out: Path | None,
-    **given: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Ingest generated worlds with a reader that knows them, and hold the graphs against their truth.
 
@@ -59,12 +59,12 @@ def quality(
     from kgray.backends.hashing import HashingEmbedder
     from kgray.backends.minilm import MiniLMEmbedder
 
-    pipeline = {name: given.pop(name) for name in ("extraction", "resolution")}
-    errors = errors_of(given)
+    pipeline = {name: options.pop(name) for name in ("extraction", "resolution")}
+    errors = errors_of(options)
     models = measured.over_http if http else measured.in_process
     results = [
         measured.run(
-            plan_of(seed, given),
+            plan_of(seed, options),
             pipeline,
             errors=errors,
             models=models,
@@ -89,7 +89,7 @@ def quality(
 @click.option("--refreshing", is_flag=True, help="Find communities meanwhile, in another process.")
 @click.option("--cold", is_flag=True, help="After each world: one of 32 groups of 50 episodes.")
 @out_option
-def ingest(call: Call, seeds: tuple[int, ...], cold: bool, out: Path | None, **given: Any) -> None:  # noqa: ANN401
+def ingest(call: Call, seeds: tuple[int, ...], cold: bool, out: Path | None, **options: Any) -> None:  # noqa: ANN401
     """Ingest generated worlds through a simulated model server, against the ceiling of one call an episode.
 
     python -m bench ingest --episodes 1000 --window 128 --seed 1 --seed 2
@@ -100,13 +100,13 @@ def ingest(call: Call, seeds: tuple[int, ...], cold: bool, out: Path | None, **g
     from bench.engine import Way, one_ray
     from bench.world import Latency
 
-    latency = Latency(**{name: given.pop(name) for name in ("streams", "first_token_s", "tokens_per_s")})
-    more = {name: given.pop(name) for name in ("profile", "refreshing")}
-    way = Way(**{name: given.pop(name) for name in ("runtime", "window", "chunk", "resolution")})
-    with one_ray() if way.runtime == "ray" else nullcontext():
-        plans = [plan_of(seed, given) for seed in seeds]
-        plans = [one for plan in plans for one in ((plan, measured.cold(plan)) if cold else (plan,))]
-        results = [measured.run(plan, way, latency=latency, **more) for plan in plans]
+    latency = Latency(**{name: options.pop(name) for name in ("streams", "first_token_s", "tokens_per_s")})
+    run_options = {name: options.pop(name) for name in ("profile", "refreshing")}
+    setup = Way(**{name: options.pop(name) for name in ("runtime", "window", "chunk", "resolution")})
+    with one_ray() if setup.runtime == "ray" else nullcontext():
+        plans = [plan_of(seed, options) for seed in seeds]
+        plans = [variant for plan in plans for variant in ((plan, measured.cold(plan)) if cold else (plan,))]
+        results = [measured.run(plan, setup, latency=latency, **run_options) for plan in plans]
     document = {"results": [asdict(result) for result in results]}
     show(call, document, out, lambda: measured.table(results))
 
@@ -188,14 +188,14 @@ def searches(
     show(call, document, out, lambda: measured.table(results))
 
 
-def _stores(given: str) -> list[StoreKind]:
+def _stores(text: str) -> list[StoreKind]:
     """Return the stores of a list such as sqlite,neo4j."""
-    found: list[StoreKind] = []
-    for name in given.split(","):
+    kinds: list[StoreKind] = []
+    for name in text.split(","):
         if name not in ("sqlite", "neo4j"):
             raise click.BadParameter(f"{name!r} is neither sqlite nor neo4j", param_hint="--store")
-        found.append(name)  # type: ignore[arg-type]
-    return found
+        kinds.append(name)  # type: ignore[arg-type]
+    return kinds
 
 
 def _floats(text: str, option: str) -> list[float]:
@@ -206,12 +206,12 @@ def _floats(text: str, option: str) -> list[float]:
 
 
 @command("How well communities are found.")
-@count("--nodes", 10_000, "Entities of a graph.", least=100)
+@count("--nodes", 10_000, "Entities of a graph.", minimum=100)
 @listed("--mu", "0.1,0.2,0.3,0.4,0.5", "Shares of the edges that lead anywhere.")
 @listed("--beside", "fast_label_propagation,asyn_lpa,louvain", "Algorithms of networkx.", "NAME,...")
 @count("--seed", 1, "Of the graphs.")
 @listed("--grown", "", "Instead: what is left of a run once such shares have come, as 0.01,0.1.")
-@count("--groups", 0, "Instead: refresh so many groups of 100 entities through Ray.", least=0)
+@count("--groups", 0, "Instead: refresh so many groups of 100 entities through Ray.", minimum=0)
 @out_option
 def communities(
     call: Call, nodes: int, mu: str, beside: str, seed: int, grown: str, groups: int, out: Path | None
@@ -228,7 +228,7 @@ def communities(
         with TemporaryDirectory(prefix="kgray-") as folder:
             results.append(measured.many_groups(Path(folder), groups, 100, seed))
     elif added:
-        results += [measured.grow(nodes, share, seed, more) for share in shares for more in added]
+        results += [measured.grow(nodes, share, seed, addition) for share in shares for addition in added]
     else:
         results += measured.run(nodes, shares, seed, [name for name in beside.split(",") if name])
     document = {"results": [asdict(result) for result in results]}
@@ -237,7 +237,7 @@ def communities(
 
 @command("What a server takes, and whether it loses any.")
 @count("--clients", 64, "Clients that append.")
-@count("--searchers", 16, "Clients that search meanwhile; 0: none.", least=0)
+@count("--searchers", 16, "Clients that search meanwhile; 0: none.", minimum=0)
 @count("--seconds", 60, "How long.")
 @out_option
 def serve(call: Call, clients: int, searchers: int, seconds: int, out: Path | None) -> None:
@@ -247,8 +247,8 @@ def serve(call: Call, clients: int, searchers: int, seconds: int, out: Path | No
     """
     from bench import serving as measured
 
-    how = {"clients": clients, "searchers": searchers, "seconds": float(seconds)}
-    results = [measured.run(ingests=ingests, progress=progress, **how) for ingests in (False, True)]  # type: ignore[arg-type]
+    load = {"clients": clients, "searchers": searchers, "seconds": float(seconds)}
+    results = [measured.run(ingests=ingests, progress=progress, **load) for ingests in (False, True)]  # type: ignore[arg-type]
     document = {"results": [asdict(result) for result in results]}
     show(call, document, out, lambda: measured.table(results))
 
@@ -282,9 +282,9 @@ def models(
     if unknown := set(chosen) - set(measured.PARTS):
         raise click.BadParameter(f"{', '.join(sorted(unknown))}: not a part", param_hint="--parts")
     with nullcontext(str(folder)) if folder else TemporaryDirectory() as place:
-        found = measured.measure(chosen, shape, Path(place), episodes=episodes, profile=profile)
-    show(call, found, out, lambda: measured.table(found))
-    return 1 if measured.faults(found) else 0
+        figures = measured.measure(chosen, shape, Path(place), episodes=episodes, profile=profile)
+    show(call, figures, out, lambda: measured.table(figures))
+    return 1 if measured.faults(figures) else 0
 
 
 COMMANDS = (quality, ingest, add, store, searches, serve, communities, models)

@@ -1,4 +1,4 @@
-"""What several measurements take, and how they write what they found."""
+"""Options that several measurements share, and the output of their results."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Option = Callable[[_Command], _Command]
 
 
-def count(name: str, default: int | None, text: str = "", *, least: int = 1) -> _Option[Any]:
+def count(name: str, default: int | None, text: str = "", *, minimum: int = 1) -> _Option[Any]:
     """Return an option that takes a whole number."""
-    shown = default is not None
+    show_default = default is not None
     return click.option(
-        name, type=click.IntRange(least), default=default, show_default=shown, metavar="N", help=text
+        name, type=click.IntRange(minimum), default=default, show_default=show_default, metavar="N", help=text
     )
 
 
-def number(name: str, default: float | None, text: str = "", *, least: float = 0) -> _Option[Any]:
+def number(name: str, default: float | None, text: str = "", *, minimum: float = 0) -> _Option[Any]:
     """Return an option that takes a number: seconds, minutes, tokens a second."""
-    shown = default is not None
-    return click.option(name, type=click.FloatRange(least), default=default, show_default=shown, help=text)
+    show_default = default is not None
+    return click.option(
+        name, type=click.FloatRange(minimum), default=default, show_default=show_default, help=text
+    )
 
 
 def rate(name: str, default: float, text: str) -> _Option[Any]:
@@ -56,8 +58,8 @@ def listed(name: str, default: str, text: str, metavar: str = "N,...") -> _Optio
 
 
 world_options = together(
-    count("--episodes", 1000, least=0),
-    count("--entities", 120, least=20),
+    count("--episodes", 1000, minimum=0),
+    count("--entities", 120, minimum=20),
     count("--groups", 1),
     rate("--alias-rate", 0.30, "Mentions by another name."),
     rate("--change-rate", 0.25, "Statements that replace one."),
@@ -104,25 +106,25 @@ def plan_of(seed: int, world: Mapping[str, Any]) -> WorldPlan:
         raise InputError(str(error)) from None
 
 
-def errors_of(given: dict[str, Any]) -> Errors:
+def errors_of(options: dict[str, Any]) -> Errors:
     """Take the options of errors out of those given."""
     from bench.world import Errors
 
-    rate, answers, seed = (given.pop(name) for name in ("errors", "wrong_answers", "error_seed"))
+    rate, answers, seed = (options.pop(name) for name in ("errors", "wrong_answers", "error_seed"))
     return Errors.of_meaning(rate, answers=answers, seed=seed)
 
 
 def numbers(option: str, text: str, *, apart: int) -> list[int]:
     """Return a list such as 1000,10000, ascending; two of them are at least `apart` apart."""
     try:
-        found = sorted(int(part) for part in text.split(","))
+        values = sorted(int(part) for part in text.split(","))
     except ValueError:
-        found = []
-    if not found or found[0] < 1:
+        values = []
+    if not values or values[0] < 1:
         raise click.BadParameter(f"{text!r} is no list such as 1000,10000", param_hint=option)
-    if any(later - earlier < apart for earlier, later in pairwise(found)):
+    if any(later - earlier < apart for earlier, later in pairwise(values)):
         raise click.BadParameter(f"two of {text!r} are less than {apart} apart", param_hint=option)
-    return found
+    return values
 
 
 def show(call: Call, document: Mapping[str, object], out: Path | None, table: Callable[[], str]) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _ENTITIES = 120
 _ENTITIES_A_GROUP = 20
-_EPISODES_AN_ENTITY = 10  # with many more a group runs out of what is new
+_EPISODES_AN_ENTITY = 10  # with many more a group runs out of new statements
 
 
 def _world(seed: int, episodes: int, groups: int) -> WorldPlan:
@@ -60,21 +60,21 @@ def equality(call: Call, seed: int, episodes: int, groups: str, store: StoreKind
 
 @command("A backfill through Ray under random kills.")
 @seed_option
-@count("--kills", 100, least=0)
+@count("--kills", 100, minimum=0)
 @count("--episodes", None, "Default: 30 a kill.")
 @count("--groups", 4)
-@count("--store-kills", None, "Of a Neo4j server, besides. Default: 20.", least=0)
-@count("--head-kills", 0, "Of the head's process, with a Redis behind it.", least=0)
-@count("--control-kills", 0, "Of each: the sequencer's node, the writer's node.", least=0)
+@count("--store-kills", None, "Of a Neo4j server, besides. Default: 20.", minimum=0)
+@count("--head-kills", 0, "Of the head's process, with a Redis behind it.", minimum=0)
+@count("--control-kills", 0, "Of each: the sequencer's node, the writer's node.", minimum=0)
 @number("--outage-s", 60.0, "Of the model.")
-@number("--minutes", 30.0, "Limit.", least=0.1)
+@number("--minutes", 30.0, "Limit.", minimum=0.1)
 @count("--nodes", 2, "Worker nodes.")
 @count("--workers", 2, "That read.")
-@count("--missing", 0, "Of these, no node has room for so many until 60 % is done.", least=0)
+@count("--missing", 0, "Of these, no node has room for so many until 60 % is done.", minimum=0)
 @count("--shards", 1, "Sequencers.")
 @store_option
 @out_option
-def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None, **rest: Any) -> int:  # noqa: ANN401
+def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None, **options: Any) -> int:  # noqa: ANN401
     """Backfill a world on a simulated cluster while its processes are killed, and judge what comes of it.
 
     Killed at random: writer, workers, sequencer, model server, the driver, whole nodes; for Neo4j the
@@ -87,27 +87,27 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
     from bench.kills import KillSchedule
     from kgray.errors import InputError
 
-    if rest["store_kills"] and store != "neo4j":
+    if options["store_kills"] and store != "neo4j":
         raise InputError("--store-kills is for --store neo4j: the embedded store has no server")
-    if rest["control_kills"] and (store != "neo4j" or rest["shards"] > 1):
+    if options["control_kills"] and (store != "neo4j" or options["shards"] > 1):
         raise InputError("--control-kills is for --store neo4j and one shard: a file's writer has one node")
-    if rest["missing"] and rest["nodes"] != 1:
+    if options["missing"] and options["nodes"] != 1:
         raise InputError("--missing needs --nodes 1: another node would have room")
-    of_store = 20 if rest["store_kills"] is None else rest["store_kills"]
+    of_store = 20 if options["store_kills"] is None else options["store_kills"]
     of_store = of_store if store == "neo4j" else 0
     kinds = measured.kinds_of(
-        kills, store_kills=of_store, head_kills=rest["head_kills"], control_kills=rest["control_kills"]
+        kills, store_kills=of_store, head_kills=options["head_kills"], control_kills=options["control_kills"]
     )
-    episodes = rest["episodes"] or measured.EPISODES_A_KILL * len(kinds)
-    kills_at = measured.scheduled(episodes, kinds, seed, outage=rest["outage_s"] > 0)
+    episodes = options["episodes"] or measured.EPISODES_A_KILL * len(kinds)
+    kills_at = measured.scheduled(episodes, kinds, seed, outage=options["outage_s"] > 0)
     schedule = KillSchedule(
-        plan=_world(seed, episodes, rest["groups"]),
-        kills=sorted([*kills_at, *([(6 * episodes // 10, "arrival")] if rest["missing"] else [])]),
+        plan=_world(seed, episodes, options["groups"]),
+        kills=sorted([*kills_at, *([(6 * episodes // 10, "arrival")] if options["missing"] else [])]),
         store=store,
-        outage_s=rest["outage_s"],
-        limit_s=60 * rest["minutes"],
+        outage_s=options["outage_s"],
+        limit_s=60 * options["minutes"],
         seed=seed,
-        **{name: rest[name] for name in ("nodes", "workers", "missing", "shards")},
+        **{name: options[name] for name in ("nodes", "workers", "missing", "shards")},
     )
     outcome = measured.run(schedule, progress)
     show(call, outcome.as_dict(), out, lambda: measured.table(outcome))
@@ -115,7 +115,7 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
 
 
 @command("Does memory grow beyond the state that is held?")
-@number("--minutes", 10.0, least=0.5)
+@number("--minutes", 10.0, minimum=0.5)
 @out_option
 def soak(call: Call, minutes: float, out: Path | None) -> int:
     """Backfill generated episodes through Ray and watch the memory of driver, sequencer and writer.

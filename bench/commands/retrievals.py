@@ -22,7 +22,7 @@ from kgray.cli.frame import Call, command
 
 @command("Evidence in searches and contexts, beside BM25.")
 @seed_option
-@count("--conversations", 10, "Made-up ones; 0: the hand-made one alone.", least=0)
+@count("--conversations", 10, "Made-up ones; 0: the hand-made one alone.", minimum=0)
 @count("--turns", 500, "Of each.")
 @count("--questions", 100, "To each.")
 @choice("--embedder", "hashing", "minilm")
@@ -41,11 +41,11 @@ def retrieval(call: Call, budgets: str, rows: Path | None, out: Path | None, **p
 
     from bench import retrieval as measured
 
-    wanted = tuple(numbers("--budgets", budgets, apart=1))
-    document = measured.run(measured.RetrievalPlan(budgets=wanted, **plan), progress=progress)
-    found = document.pop("rows")
+    chosen_budgets = tuple(numbers("--budgets", budgets, apart=1))
+    document = measured.run(measured.RetrievalPlan(budgets=chosen_budgets, **plan), progress=progress)
+    details = document.pop("rows")
     if rows is not None:
-        lines = [f"{json.dumps(row, ensure_ascii=False)}\n" for row in found]
+        lines = [f"{json.dumps(row, ensure_ascii=False)}\n" for row in details]
         rows.write_text("".join(lines), encoding="utf-8")
     show(call, document, out, lambda: measured.table(document))
 

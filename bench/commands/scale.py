@@ -1,14 +1,15 @@
-"""bench groups, lag, calls: the costs of many groups, of a large group to others, of a call to a model."""
+"""bench groups, lag, calls, interchange: costs of many groups, a large group, a call to a model, files."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bench.commands.options import count, out_option, progress, show, store_option
+from bench.commands.options import count, file, listed, numbers, out_option, progress, show, store_option
 from kgray.cli.frame import Call, command
 
 if TYPE_CHECKING:
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 @store_option
 @out_option
 def groups(call: Call, groups: int, deep: int, store: StoreKind, out: Path | None) -> int:
-    """Measure a look for what is pending, the counts, the failures, and how often a group's state is loaded.
+    """Measure the read of pending work, the counts, the failures, and the number of loads of a group's state.
 
     python -m bench groups --groups 1000 --deep 50
     """
     from bench import groups as measured
 
-    found = measured.run(store, groups, deep, progress)
-    show(call, asdict(found), out, lambda: measured.table(found))
+    figures = measured.run(store, groups, deep, progress)
+    show(call, asdict(figures), out, lambda: measured.table(figures))
     return 0
 
 
@@ -45,8 +46,8 @@ def lag(call: Call, facts: int, episodes: int, store: StoreKind, ray: bool, out:
     """
     from bench import lag as measured
 
-    found = (measured.through_ray if ray else measured.run)(store, facts, episodes, progress)
-    show(call, asdict(found), out, lambda: measured.table(found))
+    figures = (measured.through_ray if ray else measured.run)(store, facts, episodes, progress)
+    show(call, asdict(figures), out, lambda: measured.table(figures))
     return 0
 
 
@@ -67,4 +68,36 @@ def calls(call: Call, calls: int, concurrency: int, rounds: int, out: Path | Non
     return 0
 
 
-COMMANDS = (groups, lag, calls)
+@command("Rate and memory of exports and imports.")
+@listed("--facts", "10000,100000", "Sizes of the group.")
+@listed("--exports", "all", "Formats, or all.", "FORMAT,...")
+@listed("--imports", "all", "Formats among them that are imported again, or all, or none.", "FORMAT,...")
+@count("--most", 100_000, "Facts of the largest group that is imported.")
+@file("--stores", "A folder where the stores stay, for a next run.")
+@out_option
+def interchange(
+    call: Call, facts: str, exports: str, imports: str, most: int, stores: Path | None, out: Path | None
+) -> int:
+    """Grow a group by triples, export it in each format, and import what can be imported.
+
+    python -m bench interchange --facts 1000 --exports graphml,graphrag
+    """
+    from bench import interchange as measured
+
+    sizes = numbers("--facts", facts, apart=1)
+    written = _formats("--exports", exports, measured.EXPORTS)
+    read = _formats("--imports", imports, measured.IMPORTS)
+    figures = measured.run(sizes, written, read, most, stores, progress)
+    show(call, {"figures": list(map(asdict, figures))}, out, lambda: measured.table(figures))
+    return 0
+
+
+def _formats(option: str, text: str, known: Sequence[str]) -> Sequence[str]:
+    if text in ("all", "none"):
+        return known if text == "all" else ()
+    if unknown := [name for name in text.split(",") if name not in known]:
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}", param_hint=option)
+    return text.split(",")
+
+
+COMMANDS = (groups, lag, calls, interchange)

@@ -70,8 +70,8 @@ def world(
 @rate("--hangs", 0.0, "Requests that get no answer.")
 @rate("--affinity", 0.0, "How near the names of one entity are embedded.")
 @file("--record", "Notes what is answered; a server that is started again with it counts on.")
-@number("--idle-s", 600.0, "Ends after so long.", least=1)
-def model_server(call: Call, seed: int, port: int, idle_s: float, **rest: Any) -> None:  # noqa: ANN401
+@number("--idle-s", 600.0, "Ends after so long.", minimum=1)
+def model_server(call: Call, seed: int, port: int, idle_s: float, **options: Any) -> None:  # noqa: ANN401
     """Serve an OpenAI-compatible model on the loopback address that answers from a world's truth.
 
     The first line on standard output names its address. It ends on SIGTERM, when its parent process has
@@ -84,25 +84,25 @@ def model_server(call: Call, seed: int, port: int, idle_s: float, **rest: Any) -
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn takes the signal, closes in order and raises it again: then it has done its work.
         signal.signal(signal_number, lambda *_: None)
-    asyncio.run(_serve(_service(seed, rest), port, idle_s, as_json=call.as_json))
+    asyncio.run(_serve(_service(seed, options), port, idle_s, as_json=call.as_json))
 
 
-def _service(seed: int, rest: dict[str, Any]) -> Service:
+def _service(seed: int, options: dict[str, Any]) -> Service:
     from dataclasses import replace
 
     from bench.model_server import Faults, ServerRecord, Service
     from bench.world import Oracle, World
     from bench.world.latency import PRESETS
 
-    latency = PRESETS[rest.pop("latency")]
-    given = {name: rest.pop(name) for name in ("streams", "first_token_s", "tokens_per_s")}
-    behaviour = {name: rest.pop(name) for name in ("wild", "affinity", "shuffle_s")}
-    path, rate = rest.pop("record"), rest.pop("faults")
-    faults = Faults(malformed=rate, truncated=rate, throttled=rate, failed=rate, hung=rest.pop("hangs"))
-    errors = errors_of(rest)
+    latency = PRESETS[options.pop("latency")]
+    limits = {name: options.pop(name) for name in ("streams", "first_token_s", "tokens_per_s")}
+    behaviour = {name: options.pop(name) for name in ("wild", "affinity", "shuffle_s")}
+    path, rate = options.pop("record"), options.pop("faults")
+    faults = Faults(malformed=rate, truncated=rate, throttled=rate, failed=rate, hung=options.pop("hangs"))
+    errors = errors_of(options)
     return Service(
-        Oracle(World(plan=plan_of(seed, rest)), errors),
-        latency=replace(latency, **{name: value for name, value in given.items() if value is not None}),
+        Oracle(World(plan=plan_of(seed, options)), errors),
+        latency=replace(latency, **{name: value for name, value in limits.items() if value is not None}),
         faults=faults,
         record=None if path is None else ServerRecord(path),
         **behaviour,

@@ -278,7 +278,7 @@ async def _answers(
         schema=object_of(answers=listed_of(object_of(id=INDEX, **chosen.schema))),
         room=_ROOM[0] + _ROOM[1] * len(questions),
     )
-    with spent.told():
+    with spent.on_errors():
         answers, _ = await Asker(client).ask(request, accept, spent)
     return answers, spent.cost
 

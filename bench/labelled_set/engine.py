@@ -21,6 +21,7 @@ from kgray import times
 from kgray.errors import Cost, KgrayError
 from kgray.kinds import EXTRACTIONS
 from kgray.ledger import dumped_episodes, failures
+from kgray.memory import Memory
 from kgray.records import ExtractedFact, Extraction
 from kgray.rows import extraction
 
@@ -77,17 +78,17 @@ class EngineReader:
         self._spent: dict[str, Cost] = {}
         self._memory = opened(settings_of(values), folder)
         self._memory.on_call = self._note
-        self._verbs = self._memory.__enter__()
+        self._blocking = Memory(self._memory)
 
     def close(self) -> None:
         """Close the memory."""
-        self._memory.__exit__(None, None, None)
+        self._memory.close()
 
     def add(self, group: str, message: LabelledMessage) -> EngineCost:
         """Ingest one message, and return its cost. Raises KgrayError where the model is out of reach."""
         self._spent = {"extract": Cost(), "judge": Cost()}
         start = time.perf_counter()
-        report = self._verbs.add(
+        report = self._blocking.add(
             message.text,
             group=group,
             speaker=message.speaker,

@@ -23,7 +23,7 @@ ENGINE, PLAIN = "kgray", "plain prompt"
 class ReaderScores:
     """Sums of one reader over messages.
 
-    repeated_calls: late extractions that were sent again; the tokens are those of the other calls
+    repeated_calls: late extractions that were sent again; the tokens are of the other calls
     """
 
     counts: Counts = field(default_factory=Counts)

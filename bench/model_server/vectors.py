@@ -20,7 +20,7 @@ class WorldEmbedder:
         self.identity = f"world-hashing/{dimensions}/{affinity:g}"
         full: dict[str, set[str]] = {}
         for group in world.groups:
-            for thing in world.things(group):
+            for thing in world.entities(group):
                 for surface in (thing.name, *(s for _, s in thing.aliases)):
                     full.setdefault(surface, set()).add(thing.name)
         self._full = {surface: next(iter(names)) for surface, names in full.items() if len(names) == 1}

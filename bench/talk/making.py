@@ -20,7 +20,7 @@ from kgray.evals.retrieval import Conversation, Message, Question
 from kgray.search.query import languages
 
 _T = TypeVar("_T")
-_Known = tuple[str, tuple[str, ...]]  # a question and its evidence
+_QuestionWithEvidence = tuple[str, tuple[str, ...]]  # a question and its evidence
 _Write = Callable[["_Person", str], str]  # writes a message; returns its id
 _NAMES = (
     "Marta Jonas Priya Owen Leila Tomasz Greta Malik Nadia Felix Ines Darius Hanne Callum Yuki Bruno Saskia "
@@ -28,7 +28,7 @@ _NAMES = (
 ).split()
 _KIN = "Lotte Milo Vera Otis Juno Pip Elif Ruben Tilda Hugo Noor Emil Runa Arlo Cleo Sami".split()
 _PETS = "Biscuit Pixel Moose Waffle Ziggy Pepper".split()
-_WHEN = (
+_MOMENTS = (
     "yesterday",
     "last weekend",
     "last Friday",
@@ -62,7 +62,7 @@ _ASIDES = 0.2  # turns of a long talk that have one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How large a conversation is, and what is asked.
+    """The size of a conversation, and its questions.
 
     people      2, or more in channels
     shares      of each type among the questions
@@ -109,23 +109,25 @@ class _Person:
     name: str
     style: str
     near: Mapping[str, str]  # kid, son, sis ... -> name
-    left: dict[str, list[tuple[str, str]]]  # topic -> what it has not told of it yet
+    untold: dict[str, list[tuple[str, str]]]  # topic -> its untold values
     used: list[object] = field(default_factory=list)  # wordings
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Questions:
     """Questions while the conversation grows: (type, text) -> its evidence."""
 
     evidence: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
-    told: dict[str, dict[str, list[str]]] = field(default_factory=lambda: defaultdict(dict))  # topic, person
-    wrong: list[_Known] = field(default_factory=list)  # about somebody who said nothing of it
+    messages_by_topic: dict[str, dict[str, list[str]]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )  # topic, person
+    wrong: list[_QuestionWithEvidence] = field(default_factory=list)  # about somebody who said nothing of it
 
 
 def conversation(seed: int, number: int, shape: Shape | None = None) -> Conversation:
     """Return conversation `number` of a seed; the same arguments give the same conversation."""
     making = _Making(Dice("talk", seed, number), Dice("asked", seed, number), shape or Shape())
-    return making.made(f"talk-{seed}-{number}")
+    return making.conversation(f"talk-{seed}-{number}")
 
 
 class _Making:
@@ -136,11 +138,11 @@ class _Making:
         self._topics = _some(dice, topics(), _TOPICS_IN_ALL)
         names = _some(dice, _NAMES, shape.people)
         self._people = [self._person(name) for name in names]
-        self._asked = _Asked()
+        self._questions_so_far = _Questions()
         self._messages: list[Message] = []
         self._day = datetime(2023, dice.between(1, 6), dice.between(1, 28), tzinfo=UTC)
 
-    def made(self, name: str) -> Conversation:
+    def conversation(self, name: str) -> Conversation:
         session = 0
         while len(self._messages) < self._shape.turns:
             session += 1
@@ -165,24 +167,24 @@ class _Making:
         dice = self._dice
         self._day += timedelta(days=dice.between(3, 16))
         at = self._day + timedelta(minutes=dice.between(8 * 60, 21 * 60))
-        here = _some(dice, self._people, min(self._shape.people, dice.between(2, 4)))
+        present = _some(dice, self._people, min(self._shape.people, dice.between(2, 4)))
         source = "chat" if self._shape.people == 2 else dice.pick(("general", "lunch", "weekend"))
         turn = 0
 
-        def write(who: _Person, text: str) -> str:
+        def write(speaker: _Person, text: str) -> str:
             nonlocal turn, at
             turn += 1
             if self._shape.pads:
-                aside = self._aside(who) if dice.flip(_ASIDES) else []
-                pads = _some(dice, self._small["pad"], dice.below(self._shape.pads + 1))
+                aside = self._aside(speaker) if dice.flip(_ASIDES) else []
+                pads = _some(dice, self._small["pad"], dice.number_below(self._shape.pads + 1))
                 text = " ".join([text, *aside, *pads])
             at += timedelta(seconds=dice.between(20, 140))
             message = f"D{session}:{turn}"
             self._messages.append(
                 Message(
                     id=message,
-                    text=self._styled(who, text),
-                    speaker=who.name,
+                    text=self._styled(speaker, text),
+                    speaker=speaker.name,
                     at=at.isoformat(),
                     session=str(session),
                     source=source,
@@ -190,120 +192,131 @@ class _Making:
             )
             return message
 
-        write(here[0], self._chat("hello", here[1]))
-        write(here[1], self._chat("back", here[0]))
+        write(present[0], self._chat("hello", present[1]))
+        write(present[1], self._chat("back", present[0]))
         for _ in range(dice.between(4, 6)):
-            owner, other = _some(dice, here, 2)
-            self._exchange(owner, other, write)
+            owner, listener = _some(dice, present, 2)
+            self._exchange(owner, listener, write)
             if dice.flip(0.4):
-                write(other, self._chat("filler", owner))
-                write(owner, self._chat("turn", other))
-        write(here[0], self._chat("bye", here[1]))
-        write(here[1], self._chat("bye", here[0]))
+                write(listener, self._chat("filler", owner))
+                write(owner, self._chat("turn", listener))
+        write(present[0], self._chat("bye", present[1]))
+        write(present[1], self._chat("bye", present[0]))
 
-    def _exchange(self, owner: _Person, other: _Person, write: _Write) -> None:
+    def _exchange(self, owner: _Person, listener: _Person, write: _Write) -> None:
         dice = self._dice
-        open_topics = [topic for topic in self._topics if owner.left.get(topic.name)]
+        open_topics = [topic for topic in self._topics if owner.untold.get(topic.name)]
         if not open_topics:
-            write(owner, self._chat("filler", other))
+            write(owner, self._chat("filler", listener))
             return
         topic = dice.pick(open_topics)
-        value = owner.left[topic.name].pop()
-        asked, told = self._new(owner, [("", text) for text in topic.say] + topic.ask) or ("", topic.say[0])
-        when = dice.pick(_WHEN)
-        if asked:
-            write(other, self._filled(asked, owner, value, when))
-        content = told = self._filled(told, owner, value, when)
+        value = owner.untold[topic.name].pop()
+        question, statement = self._new(owner, [("", text) for text in topic.say] + topic.ask) or (
+            "",
+            topic.say[0],
+        )
+        moment = dice.pick(_MOMENTS)
+        if question:
+            write(listener, self._filled(question, owner, value, moment))
+        content = statement = self._filled(statement, owner, value, moment)
         if dice.flip(0.4):
-            told = f"{self._chat('thanks', other)} {told}"
+            statement = f"{self._chat('thanks', listener)} {statement}"
         for place, rate in (("pad", 0.7), ("turn", 0.3)):
             if dice.flip(rate):
-                told = f"{told} {self._chat(place, other)}"
-        message = write(owner, told)
-        self._note(topic, owner, value, message, dated=when.casefold() in told.casefold())
+                statement = f"{statement} {self._chat(place, listener)}"
+        message = write(owner, statement)
+        self._note(topic, owner, value, message, dated=moment.casefold() in statement.casefold())
         self._detail(owner, [content], message)
         reaction = f"{self._chat('react', owner)} {self._chat('pad', owner)}"
-        if dice.flip(0.75) and (asked_on := self._new(owner, topic.more)):
-            further, reply, later = asked_on
-            write(other, f"{reaction} {self._filled(further, owner, value, when)}")
-            message = write(owner, self._filled(reply, owner, value, when))
+        if dice.flip(0.75) and (asked_on := self._new(owner, topic.follow_ups)):
+            second_question, reply, later = asked_on
+            write(listener, f"{reaction} {self._filled(second_question, owner, value, moment)}")
+            message = write(owner, self._filled(reply, owner, value, moment))
             self._add("reply", later, owner, value, message)
-            about = _third_person(further).replace("?", " when it came to {x}?")
+            about = _third_person(second_question).replace("?", " when it came to {x}?")
             self._add("reply", about, owner, value, message)
             self._detail(
-                owner, [self._filled(text, owner, value, when) for text in (further, reply)], message
+                owner,
+                [self._filled(text, owner, value, moment) for text in (second_question, reply)],
+                message,
             )
         else:
-            write(other, reaction)
+            write(listener, reaction)
         if dice.flip(0.5):
-            write(other, self._chat("close", owner))
-            write(owner, self._chat("thanks", other))
+            write(listener, self._chat("close", owner))
+            write(owner, self._chat("thanks", listener))
 
-    def _new(self, who: _Person, wordings: Sequence[_T]) -> _T | None:
+    def _new(self, person: _Person, wordings: Sequence[_T]) -> _T | None:
         """Return one of the wordings that this person has not used; None where all are."""
-        left = [wording for wording in wordings if wording not in who.used]
-        if not left:
+        unused = [wording for wording in wordings if wording not in person.used]
+        if not unused:
             return None
-        chosen = self._dice.pick(left)
-        who.used.append(chosen)
+        chosen = self._dice.pick(unused)
+        person.used.append(chosen)
         return chosen
 
-    def _note(self, topic: Topic, who: _Person, value: tuple[str, str], message: str, *, dated: bool) -> None:
+    def _note(
+        self, topic: Topic, person: _Person, value: tuple[str, str], message: str, *, dated: bool
+    ) -> None:
         """Note what can be asked of a message that tells a topic."""
-        self._asked.told[topic.name].setdefault(who.name, []).append(message)
+        self._questions_so_far.messages_by_topic[topic.name].setdefault(person.name, []).append(message)
         for kind, texts in (("far", topic.q), ("near", topic.near)):
             for text in texts:
-                self._add(kind, text, who, value, message)
+                self._add(kind, text, person, value, message)
         for text in topic.infer:
-            self._add("open-domain", text, who, value, message)
+            self._add("open-domain", text, person, value, message)
         for text in topic.when if dated else ():
             short = self._asking.flip(0.5) and _shortened(value[0])
-            self._add("temporal", text, who, (short or value[0], value[1]), message)
+            self._add("temporal", text, person, (short or value[0], value[1]), message)
 
-    def _detail(self, who: _Person, told: Sequence[str], message: str) -> None:
-        """Note a question that has words of what was told, and the same of somebody else."""
+    def _detail(self, person: _Person, texts: Sequence[str], message: str) -> None:
+        """Note a question with words of the message, and the same question about another person."""
         if self._shape.alike is None:
             return
-        words = [word for word in re.findall(r"[a-z]{4,}", self._asking.pick(told)) if word not in _COMMON]
+        words = [word for word in re.findall(r"[a-z]{4,}", self._asking.pick(texts)) if word not in _COMMON]
         chosen = _some(self._asking, list(dict.fromkeys(words)), self._asking.between(2, 3))
         text = f"What did {{who}} say about {' and '.join(chosen) or 'it'}?"
-        self._add("near", text, who, ("", ""), message)
-        other = self._asking.pick([one for one in self._people if one is not who])
-        self._asked.wrong.append((text.format(who=other.name), (message,)))
+        self._add("near", text, person, ("", ""), message)
+        another_person = self._asking.pick(
+            [candidate for candidate in self._people if candidate is not person]
+        )
+        self._questions_so_far.wrong.append((text.format(who=another_person.name), (message,)))
 
-    def _add(self, kind: str, text: str, who: _Person, value: tuple[str, str], message: str) -> None:
-        self._asked.evidence[kind, self._question(text, who.name, who, value)].append(message)
+    def _add(self, kind: str, text: str, person: _Person, value: tuple[str, str], message: str) -> None:
+        self._questions_so_far.evidence[kind, self._question(text, person.name, person, value)].append(
+            message
+        )
 
     # ------------------------------------------------------------------------------- texts
 
-    def _aside(self, who: _Person) -> list[str]:
+    def _aside(self, person: _Person) -> list[str]:
         """Return a sentence that a reader of plain facts takes for one."""
         chosen = {name: self._dice.pick(self._small[name]) for name in ("like", "thing", "place")}
-        return [self._dice.pick(self._small["aside"]).format(**chosen, **who.near)]
+        return [self._dice.pick(self._small["aside"]).format(**chosen, **person.near)]
 
-    def _chat(self, place: str, other: _Person) -> str:
-        return self._dice.pick(self._small[place]).format(you=other.name)
+    def _chat(self, place: str, listener: _Person) -> str:
+        return self._dice.pick(self._small[place]).format(you=listener.name)
 
     @staticmethod
-    def _filled(text: str, who: _Person, value: tuple[str, str], when: str) -> str:
+    def _filled(text: str, person: _Person, value: tuple[str, str], moment: str) -> str:
         x, y = value
-        named = dict(who.near, when=when)
+        named = dict(person.near, when=moment)
         filled = text.format(x=x.format(**named), y=y, **named)
-        return re.sub(r"(^|[.!?] )([a-z])", lambda found: found[1] + found[2].upper(), filled)
+        return re.sub(r"(^|[.!?] )([a-z])", lambda match: match[1] + match[2].upper(), filled)
 
     @staticmethod
-    def _question(text: str, name: str, who: _Person, value: tuple[str, str]) -> str:
-        x = value[0].format(**who.near)
-        for own, turned in _TURNED:
-            x = re.sub(rf"\b{own}\b", turned, x)
-        return text.format(who=name, x=x, y=value[1], **who.near)
+    def _question(text: str, name: str, person: _Person, value: tuple[str, str]) -> str:
+        x = value[0].format(**person.near)
+        for pronoun, turned in _TURNED:
+            x = re.sub(rf"\b{pronoun}\b", turned, x)
+        return text.format(who=name, x=x, y=value[1], **person.near)
 
-    def _styled(self, who: _Person, text: str) -> str:
-        if who.style == "lower":
+    def _styled(self, person: _Person, text: str) -> str:
+        if person.style == "lower":
             return text.lower().rstrip(".")
-        if who.style == "emoji" and self._dice.flip(0.5):
+        if person.style == "emoji" and self._dice.flip(0.5):
             return f"{text} {self._dice.pick(_EMOJI)}"
-        if who.style == "typos":
+        if person.style == "typos":
             return " ".join(self._mistyped(word) for word in text.split())
         return text
 
@@ -316,15 +329,15 @@ class _Making:
     # ---------------------------------------------------------------------------- questions
 
     def _questions(self, name: str) -> Iterator[Question]:
-        kinds: dict[str, list[_Known]] = defaultdict(list)
+        kinds: dict[str, list[_QuestionWithEvidence]] = defaultdict(list)
         near: set[str] = set()
-        for (kind, text), messages in self._asked.evidence.items():
+        for (kind, text), messages in self._questions_so_far.evidence.items():
             if len(messages) <= _MOST_EVIDENCE:
-                many = "multi-hop" if len(messages) > 1 else "single-hop"
-                kinds[many if kind in ("far", "near") else kind].append((text, tuple(messages)))
+                kind_of_evidence = "multi-hop" if len(messages) > 1 else "single-hop"
+                kinds[kind_of_evidence if kind in ("far", "near") else kind].append((text, tuple(messages)))
                 near |= {text} if kind == "near" else set()
-        kinds["adversarial"] = [*self._adversarial(), *self._asked.wrong]
-        near.update(text for text, _ in self._asked.wrong)
+        kinds["adversarial"] = [*self._adversarial(), *self._questions_so_far.wrong]
+        near.update(text for text, _ in self._questions_so_far.wrong)
         kinds["none"] = [(text, ()) for text in self._unanswerable()]
         number = 0
         for kind, share in self._shape.shares.items():
@@ -333,52 +346,57 @@ class _Making:
                 apart = kind == "none" or (kind == "adversarial" and self._shape.alike is None)
                 yield Question(id=f"{name}-q{number}", text=text, type=kind, evidence=evidence, apart=apart)
 
-    def _chosen(self, asked: Sequence[_Known], near: Collection[str], count: int) -> list[_Known]:
-        """Return so many of the questions, of those that have the messages' words the share that is asked."""
-        alike = [row for row in asked if row[0] in near]
+    def _chosen(
+        self, questions: Sequence[_QuestionWithEvidence], near: Collection[str], count: int
+    ) -> list[_QuestionWithEvidence]:
+        """Return `count` of the questions, with the requested share of questions in the messages' words."""
+        alike = [row for row in questions if row[0] in near]
         if self._shape.alike is None or not alike:
-            return _some(self._asking, asked, count)
+            return _some(self._asking, questions, count)
         chosen = _some(self._asking, alike, round(self._shape.alike * count))
-        others = [row for row in asked if row[0] not in near]
-        return [*chosen, *_some(self._asking, others, count - len(chosen))]
+        different = [row for row in questions if row[0] not in near]
+        return [*chosen, *_some(self._asking, different, count - len(chosen))]
 
-    def _adversarial(self) -> Iterator[_Known]:
-        """Yield questions about somebody who never spoke of the topic; evidence: what another said of it."""
+    def _adversarial(self) -> Iterator[_QuestionWithEvidence]:
+        """Yield questions about a person who never spoke of the topic; evidence: another's messages."""
         for topic in self._topics:
-            told = self._asked.told[topic.name]
-            silent = [who for who in self._people if who.name not in told]
-            if len(told) == 1 and silent and topic.q:
-                who = self._asking.pick(silent)
-                (messages,) = told.values()
+            messages_by_person = self._questions_so_far.messages_by_topic[topic.name]
+            silent = [person for person in self._people if person.name not in messages_by_person]
+            if len(messages_by_person) == 1 and silent and topic.q:
+                person = self._asking.pick(silent)
+                (messages,) = messages_by_person.values()
                 if len(messages) <= _MOST_EVIDENCE:
-                    yield self._question(self._asking.pick(topic.q), who.name, who, ("", "")), tuple(messages)
+                    yield (
+                        self._question(self._asking.pick(topic.q), person.name, person, ("", "")),
+                        tuple(messages),
+                    )
 
     def _unanswerable(self) -> Iterator[str]:
         """Yield questions that no message answers: foreign ones, and of topics that nobody spoke of."""
         used = {topic.name for topic in self._topics}
         foreign = [text for topic in topics() if topic.name not in used for text in topic.q]
         for text in [*self._small["none"], *foreign]:
-            who = self._asking.pick(self._people)
-            yield self._question(text, who.name, who, ("", ""))
+            person = self._asking.pick(self._people)
+            yield self._question(text, person.name, person, ("", ""))
 
 
 def _shortened(value: str) -> str | None:
     """Return "a sunset over the marina" as "the sunset"; None where it does not begin so."""
-    found = re.match(r"(?:an?|the|my) (?:\w+[- ])??(\w{4,})(?= |$)", value)
-    return f"the {found[1]}" if found else None
+    match = re.match(r"(?:an?|the|my) (?:\w+[- ])??(\w{4,})(?= |$)", value)
+    return f"the {match[1]}" if match else None
 
 
-def _third_person(asked: str) -> str:
+def _third_person(question: str) -> str:
     """Return a question to somebody as one about {who}."""
-    for said, told in _ADDRESSED:
-        asked = re.sub(rf"\b{said}\b", told, asked, flags=re.IGNORECASE)
-    return asked[0].upper() + asked[1:]
+    for first_person, replacement in _ADDRESSED:
+        question = re.sub(rf"\b{first_person}\b", replacement, question, flags=re.IGNORECASE)
+    return question[0].upper() + question[1:]
 
 
 def _some(dice: Dice, items: Sequence[_T], count: int) -> list[_T]:
     """Return `count` of the items (all, where there are fewer), in random order."""
-    left = list(items)
-    found: list[_T] = []
-    while left and len(found) < count:
-        found.append(left.pop(dice.below(len(left))))
-    return found
+    remaining = list(items)
+    chosen: list[_T] = []
+    while remaining and len(chosen) < count:
+        chosen.append(remaining.pop(dice.number_below(len(remaining))))
+    return chosen

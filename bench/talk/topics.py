@@ -1,4 +1,4 @@
-"""What made-up people talk of, read from topics.txt and smalltalk.txt."""
+"""The topics of invented people, read from topics.txt and smalltalk.txt."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-_HERE = Path(__file__).parent
-FILES = (_HERE / "topics.txt", _HERE / "smalltalk.txt")
+_FOLDER = Path(__file__).parent
+FILES = (_FOLDER / "topics.txt", _FOLDER / "smalltalk.txt")
 
 
 @dataclass(slots=True)
@@ -19,7 +19,9 @@ class Topic:
     values: list[tuple[str, str]] = field(default_factory=list)
     say: list[str] = field(default_factory=list)
     ask: list[tuple[str, str]] = field(default_factory=list)  # question of the other, reply
-    more: list[tuple[str, str, str]] = field(default_factory=list)  # and what is asked of the reply later
+    follow_ups: list[tuple[str, str, str]] = field(
+        default_factory=list
+    )  # and the later question about the reply
     q: list[str] = field(default_factory=list)
     near: list[str] = field(default_factory=list)
     when: list[str] = field(default_factory=list)
@@ -29,12 +31,12 @@ class Topic:
 @cache
 def topics() -> tuple[Topic, ...]:
     """Return all topics."""
-    found: list[Topic] = []
+    parsed: list[Topic] = []
     for kind, text in _lines(FILES[0]):
         if kind == "topic":
-            found.append(Topic(text))
+            parsed.append(Topic(text))
             continue
-        topic = found[-1]
+        topic = parsed[-1]
         if kind == "x":
             for value in text.split(" | "):
                 first, _, second = value.partition("; ")
@@ -43,21 +45,21 @@ def topics() -> tuple[Topic, ...]:
             question, reply = text.split(" => ")
             topic.ask.append((question, reply))
         elif kind == "more":
-            question, rest = text.split(" => ")
-            reply, asked = rest.split(" ? ")
-            topic.more.append((question, reply, asked))
+            question, reply_and_question = text.split(" => ")
+            reply, later_question = reply_and_question.split(" ? ")
+            topic.follow_ups.append((question, reply, later_question))
         else:
             getattr(topic, kind).append(text)
-    return tuple(found)
+    return tuple(parsed)
 
 
 @cache
 def small_talk() -> Mapping[str, tuple[str, ...]]:
     """Return turns that tell nothing, by their place."""
-    found: dict[str, tuple[str, ...]] = {}
+    texts: dict[str, tuple[str, ...]] = {}
     for place, text in _lines(FILES[1]):
-        found[place] = (*found.get(place, ()), text)
-    return found
+        texts[place] = (*texts.get(place, ()), text)
+    return texts
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:

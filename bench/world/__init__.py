@@ -1,4 +1,4 @@
-"""A synthetic world whose truth is known: who is who, what was told when, and what follows from it.
+"""A synthetic world with known truth: its identities, statements with times, and derived facts.
 
 plan.py      its numbers
 things.py    who there is, and under which names

@@ -1,4 +1,4 @@
-"""Dates as a text gives them, and what they mean at their own precision (R3)."""
+"""Dates in texts, and their meaning at their own precision (R3)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def midnight(instant: Instant) -> Instant:
     return instant - instant % DAY
 
 
-def told(
+def dated(
     dice: Dice, instant: Instant, said_at: Instant, *, relative: bool = False, months: bool = False
 ) -> Date:
     """Return a way to tell the day of `instant`; months: its month alone will do, if the dice say so."""

@@ -36,30 +36,30 @@ class Dice:
         """Return True at this rate."""
         return self.unit() < rate
 
-    def below(self, count: int) -> int:
+    def number_below(self, count: int) -> int:
         """Return a number from 0 to count - 1; count > 0."""
         return self.number() * count // _RANGE
 
     def between(self, low: int, high: int) -> int:
         """Return a number from low to high, both included."""
-        return low + self.below(high - low + 1)
+        return low + self.number_below(high - low + 1)
 
     def pick(self, items: Sequence[_T]) -> _T:
         """Return one of the items."""
-        return items[self.below(len(items))]
+        return items[self.number_below(len(items))]
 
     def weighted(self, weights: Mapping[_T, float]) -> _T:
         """Return one of the keys, as often as its weight says."""
         likely = {key: weight for key, weight in weights.items() if weight > 0}
-        left = self.unit() * sum(likely.values())
-        *others, last = likely
-        for key in others:
-            left -= likely[key]
-            if left < 0:
+        remaining = self.unit() * sum(likely.values())
+        *rest_of_keys, last = likely
+        for key in rest_of_keys:
+            remaining -= likely[key]
+            if remaining < 0:
                 return key
         return last
 
 
 def chance(*keys: object) -> float:
-    """Return the one throw that belongs to these keys, from 0 up to but not including 1."""
+    """Return the throw of these keys, in [0, 1)."""
     return Dice(*keys).unit()

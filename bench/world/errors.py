@@ -1,4 +1,4 @@
-"""Errors of meaning, keyed by what is asked: the same in every mode, in every order, at every try."""
+"""Errors of meaning, keyed by the question: the same in every mode, in every order, at every try."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.world.dice import Dice
 from bench.world.history import Act
 from bench.world.schema import COMMON_RELATIONS, values_of
 from bench.world.telling import UNKNOWN, ToldFact, WorldEpisode, said_of
-from bench.world.things import Thing
+from bench.world.things import WorldEntity
 from kgray import times
 from kgray.derivation.names import key
 from kgray.records import canonical
@@ -26,7 +26,7 @@ class Errors:
     missed_fact, wrong_date   of the facts told (of the dated ones)
     spurious_fact             of the episodes: one fact that nobody told
     missed_merge, false_merge of entity questions with, without a true candidate among those shown
-    wrong_comparison          of comparisons: the word of one candidate is another one
+    wrong_comparison          share of comparisons with a wrong word for a candidate
     """
 
     seed: int = 0
@@ -39,7 +39,7 @@ class Errors:
 
     @classmethod
     def of_meaning(cls, rate: float = 0.0, *, answers: float = 0.0, seed: int = 0) -> Errors:
-        """Return one rate for what is read, and one for the answers to questions of both kinds."""
+        """Return errors with a rate for readings, and a rate for answers to questions of both kinds."""
         return cls(
             seed=seed,
             missed_fact=rate,
@@ -52,7 +52,7 @@ class Errors:
 
     @property
     def any(self) -> bool:
-        """Whether this reader is ever wrong."""
+        """Tell whether this reader makes errors."""
         return any(rate for name, rate in asdict(self).items() if name != "seed")
 
     @property
@@ -61,54 +61,54 @@ class Errors:
         return hashlib.sha256(canonical(asdict(self)).encode()).hexdigest()[:8] if self.any else "true"
 
     def wrong(self, rate: float, *keys: object) -> bool:
-        """Whether the answer to this question is wrong."""
+        """Tell whether the answer to this question is wrong."""
         return rate > 0 and Dice("error", self.seed, *keys).flip(rate)
 
     def read(
-        self, episode: WorldEpisode, things: Mapping[str, Thing]
+        self, episode: WorldEpisode, entities: Mapping[str, WorldEntity]
     ) -> tuple[WorldEpisode, tuple[ToldFact, ...]]:
-        """Return the episode as this reader sees it: what it adds is mentioned too."""
+        """Return the episode as this reader sees it; its inventions are also mentions."""
         if not (self.missed_fact or self.spurious_fact or self.wrong_date):
             return episode, episode.said
         text = episode.draft.text
-        said = []
+        facts = []
         for place, fact in enumerate(episode.said):
             if self.wrong(self.missed_fact, "missed", text, place):
                 continue
             dated = fact.until or fact.since not in {"", UNKNOWN}
             if dated and self.wrong(self.wrong_date, "date", text, place):
                 later = Dice("error", self.seed, "shift", text, place).flip(0.5)
-                said.append(_shifted(fact, _SHIFT if later else -_SHIFT))
+                facts.append(_shifted(fact, _SHIFT if later else -_SHIFT))
             else:
-                said.append(fact)
+                facts.append(fact)
         mentions = episode.mentions
         if self.wrong(self.spurious_fact, "spurious", text):
-            invented = _invented(Dice("error", self.seed, "invented", text), episode, things)
+            invented = _invented(Dice("error", self.seed, "invented", text), episode, entities)
             if invented is not None:
                 fact, added = invented
-                said.append(fact)
+                facts.append(fact)
                 mentions += added
-        return replace(episode, said=tuple(said), mentions=mentions), tuple(said)
+        return replace(episode, said=tuple(facts), mentions=mentions), tuple(facts)
 
 
-def _shifted(fact: ToldFact, by: timedelta) -> ToldFact:
-    return replace(fact, since=_moved(fact.since, by), until=_moved(fact.until, by))
+def _shifted(fact: ToldFact, shift: timedelta) -> ToldFact:
+    return replace(fact, since=_moved(fact.since, shift), until=_moved(fact.until, shift))
 
 
-def _moved(iso: str, by: timedelta) -> str:
+def _moved(iso: str, shift: timedelta) -> str:
     if iso in {"", UNKNOWN}:
         return iso
     instant, precision = times.parse_iso(iso)
-    moment = times.to_datetime(instant) + by
+    moment = times.to_datetime(instant) + shift
     return f"{moment:%Y-%m}" if precision == "month" else f"{moment:%Y-%m-%d}"
 
 
 def _invented(
-    dice: Dice, episode: WorldEpisode, things: Mapping[str, Thing]
+    dice: Dice, episode: WorldEpisode, entities: Mapping[str, WorldEntity]
 ) -> tuple[ToldFact, tuple[tuple[str, str, str], ...]] | None:
     """Return a fact about something that the episode mentions, and the mentions that it adds."""
     surface, entity, _ = dice.pick(episode.mentions)
-    subject = things[entity]
+    subject = entities[entity]
     fitting = [r for r in COMMON_RELATIONS.values() if r.subject == subject.kind]
     if not fitting:
         return None
@@ -116,14 +116,14 @@ def _invented(
     if any((fact.subject, fact.relation) == (entity, relation.name) for fact in episode.said):
         return None
     if relation.object is None:
-        value = values_of(relation, dice.below(1000))
+        value = values_of(relation, dice.number_below(1000))
         act = Act(subject=subject, relation=relation, object=value, form="holds", why="spurious")
         return said_of(act, surface, value.shown()), ()
-    known = {name: other for name, other, _ in episode.mentions}
-    target = dice.pick([t for t in things.values() if t.kind == relation.object and t.id != entity])
-    held = next((name for name, other in known.items() if other == target.id), None)
-    if held is None and key(target.name) in {key(name) for name in known}:
+    names = {name: entity_id for name, entity_id, _ in episode.mentions}
+    target = dice.pick([t for t in entities.values() if t.kind == relation.object and t.id != entity])
+    surface_of_target = next((name for name, entity_id in names.items() if entity_id == target.id), None)
+    if surface_of_target is None and key(target.name) in {key(name) for name in names}:
         return None
     act = Act(subject=subject, relation=relation, object=target, form="holds", why="spurious")
-    added = () if held is not None else ((target.name, target.id, target.kind),)
-    return said_of(act, surface, held or target.name), added
+    added = () if surface_of_target is not None else ((target.name, target.id, target.kind),)
+    return said_of(act, surface, surface_of_target or target.name), added

@@ -1,4 +1,4 @@
-"""How long a simulated model takes: time to first token, tokens a second, and so many streams at once."""
+"""The latency of a simulated model: time to first token, tokens a second, parallel streams."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class Latency:
 
     def ceiling(self, completion_tokens: float) -> float:
         """Return answers of this length a second with every stream busy; infinite where they take no time."""
-        return self.streams / one if (one := self.seconds(round(completion_tokens))) else float("inf")
+        return (
+            self.streams / duration if (duration := self.seconds(round(completion_tokens))) else float("inf")
+        )
 
 
 ZERO = Latency(streams=1 << 20, first_token_s=0.0, tokens_per_s=0.0)

@@ -27,7 +27,7 @@ class WorldModel:
         self._wild = wild
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
-        """Return what the episode says; of a text that is not of this world, nothing."""
+        """Return the episode's extraction; empty for a text from outside this world."""
         reply = self.oracle.extraction(request.episode.text)
         return replace(
             parse_extraction(reply, request.episode),
@@ -43,27 +43,27 @@ class WorldModel:
 
     async def judge(self, request: QuestionRequest) -> Judged:
         """Return one answer a question, as one call."""
-        whole = self.key(request)
-        answers = tuple(self._answer(whole, *asked) for asked in enumerate(request.questions))
+        request_key = self.key(request)
+        answers = tuple(self._answer(request_key, *numbered) for numbered in enumerate(request.questions))
         read = tokens(canonical([q.brief() | {"cards": q.cards} for q in request.questions]))
         return Judged(
             answers=answers, calls=1, prompt_tokens=read, completion_tokens=tokens(canonical(answers))
         )
 
-    def _answer(self, whole: str, place: int, question: Question) -> Answer:
+    def _answer(self, request_key: str, place: int, question: Question) -> Answer:
         if self._wild:
-            said = wild_answer(Dice("wild", whole, place), question.kind, len(question.candidates))
+            reply = wild_answer(Dice("wild", request_key, place), question.kind, len(question.candidates))
         elif question.kind == "entity":
-            said = self.oracle.answer("entity", question.cards[0], question.cards[1:])
+            reply = self.oracle.answer("entity", question.cards[0], question.cards[1:])
         else:
-            said = self.oracle.answer(question.kind, question.item, question.candidates)
-        return parse_answer(question, said)
+            reply = self.oracle.answer(question.kind, question.item, question.candidates)
+        return parse_answer(question, reply)
 
 
 def wild_answer(dice: Dice, kind: str, candidates: int) -> dict[str, Any]:
     """Return an answer of the right form and no sense."""
     if kind == "entity":
-        pick = dice.below(candidates + 1)
+        pick = dice.number_below(candidates + 1)
         return {"duplicate_of": None if pick == candidates else pick}
     words = [dice.pick(COMPARISONS) for _ in range(candidates)]
     first = words.index("same") if "same" in words else candidates

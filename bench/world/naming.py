@@ -1,4 +1,4 @@
-"""The names that readers give to relations: those of the world, synonyms, the other direction, named ends."""
+"""The names of relations in readings: the world's names, synonyms, the other direction, named ends."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _FREE = """
     MARRIED_TO    SEPARATED_FROM       x  separate from, separates from, separated from, separated from
 """
 _END_RATE = 0.75  # of the ends that have a name of their own: by that name, not by "no longer works at"
-# What language models report a named end as.
+# The relation of a named end in a language model's reply.
 _END_KINDS: Mapping[EvidenceKind | None, float] = {"happened": 0.5, "ended": 0.35, "holds": 0.15}
 
 

@@ -1,4 +1,4 @@
-"""What a reader who knows the truth answers; it recognises texts and sentences, never ids."""
+"""The answers of a reader that knows the truth; it recognises texts and sentences, never ids."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plain(text: str) -> str:
 
 
 class SentenceMeaning(NamedTuple):
-    """What a sentence says of a state of the world: that it holds, that it is over, or a named end of it."""
+    """The state of the world in a sentence: it holds, it is over, or a named end of it."""
 
     key: TrueKey
     says: Literal["holds", "over", "end"]
@@ -33,7 +33,7 @@ class SentenceMeaning(NamedTuple):
 
 @dataclass(slots=True)
 class OracleCounts:
-    """What was asked, and what nobody in the world said."""
+    """Counts of questions, and of unrecognised texts."""
 
     extractions: int = 0
     questions: dict[str, int] = field(default_factory=dict)
@@ -52,23 +52,23 @@ class Oracle:
         self.counts = OracleCounts()
         self.readings: list[tuple[WorldEpisode, tuple[ToldFact, ...]]] = []
         self._by_text: dict[str, int] = {}
-        self._told: dict[str, list[tuple[str, str]]] = {}  # surface -> (episode's text, entity)
+        self._told_by_surface: dict[str, list[tuple[str, str]]] = {}  # surface -> (episode's text, entity)
         self._meanings: dict[str, set[SentenceMeaning]] = {}  # by the sentence of a fact
         self._cards: dict[tuple[str, str], str | None] = {}
-        things = {group: {t.id: t for t in world.things(group)} for group in world.groups}
+        entities_by_group = {group: {t.id: t for t in world.entities(group)} for group in world.groups}
         for episode in world:
-            self.learn(*self.errors.read(episode, things[episode.draft.group]))
+            self.learn(*self.errors.read(episode, entities_by_group[episode.draft.group]))
 
     def truth(self, group: str | None = None) -> Truth:
-        """Return what follows from what this reader read, with true identities."""
+        """Return the facts derived from this reader's readings, with true identities."""
         chosen = group or self.world.groups[0]
-        own = [r for r in self.readings if r[0].draft.group == chosen]
-        return Truth.of(self.world.things(chosen), own)
+        readings = [r for r in self.readings if r[0].draft.group == chosen]
+        return Truth.of_readings(self.world.entities(chosen), readings)
 
     # ------------------------------------------------------------------------------- reading
 
     def reading(self, text: str) -> tuple[WorldEpisode, tuple[ToldFact, ...]] | None:
-        """Return the episode with this text and what was read in it; None for a text of no episode."""
+        """Return the episode with this text and its reading; None if no episode has the text."""
         place = self._by_text.get(plain(text))
         if place is None:
             self.counts.unrecognised += 1
@@ -78,8 +78,8 @@ class Oracle:
     def extraction(self, text: str) -> dict[str, Any]:
         """Return the reply to an extraction; a text that nobody told says nothing."""
         self.counts.extractions += 1
-        found = self.reading(text)
-        return reply(found[0].mentions, found[1]) if found else {"entities": [], "facts": []}
+        reading = self.reading(text)
+        return reply(reading[0].mentions, reading[1]) if reading else {"entities": [], "facts": []}
 
     # ------------------------------------------------------------------------------- judging
 
@@ -94,31 +94,38 @@ class Oracle:
         return {"answers": self.compare(item, candidates)}
 
     def entity(self, card: str, candidates: Sequence[str]) -> int | None:
-        """Return which candidate's card is of the same entity as this card."""
-        asked = [*candidates]
-        meant = self.identify(card)
-        others = [self.identify(candidate) for candidate in asked]
-        same = next((i for i, other in enumerate(others) if meant is not None and other == meant), None)
-        if same is not None and self.errors.wrong(self.errors.missed_merge, "entity", card, asked):
+        """Return the index of the candidate's card with the same entity as this card."""
+        cards = [*candidates]
+        identity = self.identify(card)
+        identities = [self.identify(candidate) for candidate in cards]
+        match = next(
+            (
+                i
+                for i, candidate_identity in enumerate(identities)
+                if identity is not None and candidate_identity == identity
+            ),
+            None,
+        )
+        if match is not None and self.errors.wrong(self.errors.missed_merge, "entity", card, cards):
             return None
-        if same is None and asked and self.errors.wrong(self.errors.false_merge, "entity", card, asked):
-            return Dice("error", self.errors.seed, "merge", card, asked).below(len(asked))
-        return same
+        if match is None and cards and self.errors.wrong(self.errors.false_merge, "entity", card, cards):
+            return Dice("error", self.errors.seed, "merge", card, cards).number_below(len(cards))
+        return match
 
     def identify(self, card: str) -> str | None:
-        """Return the entity that a card `NAME (Type): sentence` is of; None where nobody told that."""
+        """Return the entity that a card `NAME (Type): sentence` is of; None if no text says that."""
         match = _CARD.fullmatch(card)
         if match is None:
             return None
         name, sentence = match["name"], plain(match["sentence"] or "")
-        found = self._cards.get((name, sentence))
-        if found is None:
-            told = self._told.get(name, ())
-            found = next((entity for text, entity in told if sentence in text), None)
-            if found is None:
+        identity = self._cards.get((name, sentence))
+        if identity is None:
+            texts = self._told_by_surface.get(name, ())
+            identity = next((entity for text, entity in texts if sentence in text), None)
+            if identity is None:
                 self.counts.unrecognised += 1
-            self._cards[name, sentence] = found
-        return found
+            self._cards[name, sentence] = identity
+        return identity
 
     def compare(self, sentence: str, candidates: Sequence[str]) -> list[ComparisonWord]:
         """Return how a new sentence is related to each candidate, which is a known sentence."""
@@ -138,17 +145,17 @@ class Oracle:
 
     # ------------------------------------------------------------------------------ its parts
 
-    def learn(self, episode: WorldEpisode, said: Iterable[ToldFact]) -> None:
-        """Add an episode to what this reader recognises, with the facts that it reads in it."""
-        said = tuple(said)
+    def learn(self, episode: WorldEpisode, facts: Iterable[ToldFact]) -> None:
+        """Add an episode that this reader recognises, with the facts of its reading."""
+        facts = tuple(facts)
         text = plain(episode.draft.text)
         self._by_text[text] = len(self.readings)
-        self.readings.append((episode, said))
+        self.readings.append((episode, facts))
         for surface, entity, _ in episode.mentions:
-            self._told.setdefault(surface, []).append((text, entity))
+            self._told_by_surface.setdefault(surface, []).append((text, entity))
         for surface, entity in episode.given:
-            self._told.setdefault(surface, []).append((text, entity))
-        for fact in said:
+            self._told_by_surface.setdefault(surface, []).append((text, entity))
+        for fact in facts:
             says: Literal["holds", "over", "end"] = (
                 "end" if fact.is_named_end else "over" if fact.kind in ("ended", "denied") else "holds"
             )
@@ -165,7 +172,7 @@ class Oracle:
 def _relation_of(item: set[SentenceMeaning], states: set[SentenceMeaning]) -> ComparisonWord:
     """Return how a new sentence is related to a known one; one sentence may have been said of several things.
 
-    A known sentence stands for its state, even if it says that the state is over: a state that was first
+    A known sentence denotes its state, even if it says that the state is over: a state that was first
     reported at its end may come back. A named end is no state: nothing says the same, or ends it.
     """
     words = {_word(meaning, state) for meaning in item for state in states if state.says != "end"}

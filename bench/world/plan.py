@@ -1,4 +1,4 @@
-"""What a world is made of, in numbers."""
+"""The parameters of a world."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WorldPlan:
     returns              of those, back to an object that held before
     ends, late, futures, denials, interruptions, restated
                          statements that end something, tell a past span with its dates, announce,
-                         deny what was said, tell of a span within the present one, repeat
+                         deny a statement, state a span within the present span, repeat
     delayed              episodes that arrive days after they were said
     always               first statements with an unknown start ("has always lived in")
     absolute, relative   statements with a date as such, with one counted from the reference time;

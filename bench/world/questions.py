@@ -1,4 +1,4 @@
-"""What can be asked of a world: which objects a slot has now, had then, was believed to have."""
+"""Questions about a world: the objects of a slot now, at an earlier time, and as known earlier."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kgray.times import DAY, Instant
 
 MOMENTS = 8  # how many record times are asked about
 AT_A_MOMENT = 60
-BEFORE = 60 * DAY  # so far before the first episode a question may lie
+EARLIEST = 60 * DAY  # questions may be this long before the first episode
 
 TrueSlot = tuple[str, str]  # true subject, relation
 TrueObject = str | Value
@@ -22,7 +22,7 @@ TrueObjects = frozenset[TrueObject]
 
 @dataclass(frozen=True, slots=True)
 class WorldQuestion:
-    """One question: what objects has this slot at this instant."""
+    """A question: the objects of this slot at this instant."""
 
     slot: TrueSlot
     at: Instant
@@ -30,7 +30,7 @@ class WorldQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Questions of one kind. known_at: as known after so many episodes; None = after all."""
+    """Questions of a kind. known_at: as known after this number of episodes; None = after all."""
 
     kind: str
     asked: tuple[WorldQuestion, ...]
@@ -38,16 +38,16 @@ class Round:
 
 
 def slots_of(facts: Iterable[TrueFact]) -> list[TrueSlot]:
-    """Return what can be asked about, sorted."""
+    """Return the slots for questions, sorted."""
     return sorted({fact.key[:2] for fact in facts})
 
 
-def true_answers(facts: Sequence[TrueFact], asked: Sequence[WorldQuestion]) -> list[TrueObjects]:
-    """Return what the truth answers."""
+def true_answers(facts: Sequence[TrueFact], questions: Sequence[WorldQuestion]) -> list[TrueObjects]:
+    """Return the truth's answers."""
     by_slot: dict[TrueSlot, list[TrueFact]] = defaultdict(list)
     for fact in facts:
         by_slot[fact.key[:2]].append(fact)
-    return [frozenset(f.key[2] for f in by_slot.get(q.slot, ()) if f.holds_at(q.at)) for q in asked]
+    return [frozenset(f.key[2] for f in by_slot.get(q.slot, ()) if f.holds_at(q.at)) for q in questions]
 
 
 def rounds(truth: Truth, seed: int, end: Instant) -> Iterator[Round]:
@@ -60,19 +60,23 @@ def rounds(truth: Truth, seed: int, end: Instant) -> Iterator[Round]:
     times = [episode.draft.reference_time or 0 for episode, _ in truth.readings]
     if not times:
         return
-    start = min(times) - BEFORE
+    start = min(times) - EARLIEST
     yield Round(kind="as-of", asked=_at_random(slots, Dice(seed, "questions", "as-of"), start, end))
     for moment in range(1, MOMENTS + 1):
         known_at = len(times) * moment // (MOMENTS + 1)
         if known_at:
             dice = Dice(seed, "questions", "as-known", moment)
-            known = slots_of(truth.facts(known_at))
-            chosen = known if len(known) <= AT_A_MOMENT else [dice.pick(known) for _ in range(AT_A_MOMENT)]
-            asked = _at_random(chosen, dice, start, times[known_at - 1] + DAY)
-            yield Round(kind="as-known", asked=asked, known_at=known_at)
+            known_slots = slots_of(truth.facts(known_at))
+            chosen = (
+                known_slots
+                if len(known_slots) <= AT_A_MOMENT
+                else [dice.pick(known_slots) for _ in range(AT_A_MOMENT)]
+            )
+            questions = _at_random(chosen, dice, start, times[known_at - 1] + DAY)
+            yield Round(kind="as-known", asked=questions, known_at=known_at)
 
 
 def _at_random(
     slots: Sequence[TrueSlot], dice: Dice, start: Instant, end: Instant
 ) -> tuple[WorldQuestion, ...]:
-    return tuple(WorldQuestion(slot, start + dice.below(max(1, end - start))) for slot in slots)
+    return tuple(WorldQuestion(slot, start + dice.number_below(max(1, end - start))) for slot in slots)

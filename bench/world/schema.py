@@ -49,7 +49,7 @@ _COMMON = """
     BOUGHT        event   Person   Product       2    buy, buys, bought, bought
     VISITED       event   Person   Place         2    visit, visits, visited, visited
 """
-# What a world with free relation names adds: "sold" and "divorced" need something that they end.
+# Relations of a world with free names: "sold" and "divorced" need states that they end.
 _ENDABLE = """
     OWNS          many    Person   Product       2    own, owns, owned, owned
     MARRIED_TO    single  Person   Person        2    be married to, is married to, \
@@ -88,7 +88,7 @@ def values_of(relation: Relation, number: int) -> Value:
 
 
 # Every fourth person is the subject of symmetric relations, with the persons behind it as objects: no
-# person is anybody else's object, so that a marriage never ends another one from the object's side.
+# person is another person's object, so that a marriage never ends a marriage of its object.
 _CIRCLE = 4
 
 

@@ -1,4 +1,4 @@
-"""An episode of a world: its text, what is in it, and the names by which it tells that."""
+"""An episode of a world: its text, its facts, and the names in it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from bench.world.dice import Dice
 from bench.world.history import Act
 from bench.world.naming import NAMES, Naming
 from bench.world.plan import WorldPlan
-from bench.world.things import Thing
+from bench.world.things import WorldEntity
 from bench.world.wording import FILLERS, STATES, closed, opened, sentence
 from kgray import times
 from kgray.derivation.names import key
 from kgray.records import Draft, EpisodeKind, EvidenceKind, Value, canonical
 from kgray.times import Instant
 
-GIVEN = ("called", "married")  # kinds of names that a text must give before another uses them
-UNKNOWN = "unknown"  # a start that the text says is not known, told apart from one that it does not give
+INTRODUCED_FORMS = ("called", "married")  # kinds of names that a text must give before another uses them
+UNKNOWN = "unknown"  # a start that the text calls unknown; "" = it has no start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class ToldFact:
 
     @property
     def is_named_end(self) -> bool:
-        """Whether its relation name says that the relation is over: LEFT."""
+        """Tell whether its relation name says that the relation is over: LEFT."""
         return bool(self.name) and NAMES[self.name].ends
 
 
@@ -67,16 +67,16 @@ class WorldEpisode:
 
     @cached_property
     def extraction_reply(self) -> dict[str, Any]:
-        """What a reader that is always right replies (replies.EXTRACTION_SCHEMA)."""
+        """The reply of a perfect reader (replies.EXTRACTION_SCHEMA)."""
         return reply(self.mentions, self.said)
 
 
-def reply(mentions: Iterable[tuple[str, str, str]], said: Iterable[ToldFact]) -> dict[str, Any]:
+def reply(mentions: Iterable[tuple[str, str, str]], stated: Iterable[ToldFact]) -> dict[str, Any]:
     """Return the extraction reply that tells this and no more."""
     entities = [{"name": surface, "type": kind} for surface, _, kind in mentions]
     at = {entity["name"]: place for place, entity in enumerate(entities)}
     facts = []
-    for fact in said:
+    for fact in stated:
         kind = fact.reported_as or fact.kind
         item = {
             "source": at[fact.source],
@@ -101,16 +101,16 @@ def said_of(act: Act, subject: str, target: str, naming: Naming | None = None) -
     """Return the fact that an act is; subject, target: the surfaces of the act's subject and object."""
     value = act.object if isinstance(act.object, Value) else None
     naming = naming or Naming(name=NAMES[act.relation.name])
-    source, other = (target, subject) if naming.swapped else (subject, target)
+    source, object_name = (target, subject) if naming.swapped else (subject, target)
     return ToldFact(
         subject=act.subject.id,
         relation=act.relation.name,
-        text=closed(sentence(act, source, other, name=naming.name)),
+        text=closed(sentence(act, source, object_name, name=naming.name)),
         kind=act.form if act.form in ("ended", "denied") else "holds",
         source=source,
-        object=act.object.id if isinstance(act.object, Thing) else None,
+        object=act.object.id if isinstance(act.object, WorldEntity) else None,
         value=value,
-        target="" if value else other,
+        target="" if value else object_name,
         since=act.since.iso if act.since else UNKNOWN if act.form == "always" else "",
         until=act.until.iso if act.until else "",
         why=act.why,
@@ -121,86 +121,90 @@ def said_of(act: Act, subject: str, target: str, naming: Naming | None = None) -
 
 @dataclass(slots=True)
 class Register:
-    """Which texts were told, and whom each name meant in them: so that a text can be told from all others."""
+    """The texts so far, and the entities of their names: every text must differ from all others."""
 
     texts: set[int] = field(default_factory=set)
-    meant: dict[str, dict[str, set[int]]] = field(default_factory=dict)  # surface -> entity -> sentences
+    entity_of_name: dict[str, dict[str, set[int]]] = field(
+        default_factory=dict
+    )  # surface -> entity -> sentences
 
     def clashes(self, text: str, sentences: Sequence[str], mentions: Iterable[tuple[str, str, str]]) -> bool:
-        """Whether the text was told before, or a sentence of it, with a name that meant another one there."""
+        """Tell whether the text, or a sentence of it, occurred before with a name of another entity."""
         if _mark(text) in self.texts:
             return True
-        marks = {_mark(told) for told in sentences}
+        marks = {_mark(sentence) for sentence in sentences}
         for surface, entity, _ in mentions:
-            for other, before in self.meant.get(surface, {}).items():
-                if other != entity and not before.isdisjoint(marks):
+            for entity_before, marks_before in self.entity_of_name.get(surface, {}).items():
+                if entity_before != entity and not marks_before.isdisjoint(marks):
                     return True
         return False
 
     def note(self, text: str, sentences: Sequence[str], mentions: Iterable[tuple[str, str, str]]) -> None:
         """Remember an episode."""
         self.texts.add(_mark(text))
-        marks = {_mark(told) for told in sentences}
+        marks = {_mark(sentence) for sentence in sentences}
         for surface, entity, _ in mentions:
-            self.meant.setdefault(surface, {}).setdefault(entity, set()).update(marks)
+            self.entity_of_name.setdefault(surface, {}).setdefault(entity, set()).update(marks)
 
 
 def _mark(text: str) -> int:
-    """Return what stands for a text: a long stream must not be kept in memory."""
+    """Return a short hash of a text: a long stream must not stay in memory."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occasion:
-    """What an episode is to tell, and when, where and by whom; acts in the order in which it tells them."""
+    """The content of an episode with its time, source and speaker; acts in the order of its sentences."""
 
     number: int
     at: Instant
     source: str
     kind: EpisodeKind
-    speaker: Thing | None
+    speaker: WorldEntity | None
     acts: Sequence[Act]
     namings: Sequence[Naming]  # of the acts
 
-    def things(self) -> list[Thing]:
+    def entities(self) -> list[WorldEntity]:
         """Return the entities it mentions, the speaker first."""
-        found = {} if self.speaker is None else {self.speaker.id: self.speaker}
+        entities = {} if self.speaker is None else {self.speaker.id: self.speaker}
         for act in self.acts:
-            found |= {end.id: end for end in (act.subject, act.object) if isinstance(end, Thing)}
-        return list(found.values())
+            entities |= {end.id: end for end in (act.subject, act.object) if isinstance(end, WorldEntity)}
+        return list(entities.values())
 
 
 class Teller:
     """Tells the acts of one group, in several conversations."""
 
-    def __init__(self, plan: WorldPlan, group: str, things: Iterable[Thing], register: Register) -> None:
+    def __init__(
+        self, plan: WorldPlan, group: str, entities: Iterable[WorldEntity], register: Register
+    ) -> None:
         """Start with nothing told."""
-        self._first_names = {t.id: t.name.split()[0] for t in things if t.kind == "Person"}
+        self._first_names = {t.id: t.name.split()[0] for t in entities if t.kind == "Person"}
         self._plan = plan
         self._group = group
         self._register = register
-        self._given: set[tuple[str, str]] = set()  # (entity, name) that a text has given
+        self._introduced: set[tuple[str, str]] = set()  # (entity, name) that a text has given
         # source -> the last episodes' persons who were named so that anybody knows who is meant.
         self._recent: dict[str, deque[frozenset[str]]] = {}
 
     def tell(self, occasion: Occasion) -> WorldEpisode:
         """Return the episode of an occasion, in words that no other episode has."""
-        things, speaker, kind = occasion.things(), occasion.speaker, occasion.kind
+        entities, speaker, kind = occasion.entities(), occasion.speaker, occasion.kind
         for attempt in range(100):
             dice = Dice(self._plan.seed, "tell", self._group, occasion.number, attempt)
-            names = self._names(dice, occasion, things, plain=attempt > 50)
-            mentions = tuple((names[thing.id], thing.id, thing.kind) for thing in things)
-            given = self._to_give(dice, occasion, names)
+            names = self._names(dice, occasion, entities, plain=attempt > 50)
+            mentions = tuple((names[entity.id], entity.id, entity.kind) for entity in entities)
+            introductions = self._to_give(dice, occasion, names)
             sentences = self._sentences(dice, occasion, names, every=attempt > 0)
-            sentences += [_gives(occasion, thing, how, other) for thing, how, other in given]
+            sentences += [_gives(occasion, entity, form, alias) for entity, form, alias in introductions]
             text = sentences[0] if kind == "json" else " ".join(sentences)
             if not self._register.clashes(text, sentences, mentions):
                 break
         else:
             raise ValueError(f"episode {occasion.number} cannot be told apart from the others")
         self._register.note(text, sentences, mentions)
-        self._given |= {(thing.id, other) for thing, _, other in given}
-        full = frozenset(t.id for t in things if key(names[t.id]) != key(t.name.split()[0]))
+        self._introduced |= {(entity.id, alias) for entity, _, alias in introductions}
+        full = frozenset(t.id for t in entities if key(names[t.id]) != key(t.name.split()[0]))
         self._recent.setdefault(occasion.source, deque(maxlen=4)).append(full)
         draft = Draft(
             group=self._group,
@@ -211,7 +215,7 @@ class Teller:
             reference_time=occasion.at,
             client_id=f"{self._group}-{occasion.number:06d}",
         )
-        said = tuple(
+        facts = tuple(
             said_of(
                 _as_recorded(act) if kind == "json" else act,
                 names[act.subject.id],
@@ -220,61 +224,71 @@ class Teller:
             )
             for act, naming in zip(occasion.acts, occasion.namings, strict=True)
         )
-        told = tuple((other, thing.id) for thing, _, other in given)
-        return WorldEpisode(draft=draft, said=said, mentions=mentions, given=told)
+        introduced_names = tuple((alias, entity.id) for entity, _, alias in introductions)
+        return WorldEpisode(draft=draft, said=facts, mentions=mentions, given=introduced_names)
 
-    def _to_give(self, dice: Dice, occasion: Occasion, names: dict[str, str]) -> list[tuple[Thing, str, str]]:
+    def _to_give(
+        self, dice: Dice, occasion: Occasion, names: dict[str, str]
+    ) -> list[tuple[WorldEntity, str, str]]:
         """Return (entity, how, name) to give: of entities that the episode names in full."""
         if occasion.kind == "json":
             return []
         return [
-            (thing, how, other)
-            for thing in occasion.things()
-            for how, other in dict.fromkeys(thing.aliases)
-            if how in GIVEN and (thing.id, other) not in self._given and names[thing.id] == thing.name
+            (entity, form, alias)
+            for entity in occasion.entities()
+            for form, alias in dict.fromkeys(entity.aliases)
+            if form in INTRODUCED_FORMS
+            and (entity.id, alias) not in self._introduced
+            and names[entity.id] == entity.name
             if dice.flip(0.5)
         ]
 
     def _names(
-        self, dice: Dice, occasion: Occasion, things: Sequence[Thing], *, plain: bool
+        self, dice: Dice, occasion: Occasion, entities: Sequence[WorldEntity], *, plain: bool
     ) -> dict[str, str]:
         """Return entity -> the surface that this episode uses for it."""
         names: dict[str, str] = {}
-        known = frozenset().union(*self._recent.get(occasion.source, ()))
-        for thing in things:
-            chosen = thing.name
-            if not plain and dice.flip(self._plan.alias_rate) and thing.aliases:
+        recent = frozenset().union(*self._recent.get(occasion.source, ()))
+        for entity in entities:
+            chosen = entity.name
+            if not plain and dice.flip(self._plan.alias_rate) and entity.aliases:
                 for _ in range(4):
-                    how, surface = dice.pick(thing.aliases)
-                    if how in GIVEN and (thing.id, surface) not in self._given:
+                    form, surface = dice.pick(entity.aliases)
+                    if form in INTRODUCED_FORMS and (entity.id, surface) not in self._introduced:
                         continue
-                    if how != "first" or (thing.id in known and self._only(surface, thing, known, things)):
+                    if form != "first" or (
+                        entity.id in recent and self._only(surface, entity, recent, entities)
+                    ):
                         chosen = surface
                         break
             if key(chosen) in {key(name) for name in names.values()}:
-                chosen = thing.name
-            names[thing.id] = chosen
+                chosen = entity.name
+            names[entity.id] = chosen
         return names
 
-    def _only(self, first: str, thing: Thing, known: frozenset[str], here: Sequence[Thing]) -> bool:
-        """Whether nobody else of this first name is spoken of in this conversation."""
-        others = {t.id for t in here if t.kind == "Person" and t.name.split()[0] == first}
-        others |= {k for k in known if self._first_names.get(k) == first}
-        return others <= {thing.id}
+    def _only(
+        self, first: str, entity: WorldEntity, recent: frozenset[str], present: Sequence[WorldEntity]
+    ) -> bool:
+        """Tell whether this conversation has no other person with this first name."""
+        bearers = {t.id for t in present if t.kind == "Person" and t.name.split()[0] == first}
+        bearers |= {k for k in recent if self._first_names.get(k) == first}
+        return bearers <= {entity.id}
 
     def _sentences(self, dice: Dice, occasion: Occasion, names: dict[str, str], *, every: bool) -> list[str]:
         """Return the sentences; every: each has an opening that makes it unlike others."""
         if occasion.kind == "json":
             return [_as_json(occasion, names)]
-        speaker, found = occasion.speaker, []
+        speaker, sentences = occasion.speaker, []
         for place, (act, naming) in enumerate(zip(occasion.acts, occasion.namings, strict=True)):
             first = act.object if naming.swapped else act.subject
-            own = occasion.kind == "message" and speaker is not None and first == speaker
-            words = sentence(act, *_ends(act, naming, names), name=naming.name, first_person=own)
-            found.append(closed(words if own and not every and place else opened(dice, words)))
+            is_first_person = occasion.kind == "message" and speaker is not None and first == speaker
+            words = sentence(act, *_ends(act, naming, names), name=naming.name, first_person=is_first_person)
+            sentences.append(
+                closed(words if is_first_person and not every and place else opened(dice, words))
+            )
         if dice.flip(self._plan.filler):
-            found.insert(dice.below(len(found) + 1), f"{dice.pick(FILLERS)}.")
-        return found
+            sentences.insert(dice.number_below(len(sentences) + 1), f"{dice.pick(FILLERS)}.")
+        return sentences
 
 
 def _as_json(occasion: Occasion, names: dict[str, str]) -> str:
@@ -301,16 +315,18 @@ def _as_recorded(act: Act) -> Act:
     return replace(act, since=since, until=until)
 
 
-def _gives(occasion: Occasion, thing: Thing, how: str, other: str) -> str:
+def _gives(occasion: Occasion, entity: WorldEntity, form: str, alias: str) -> str:
     """Return the sentence that gives another name."""
-    if occasion.kind == "message" and occasion.speaker is not None and occasion.speaker.id == thing.id:
+    if occasion.kind == "message" and occasion.speaker is not None and occasion.speaker.id == entity.id:
         return (
-            f"Everybody calls me {other}." if how == "called" else f"I am now {other}, formerly {thing.name}."
+            f"Everybody calls me {alias}."
+            if form == "called"
+            else f"I am now {alias}, formerly {entity.name}."
         )
     return (
-        f"{thing.name} is also known as {other}."
-        if how == "called"
-        else f"{other}, formerly {thing.name}, is back."
+        f"{entity.name} is also known as {alias}."
+        if form == "called"
+        else f"{alias}, formerly {entity.name}, is back."
     )
 
 
@@ -324,16 +340,16 @@ def _ends(act: Act, naming: Naming, names: dict[str, str]) -> tuple[str, str]:
     return (target, subject) if naming.swapped else (subject, target)
 
 
-def start_of(said: ToldFact, said_at: Instant) -> tuple[Instant | None, bool]:
+def start_of(fact: ToldFact, said_at: Instant) -> tuple[Instant | None, bool]:
     """Return the start of a `holds`, and whether it is inferred (R3)."""
-    if said.since == UNKNOWN:
+    if fact.since == UNKNOWN:
         return None, False
-    start = times.parse_iso(said.since)[0] if said.since else said_at
+    start = times.parse_iso(fact.since)[0] if fact.since else said_at
     return start, start == said_at
 
 
-def end_of(said: ToldFact, said_at: Instant) -> Instant | None:
+def end_of(fact: ToldFact, said_at: Instant) -> Instant | None:
     """Return the stated end of a `holds`, or the instant of an `ended`."""
-    if said.until:
-        return times.parse_iso(said.until)[0]
-    return said_at if said.kind == "ended" else None
+    if fact.until:
+        return times.parse_iso(fact.until)[0]
+    return said_at if fact.kind == "ended" else None

@@ -1,4 +1,4 @@
-"""The entities of a world: their names, and the other forms in which a text may name them."""
+"""The entities of a world: their names, and the other forms of their names in texts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _LEGAL = ("GmbH", "Ltd", "Inc", "AG")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thing:
+class WorldEntity:
     """One entity. aliases: (kind, surface).
 
     "first" is used only where the conversation has told who is meant, "called" and "married" only after a
@@ -67,31 +67,31 @@ class Thing:
     aliases: tuple[tuple[str, str], ...] = ()
 
 
-def things_of(plan: WorldPlan, group: int) -> list[Thing]:
+def things_of(plan: WorldPlan, group: int) -> list[WorldEntity]:
     """Return the entities of one group, in a fixed order."""
     total = plan.entities // plan.groups
     counts = {kind: round(total * share) for kind, share in SHARES.items()}
     counts["Person"] += total - sum(counts.values())
-    found: list[Thing] = []
-    taken: set[str] = set()
+    entities: list[WorldEntity] = []
+    used_names: set[str] = set()
     for kind, count in counts.items():
-        names = _names(plan, group, kind, taken)
+        names = _names(plan, group, kind, used_names)
         for number in range(count):
-            found.append(Thing(id=f"{kind.lower()}-{group}-{number}", kind=kind, name=next(names)))
-    found = _with_homonyms(plan, group, found)
-    return _with_aliases(plan, found)
+            entities.append(WorldEntity(id=f"{kind.lower()}-{group}-{number}", kind=kind, name=next(names)))
+    entities = _with_homonyms(plan, group, entities)
+    return _with_aliases(plan, entities)
 
 
-def _names(plan: WorldPlan, group: int, kind: ThingKind, taken: set[str]) -> Iterator[str]:
-    """Yield names that no other entity of the group bears, some of them nearly those before."""
-    before: list[str] = []
+def _names(plan: WorldPlan, group: int, kind: ThingKind, used_names: set[str]) -> Iterator[str]:
+    """Yield new names of the group, some of them similar to earlier names."""
+    earlier: list[str] = []
     for number in range(1 << 30):
         dice = Dice(plan.seed, "name", group, kind, number)
-        near = bool(before) and dice.flip(plan.lookalikes)
-        name = _lookalike(dice, kind, dice.pick(before)) if near else _fresh(dice, kind)
-        if name.casefold() not in taken:
-            taken.add(name.casefold())
-            before.append(name)
+        near = bool(earlier) and dice.flip(plan.lookalikes)
+        name = _lookalike(dice, kind, dice.pick(earlier)) if near else _fresh(dice, kind)
+        if name.casefold() not in used_names:
+            used_names.add(name.casefold())
+            earlier.append(name)
             yield name
 
 
@@ -112,22 +112,24 @@ def _fresh(dice: Dice, kind: ThingKind) -> str:
     return f"{_word(dice)} {dice.pick(_EFFORTS)}"
 
 
-def _lookalike(dice: Dice, kind: ThingKind, other: str) -> str:
+def _lookalike(dice: Dice, kind: ThingKind, name: str) -> str:
     """Return a name that only a careful reader tells from `other`."""
-    head, *rest = other.split()
+    head, *words_after = name.split()
     match kind:
         case "Person":
-            return f"{dice.pick(_FIRST)} {rest[-1]}"
+            return f"{dice.pick(_FIRST)} {words_after[-1]}"
         case "Organization":
             return (
-                f"{head} {dice.pick(_TRADES)}" if len(rest) == 1 else f"{head} {dice.pick(_WORKS)} {rest[-1]}"
+                f"{head} {dice.pick(_TRADES)}"
+                if len(words_after) == 1
+                else f"{head} {dice.pick(_WORKS)} {words_after[-1]}"
             )
         case "Place":
             return f"New {head}"
         case "Product":
-            return f"{other} case" if dice.flip(0.5) else f"{head} {dice.pick(_GOODS)}"
-        case "Project" if rest[-1] == "report":
-            return f"{head} Q{dice.between(1, 4)} {rest[-2]} report"
+            return f"{name} case" if dice.flip(0.5) else f"{head} {dice.pick(_GOODS)}"
+        case "Project" if words_after[-1] == "report":
+            return f"{head} Q{dice.between(1, 4)} {words_after[-2]} report"
     return f"{head} {dice.pick(_EFFORTS)}"
 
 
@@ -136,53 +138,53 @@ def _word(dice: Dice) -> str:
     return dice.pick(_HEADS) + middle + dice.pick(_TAILS)
 
 
-def _with_homonyms(plan: WorldPlan, group: int, things: list[Thing]) -> list[Thing]:
-    people = [t for t in things if t.kind == "Person"]
-    given: dict[str, str] = {}
+def _with_homonyms(plan: WorldPlan, group: int, entities: list[WorldEntity]) -> list[WorldEntity]:
+    people = [t for t in entities if t.kind == "Person"]
+    shared_names: dict[str, str] = {}
     for number, person in enumerate(people[1:], start=1):
         dice = Dice(plan.seed, "homonym", group, number)
         if dice.flip(plan.homonyms):
-            given[person.id] = people[dice.below(number)].name
-    return [replace(t, name=given[t.id]) if t.id in given else t for t in things]
+            shared_names[person.id] = people[dice.number_below(number)].name
+    return [replace(t, name=shared_names[t.id]) if t.id in shared_names else t for t in entities]
 
 
 # ------------------------------------------------------------------------------------ aliases
 
 
-def _with_aliases(plan: WorldPlan, things: list[Thing]) -> list[Thing]:
-    """Give each entity the forms that could not mean another one; a first name alone is no such form."""
-    forms = {t.id: _forms(plan, t) for t in things}
+def _with_aliases(plan: WorldPlan, entities: list[WorldEntity]) -> list[WorldEntity]:
+    """Give each entity the unambiguous forms of its name; a first name alone is ambiguous."""
+    forms = {t.id: _forms(plan, t) for t in entities}
     bearers: dict[str, set[str]] = {}
-    for thing in things:
-        for surface in (thing.name, *(s for kind, s in forms[thing.id] if kind != "first")):
-            bearers.setdefault(surface.casefold(), set()).add(thing.name)
+    for entity in entities:
+        for surface in (entity.name, *(s for kind, s in forms[entity.id] if kind != "first")):
+            bearers.setdefault(surface.casefold(), set()).add(entity.name)
     shorts: dict[str, set[str]] = {}
-    for thing in things:
-        if thing.kind == "Person":
-            first, last = thing.name.split()
-            shorts.setdefault(f"{first[0]} {last}", set()).add(thing.name)
+    for entity in entities:
+        if entity.kind == "Person":
+            first, last = entity.name.split()
+            shorts.setdefault(f"{first[0]} {last}", set()).add(entity.name)
 
-    def clear(thing: Thing, kind: str, surface: str) -> bool:
+    def clear(entity: WorldEntity, kind: str, surface: str) -> bool:
         if kind in {"initial", "nickname"}:
-            first, last = thing.name.split()
+            first, last = entity.name.split()
             if any(len(shorts.get(f"{letter} {last}", ())) > 1 for letter in (first[0], surface[0])):
                 return False
         return kind == "first" or len(bearers[surface.casefold()]) == 1
 
-    return [replace(t, aliases=tuple(form for form in forms[t.id] if clear(t, *form))) for t in things]
+    return [replace(t, aliases=tuple(form for form in forms[t.id] if clear(t, *form))) for t in entities]
 
 
-def _forms(plan: WorldPlan, thing: Thing) -> list[tuple[str, str]]:
-    dice = Dice(plan.seed, "told", thing.id)
-    found = _plain_forms(plan, thing)
-    if thing.kind == "Person" and dice.flip(plan.nicknames):
-        number = int(thing.id.rpartition("-")[2])
+def _forms(plan: WorldPlan, entity: WorldEntity) -> list[tuple[str, str]]:
+    dice = Dice(plan.seed, "told", entity.id)
+    forms = _plain_forms(plan, entity)
+    if entity.kind == "Person" and dice.flip(plan.nicknames):
+        number = int(entity.id.rpartition("-")[2])
         called = f"{_CALLED[number % len(_CALLED)]}{'y' * (number // len(_CALLED))}"
-        married = f"{thing.name.split()[0]} {_word(dice)}"
-        found += [("called", called), ("called", called)] if dice.flip(0.5) else [("married", married)] * 2
-    if thing.kind != "Person" and dice.flip(plan.tickers):
-        found += [("ticker", _ticker(dice, thing.name))] * 2
-    return found
+        married = f"{entity.name.split()[0]} {_word(dice)}"
+        forms += [("called", called), ("called", called)] if dice.flip(0.5) else [("married", married)] * 2
+    if entity.kind != "Person" and dice.flip(plan.tickers):
+        forms += [("ticker", _ticker(dice, entity.name))] * 2
+    return forms
 
 
 def _ticker(dice: Dice, name: str) -> str:
@@ -195,23 +197,23 @@ def _ticker(dice: Dice, name: str) -> str:
     return "-".join(parts) if dice.flip(0.5) else "".join(word[0] for word in words)
 
 
-def _plain_forms(plan: WorldPlan, thing: Thing) -> list[tuple[str, str]]:
-    head, *rest = thing.name.split()
-    lower = ("case", thing.name.casefold())
-    match thing.kind:
+def _plain_forms(plan: WorldPlan, entity: WorldEntity) -> list[tuple[str, str]]:
+    head, *words_after = entity.name.split()
+    lower = ("case", entity.name.casefold())
+    match entity.kind:
         case "Person":
-            found = [("initial", f"{head[0]}. {rest[0]}"), ("first", head), ("first", head)]
-            found += [("inverted", f"{rest[0]}, {head}"), lower]
-            return found + ([("nickname", f"{_NICK[head]} {rest[0]}")] if head in _NICK else [])
+            forms = [("initial", f"{head[0]}. {words_after[0]}"), ("first", head), ("first", head)]
+            forms += [("inverted", f"{words_after[0]}, {head}"), lower]
+            return forms + ([("nickname", f"{_NICK[head]} {words_after[0]}")] if head in _NICK else [])
         case "Organization":
-            legal = Dice(plan.seed, "legal", thing.name).pick(_LEGAL)
-            found = [("legal", f"{thing.name} {legal}"), lower]
-            short = "".join(word[0] for word in thing.name.split())
-            return found + ([("acronym", short), ("acronym", short)] if len(rest) == 2 else [])
-        case "Product" if len(rest) == 1:
-            return [("turned", f"{rest[0]} from {head}"), lower, ("case", thing.name.upper())]
-        case "Project" if rest[-1] == "report":
-            return [lower, ("turned", f"{head} {' '.join(rest[1:])} {rest[0]}")]
+            legal = Dice(plan.seed, "legal", entity.name).pick(_LEGAL)
+            forms = [("legal", f"{entity.name} {legal}"), lower]
+            short = "".join(word[0] for word in entity.name.split())
+            return forms + ([("acronym", short), ("acronym", short)] if len(words_after) == 2 else [])
+        case "Product" if len(words_after) == 1:
+            return [("turned", f"{words_after[0]} from {head}"), lower, ("case", entity.name.upper())]
+        case "Project" if words_after[-1] == "report":
+            return [lower, ("turned", f"{head} {' '.join(words_after[1:])} {words_after[0]}")]
         case "Place":
-            return [("case", thing.name.upper()), lower]
-    return [lower, ("case", thing.name.upper())]
+            return [("case", entity.name.upper()), lower]
+    return [lower, ("case", entity.name.upper())]

@@ -1,4 +1,4 @@
-"""Stated truth: the facts that follow from what was told, with true identities, by the timeline alone."""
+"""Stated truth: the facts that follow from the statements, with true identities, by the timeline alone."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from bench.world.schema import RELATIONS
 from bench.world.telling import ToldFact, WorldEpisode, end_of, start_of
-from bench.world.things import Thing
+from bench.world.things import WorldEntity
 from kgray import times
 from kgray.records import Value, canonical
 from kgray.timeline import Claim, timeline
 from kgray.times import Instant
 
 TrueKey = tuple[str, str, str | Value]  # subject, relation, object: true identities
-EpisodeReading = tuple[WorldEpisode, tuple[ToldFact, ...]]  # an episode and what a reader saw in it
+EpisodeReading = tuple[WorldEpisode, tuple[ToldFact, ...]]  # an episode and a reader's facts of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +28,19 @@ class TrueFact:
     episodes: tuple[str, ...]
 
     def holds_at(self, instant: Instant) -> bool:
-        """Whether it held then."""
+        """Tell whether it held at an instant."""
         started = self.valid_at is None or self.valid_at <= instant
         return started and (self.invalid_at is None or instant < self.invalid_at)
 
 
 @dataclass(slots=True)
 class Truth:
-    """What one group was told, in order; sequence numbers stand for record times.
+    """The statements of a group, in order; sequence numbers serve as record times.
 
     readings: in order of arrival; an episode's number in it, from 1, is when it became known
     """
 
-    things: Sequence[Thing]
+    entities: Sequence[WorldEntity]
     readings: list[EpisodeReading] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     keys: dict[str, TrueKey] = field(default_factory=dict)  # canonical key -> key
@@ -49,9 +49,9 @@ class Truth:
     named_ends: set[tuple[TrueKey, Instant]] = field(default_factory=set)
 
     @classmethod
-    def of(cls, things: Sequence[Thing], readings: Iterable[EpisodeReading]) -> Truth:
+    def of_readings(cls, entities: Sequence[WorldEntity], readings: Iterable[EpisodeReading]) -> Truth:
         """Return the truth of these readings."""
-        truth = cls(things)
+        truth = cls(entities)
         for reading in readings:
             truth.take(reading)
         return truth
@@ -59,9 +59,9 @@ class Truth:
     def take(self, reading: EpisodeReading) -> None:
         """Add the next episode."""
         self.readings.append(reading)
-        episode, said = reading
+        episode, facts = reading
         at, sequence = episode.draft.reference_time or 0, len(self.readings)
-        for ordinal, fact in enumerate(said):
+        for ordinal, fact in enumerate(facts):
             key = key_of(fact)
             statement = statement_of(key)
             self.keys[statement] = key
@@ -75,7 +75,7 @@ class Truth:
             )
 
     def facts(self, known_at: int | None = None) -> list[TrueFact]:
-        """Return the facts, as known after so many episodes; None = after all."""
+        """Return the facts, as known after this number of episodes; None = after all."""
         return self._facts(timeline(self.claims, _Slots(self.keys), known_at))
 
     def _facts(self, spans: dict[str, Any]) -> list[TrueFact]:
@@ -86,17 +86,22 @@ class Truth:
                 invalid_at=span.end,
                 episodes=tuple(sorted({self.names[c.said[1:]] for c in span.support})),
             )
-            for statement, found in spans.items()
-            for span in found
+            for statement, spans_of_statement in spans.items()
+            for span in spans_of_statement
         ]
 
     def rows(self) -> Iterable[dict[str, Any]]:
         """Yield the gold file: entities, episodes with mentions and reply, facts."""
-        for thing in self.things:
-            aliases = sorted({surface for _, surface in thing.aliases})
-            row = {"id": thing.id, "name": thing.name, "kind": thing.kind, "aliases": aliases}
+        for world_entity in self.entities:
+            aliases = sorted({surface for _, surface in world_entity.aliases})
+            row = {
+                "id": world_entity.id,
+                "name": world_entity.name,
+                "kind": world_entity.kind,
+                "aliases": aliases,
+            }
             yield {"type": "entity", **row}
-        for episode, said in self.readings:
+        for episode, facts in self.readings:
             yield {
                 "type": "episode",
                 "id": episode.draft.client_id,
@@ -104,7 +109,7 @@ class Truth:
                 "mentions": [
                     {"surface": surface, "entity": entity} for surface, entity, _ in episode.mentions
                 ],
-                "why": [fact.why for fact in said],
+                "why": [fact.why for fact in facts],
                 "extraction": episode.extraction_reply,
             }
         for fact in self.facts():
@@ -121,12 +126,12 @@ class Truth:
             }
 
 
-def key_of(said: ToldFact) -> TrueKey:
-    """Return what a fact says, with true identities."""
-    target = said.value if said.object is None else said.object
+def key_of(fact: ToldFact) -> TrueKey:
+    """Return the content of a fact, with true identities."""
+    target = fact.value if fact.object is None else fact.object
     if target is None:
-        raise ValueError(f"a fact without an object: {said.text!r}")
-    return said.subject, said.relation, target
+        raise ValueError(f"a fact without an object: {fact.text!r}")
+    return fact.subject, fact.relation, target
 
 
 def statement_of(key: TrueKey) -> str:

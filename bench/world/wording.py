@@ -1,4 +1,4 @@
-"""Acts to sentences. No word here is one that makes a wording another statement (R18)."""
+"""Acts as sentences. No word here turns a wording into another statement (R18)."""
 
 from __future__ import annotations
 

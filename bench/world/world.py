@@ -10,7 +10,7 @@ from bench.world.history import Act, WorldHistory
 from bench.world.naming import Namer
 from bench.world.plan import WorldPlan
 from bench.world.telling import Occasion, Register, Teller, WorldEpisode
-from bench.world.things import Thing, things_of
+from bench.world.things import WorldEntity, things_of
 from bench.world.truth import Truth
 from kgray import times
 from kgray.records import EpisodeKind
@@ -26,7 +26,7 @@ class _Group:
 
     name: str
     number: int
-    things: list[Thing]
+    entities: list[WorldEntity]
     history: WorldHistory
     teller: Teller
     namer: Namer
@@ -54,7 +54,7 @@ class World:
         """Return how many episodes there are."""
         return self.plan.episodes
 
-    def things(self, group: str) -> list[Thing]:
+    def entities(self, group: str) -> list[WorldEntity]:
         """Return the entities of a group."""
         return things_of(self.plan, self.groups.index(group))
 
@@ -68,30 +68,34 @@ class World:
     def truth(self, group: str | None = None) -> Truth:
         """Return the truth of one group (the first)."""
         chosen = group or self.groups[0]
-        own = ((e, e.said) for e in self if e.draft.group == chosen)
-        return Truth.of(self.things(chosen), own)
+        readings = ((e, e.said) for e in self if e.draft.group == chosen)
+        return Truth.of_readings(self.entities(chosen), readings)
 
     def end(self) -> Instant:
         """Return an instant after the last episode and before whatever was announced by it."""
         return self.plan.start + (self.plan.episodes + 1) * self.plan.step_s * times.SECOND
 
     def _group(self, number: int, name: str, register: Register) -> _Group:
-        things = things_of(self.plan, number)
-        teller = Teller(self.plan, name, things, register)
+        entities = things_of(self.plan, number)
+        teller = Teller(self.plan, name, entities, register)
         namer = Namer(self.plan.seed, name, self.plan.relations)
-        return _Group(name, number, things, WorldHistory(self.plan, things), teller, namer)
+        return _Group(name, number, entities, WorldHistory(self.plan, entities), teller, namer)
 
     def _episode(self, group: _Group, number: int) -> WorldEpisode:
         plan, place = self.plan, group.count
         group.count += 1
         dice = Dice(plan.seed, "episode", group.number, place)
-        at = plan.start + number * plan.step_s * times.SECOND + dice.below(plan.step_s // 2) * times.SECOND
+        at = (
+            plan.start
+            + number * plan.step_s * times.SECOND
+            + dice.number_below(plan.step_s // 2) * times.SECOND
+        )
         delayed = place > 0 and dice.flip(plan.delayed)
         if delayed:
             at = max(plan.start, at - dice.between(1, 10) * DAY)
         kind = dice.weighted(dict(zip(_KINDS, plan.kinds, strict=True)))
-        source = f"{'feed' if kind == 'json' else 'talk'}-{dice.below(plan.sources)}"
-        people = [t for t in group.things if t.kind == "Person"]
+        source = f"{'feed' if kind == 'json' else 'talk'}-{dice.number_below(plan.sources)}"
+        people = [t for t in group.entities if t.kind == "Person"]
         speaker = dice.pick(people) if kind == "message" else None
         acts: list[Act] = []
         for _ in range(dice.weighted(_FACTS)):

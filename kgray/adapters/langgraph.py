@@ -16,7 +16,7 @@ from langgraph.store import base as lg
 from langgraph.store.memory import InMemoryStore
 
 from kgray.errors import InputError, NotFound
-from kgray.memory.face import Blocking, BothWays
+from kgray.memory import AsyncMemory, Memory
 from kgray.search import Filters
 
 _SOURCE = "langgraph items"  # every episode of this source has an id
@@ -38,8 +38,8 @@ class KgrayStore(lg.BaseStore):
     waits until it is in the graph. A new value retracts the old value, `delete` erases it.
     """
 
-    def __init__(self, memory: BothWays | Blocking, *, parts: int) -> None:
-        self._verbs, self._parts = Blocking(memory), parts
+    def __init__(self, memory: Memory | AsyncMemory, *, parts: int) -> None:
+        self._memory, self._parts = Memory.over(memory), parts
         self._threads = ThreadPoolExecutor(thread_name_prefix="kgray-store")
 
     def batch(self, ops: Iterable[Any]) -> list[Any]:
@@ -68,10 +68,10 @@ class KgrayStore(lg.BaseStore):
                 answers.append(self._namespaces(op))
         for group, by_id in puts.items():
             rows = [_row(op.value) | {"id": id_} for id_, op in by_id.items() if op.value is not None]
-            for refusal in self._verbs.add_many(rows, group=group, replace=True, again=True).refusals:
+            for refusal in self._memory.add_many(rows, group=group, replace=True, again=True).refusals:
                 raise InputError(refusal.reason, field=refusal.field)
             if deleted := [id_ for id_, op in by_id.items() if op.value is None]:
-                self._verbs.remove(group=group, episodes=deleted)
+                self._memory.remove(group=group, episodes=deleted)
         return answers
 
     def _place(self, namespace: tuple[str, ...]) -> tuple[str, str]:
@@ -84,7 +84,7 @@ class KgrayStore(lg.BaseStore):
 
     def _get(self, group: str, path: str, key: str) -> lg.SearchItem | None:
         try:
-            row = self._verbs.episode(f"{path}:{quote(key, safe='')}", group=group)
+            row = self._memory.episode(f"{path}:{quote(key, safe='')}", group=group)
         except NotFound:
             return None
         return None if row["state"] == "withdrawn" else _item(group, row)
@@ -98,10 +98,10 @@ class KgrayStore(lg.BaseStore):
             yield from (_item(group, row) for row in rows)
             return
         limit = _LIMIT if op.filter or path else min(op.offset + op.limit, _LIMIT)
-        options = {"scopes": ["episode"], "filters": Filters(sources=(_SOURCE,)), "limit": limit}
-        for hit in self._verbs.search(op.query, group=group, **options):
+        own = Filters(sources=(_SOURCE,))
+        for hit in self._memory.search(op.query, group=group, scopes=["episode"], filters=own, limit=limit):
             if hit.client_id and hit.client_id.startswith(prefixes):
-                yield _item(group, self._verbs.episode(hit.id, group=group), hit.score)
+                yield _item(group, self._memory.episode(hit.id, group=group), hit.score)
 
     def _namespaces(self, op: lg.ListNamespacesOp) -> list[tuple[str, ...]]:
         """Return the namespaces with items in the group that the prefix names."""
@@ -117,7 +117,7 @@ class KgrayStore(lg.BaseStore):
         """Yield the rows of the items of a group, in the order of the log."""
         position: int | None = 0
         while position is not None:
-            page = self._verbs.log(group=group, after=position, limit=_LIMIT)
+            page = self._memory.log(group=group, after=position, limit=_LIMIT)
             yield from (row for row in page["episodes"] if row["source"] == _SOURCE and row["client_id"])
             position = page["next"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from kgray.errors import InputError, KgrayError, Unavailable
-from kgray.memory.face import Blocking, BothWays
+from kgray.memory import AsyncMemory, Memory
 
 SPEAKERS: Mapping[str, str] = {"user": "user", "assistant": "assistant"}  # the stored roles -> names
 _log = logging.getLogger("kgray.adapters")
@@ -17,17 +17,17 @@ _log = logging.getLogger("kgray.adapters")
 class Turns:
     """One group of a memory for an agent. Calls run in threads, so they do not block the agent's loop.
 
-    memory      the object of `kgray.open` or `kgray.connect`, or its value in a `with` statement
+    memory      the object of `kgray.open`, `kgray.connect` or their `_async` forms
     tokens      the most tokens of a recalled context
     patience_s  seconds that a turn waits for a call; a longer call continues in the background
     strict      raise errors of the memory; else they are logged, and the turn continues without memory
     """
 
     def __init__(
-        self, memory: BothWays | Blocking, group: str, *,
+        self, memory: Memory | AsyncMemory, group: str, *,
         tokens: int = 1500, patience_s: float = 10.0, strict: bool = False,
     ) -> None:  # fmt: skip
-        self.group, self._verbs = group, Blocking(memory)
+        self.group, self._memory = group, Memory.over(memory)
         self._tokens, self._patience_s, self._strict = tokens, patience_s, strict
         self._working: set[asyncio.Future[Any]] = set()
 
@@ -69,7 +69,7 @@ class Turns:
             raise InputError(f"a message was not kept: {refusal.reason}", field=refusal.field)
 
     async def _do(self, verb: str, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - the verb's own
-        call = asyncio.to_thread(getattr(self._verbs, verb), *args, group=self.group, **options)
+        call = asyncio.to_thread(getattr(self._memory, verb), *args, group=self.group, **options)
         work = asyncio.ensure_future(call)
         self._working.add(work)
         work.add_done_callback(self._working.discard)

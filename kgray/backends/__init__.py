@@ -1,1 +1,1 @@
-"""Implementations of the model ports: offline ones, and clients of model servers and local models."""
+"""Implementations of the model ports: offline models, clients of model servers, local models."""

@@ -1,8 +1,8 @@
-"""The shared memory of an engine, removed where the engine was killed before it could do so.
+"""The shared memory of an engine, removed after the engine was killed before it could do so.
 
-vLLM removes its files itself, unless it has to kill processes, or is killed. So those that come while an
-engine starts are noted, in a record beside them, locked as long as this process or a fork of it lives. Who
-starts an engine on the node next removes what a process that died has left. Processes end by themselves.
+vLLM removes its files itself, unless it has to kill processes, or is killed. So files that appear while an
+engine starts are noted in a record, locked as long as this process or a fork of it lives. The next start of
+an engine on the node removes the files of dead processes. Processes end by themselves.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from uuid import uuid4
 
 from kgray.locks import for_owner
 
-_SHARED = Path("/dev/shm")  # noqa: S108 - where the system keeps it; every user can write there
+_SHARED = Path("/dev/shm")  # noqa: S108 - the system's folder; every user can write there
 _RECORDS = _SHARED / f"kgray-engines-{os.getuid()}"
 _MEMORY = r"(?:psm_|sem\.(?:mp|loky)-)[\w-]+"  # names of Python's segments and semaphores, and of joblib's
 
 
 class Belongings:
-    """The shared memory of one engine of this process."""
+    """The shared memory of an engine of this process."""
 
     def __init__(self) -> None:
         self._record: IO[str] | None = None
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Note the memory that comes while the block runs and that processes below this one have mapped.
+        """Note new memory that descendants of this process map while the block runs.
 
-        A block that fails leaves none of it that is unused. Raises OSError where no record can be kept,
-        PermissionError where another user may have made the folder of the records.
+        If the block fails, unused memory is removed. Raises OSError if no record can be written,
+        PermissionError if another user may have made the folder of the records.
         """
         with ExitStack() as failed:
             with _cleared() as first:
@@ -45,19 +45,19 @@ class Belongings:
                 fcntl.flock(record, fcntl.LOCK_EX)
                 record.write(first)
                 record.flush()
-            known, ended = {*_SHARED.iterdir()}, Event()
+            known_paths, ended = {*_SHARED.iterdir()}, Event()
 
             def look() -> None:
                 last = False
                 while not last:
                     last = ended.wait(0.2)
-                    mapped = _mapped(_below())
-                    for path in {*_SHARED.iterdir()} - known:
-                        # It is gone; or the disk is full: the next look writes the line.
+                    mapped = _mapped(_descendants())
+                    for path in {*_SHARED.iterdir()} - known_paths:
+                        # It is gone; or the disk is full: the next pass writes the line.
                         with suppress(OSError):
                             inode = path.lstat().st_ino
                             if inode in mapped and re.fullmatch(_MEMORY, path.name, re.ASCII):
-                                known.add(path)
+                                known_paths.add(path)
                                 record.write(f"{path.name} {inode}\n")
                     with suppress(OSError):
                         record.flush()
@@ -72,7 +72,7 @@ class Belongings:
             failed.pop_all()
 
     def end(self) -> None:
-        """Remove the memory that no process has mapped any more; what one has, the next start removes."""
+        """Remove memory that no process has mapped any more; the next start removes the rest."""
         record, self._record = self._record, None
         if record is not None:
             with suppress(OSError):
@@ -84,15 +84,15 @@ class Belongings:
 
 @contextmanager
 def _cleared() -> Iterator[str]:
-    """Remove what engines whose process has died have left; nobody else does so in the block.
+    """Remove the memory of engines whose process has died, under a lock for the block.
 
-    Yield the first line of a record: the namespace of processes. A record of another one stays: who has
-    mapped its memory cannot be seen from here.
+    Yield the first line of a record: the namespace of processes. A record of another namespace stays: its
+    processes cannot be seen from here.
     """
     with suppress(FileExistsError):
         _RECORDS.mkdir(0o700)
-    found = _RECORDS.lstat()  # not what a link leads to
-    if (found.st_mode, found.st_uid) != (0o040700, os.getuid()):
+    status = _RECORDS.lstat()  # not the target of a link
+    if (status.st_mode, status.st_uid) != (0o040700, os.getuid()):
         raise PermissionError(f"{_RECORDS} is no folder of this user alone (mode 700): it must be removed")
     first = f"in {Path('/proc/self/ns/pid').readlink()}\n"
     with open(_RECORDS / "lock", "a", encoding="utf-8", opener=for_owner) as lock:
@@ -106,7 +106,7 @@ def _cleared() -> Iterator[str]:
 
 
 def _settle(path: Path) -> None:
-    """Remove a record's memory that nobody has mapped, known again by its inode; the record with the last."""
+    """Remove a record's unmapped memory, identified by inode, and the record with the last of it."""
     mapped = _mapped(path.name for path in Path("/proc").glob("[0-9]*"))
     noted = re.findall(rf"^({_MEMORY}) (\d+)\n", path.read_text(errors="replace"), re.ASCII | re.MULTILINE)
     for name, inode in noted:
@@ -118,24 +118,24 @@ def _settle(path: Path) -> None:
 
 
 def _mapped(processes: Iterable[str]) -> set[int]:
-    """Return the inodes of the shared memory that processes have mapped; none of those of other users.
+    """Return the inodes of the shared memory that this user's processes have mapped.
 
-    Not the names: who has made a semaphore has mapped it under another one.
+    Not the names: the creator of a semaphore has mapped it under another name.
     """
-    found: set[int] = set()
+    inodes: set[int] = set()
     for number in processes:
         with suppress(OSError):
             maps = Path("/proc", number, "maps").read_text(errors="replace")
-            found |= set(map(int, re.findall(rf"^(?:\S+ ){{4}}(\d+) +{_SHARED}/", maps, re.MULTILINE)))
-    return found
+            inodes |= set(map(int, re.findall(rf"^(?:\S+ ){{4}}(\d+) +{_SHARED}/", maps, re.MULTILINE)))
+    return inodes
 
 
-def _below() -> set[str]:
-    """Return the numbers of the processes that this one, and they in turn, have started."""
-    parents, found = {}, {str(os.getpid())}
+def _descendants() -> set[str]:
+    """Return the numbers of all descendants of this process."""
+    parents, numbers = {}, {str(os.getpid())}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             parents[stat.parent.name] = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
-    while more := {number for number, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {str(os.getpid())}
+    while children := {number for number, parent in parents.items() if parent in numbers} - numbers:
+        numbers |= children
+    return numbers - {str(os.getpid())}

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from kgray.ports import Matrix, Vector
 
-# The rest of a longer text is not read: one vector cannot tell more than these 3,000 words apart.
+# The rest of a longer text is not read: a vector cannot distinguish more than these 3,000 words.
 MAX_CHARACTERS = 32_768
 MAX_WORD = 64  # a longer run of letters is read as several words
 CACHE_BYTES = 16 * 2**20  # 8,000 words of 1024 dimensions: a chat's vocabulary
@@ -43,14 +43,14 @@ _STOP_WORDS = frozenset(
 _SUFFIXES = (("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", ""))
 _BLOCK = 256  # words summed at a time: bounds the memory of a long text
 
-_WordSum = NDArray[np.int16]  # (d,): the weighted directions of one word's features, summed
-_TextSum = NDArray[np.int32]  # (d,): those of a text's words
+_WordSum = NDArray[np.int16]  # (d,): the sum of the weighted directions of a word's features
+_TextSum = NDArray[np.int32]  # (d,): the sum over a text's words
 
 
 class HashingEmbedder:
     """Texts to unit vectors, offline and deterministic.
 
-    Of a text the first MAX_CHARACTERS count. A text without words gives one fixed unit vector.
+    Only the first MAX_CHARACTERS of a text count. A text without words has a fixed unit vector.
     """
 
     def __init__(self, dimensions: int = 1024) -> None:
@@ -59,8 +59,8 @@ class HashingEmbedder:
             raise ValueError(f"{dimensions} dimensions are too few for a hashing embedder: at least 8")
         self.dimensions = dimensions
         self.identity = f"hashing-1/{dimensions}"
-        kept = lru_cache(max(1, CACHE_BYTES // (2 * dimensions)))
-        self._word_sum = kept(lambda word: self._directions(*features(word)))
+        cached = lru_cache(max(1, CACHE_BYTES // (2 * dimensions)))
+        self._word_sum = cached(lambda word: self._directions(*features(word)))
         self._wordless = _unit(self._directions([""], (1,)).astype(np.int32))
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
@@ -86,19 +86,19 @@ class HashingEmbedder:
         digests = b"".join(hashlib.shake_128(name).digest(width) for name in encoded)
         bits = np.unpackbits(np.frombuffer(digests, dtype=np.uint8).reshape(len(names), width), axis=1)
         weighed = np.array(weights, dtype=np.int16)
-        ones = np.einsum("i,ij->j", weighed, bits[:, : self.dimensions], dtype=np.int16)
-        total: _WordSum = 2 * ones - weighed.sum(dtype=np.int16)  # a set bit is +1, any other -1
+        set_bits = np.einsum("i,ij->j", weighed, bits[:, : self.dimensions], dtype=np.int16)
+        total: _WordSum = 2 * set_bits - weighed.sum(dtype=np.int16)  # a set bit is +1, any other -1
         return total
 
 
 def words(text: str) -> Iterator[str]:
-    """Yield the words of a text in the form in which they are compared: NFKC, case folded."""
+    """Yield the words of a text, normalised for comparison: NFKC, case folded."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text[:MAX_CHARACTERS]).casefold())
     return (match.group() for match in _WORD.finditer(folded[:MAX_CHARACTERS]))
 
 
 def features(word: str) -> tuple[list[str], list[int]]:
-    """Return the features of one word and their weights: its stem, and n-grams that show its borders."""
+    """Return the features of a word and their weights: its stem, and n-grams with its borders."""
     if word in _STOP_WORDS:
         return [f"w:{word}"], [STOP_WEIGHT]
     if _IS_CJK.match(word):

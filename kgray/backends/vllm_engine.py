@@ -1,8 +1,8 @@
 """A language model in this process, on vLLM's AsyncLLM; the extra `vllm`, imported when the engine starts.
 
-`EngineClient` takes the bodies of chat completions that the client of a server takes, and returns theirs. So
-prompts, reply schemas, lenient parsing, repair and patience are those of `openai_api`. It is for an actor of
-Ray: all calls come from one event loop.
+`EngineClient` takes and returns the same bodies of chat completions as a server's client. So prompts, reply
+schemas, lenient parsing, repair and patience are shared with `openai_api`. It is for an actor of Ray: all
+calls come from a single event loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ANSWER_FIRST = -1
 
 
 class AbsentEngine(Client):
-    """Stands for the engine in a process that has none: it gives name and keys, and answers nothing."""
+    """A placeholder in a process without the engine: it has its name and keys, and answers nothing."""
 
     def __init__(self, name: str) -> None:
         super().__init__(Endpoint(base_url=ADDRESS, name=name))
@@ -44,7 +44,7 @@ class AbsentEngine(Client):
 
 
 class _Statistics:
-    """A logger of vLLM's: keeps what the engine says of itself after each of its steps."""
+    """A logger for vLLM: stores the engine's statistics after each of its steps."""
 
     def __init__(self, counts: dict[str, int]) -> None:
         self._counts = counts
@@ -77,7 +77,7 @@ def _ray_loggers() -> list[Any]:
 class EngineClient(Client):
     """The narrow client of a model, on an engine that starts with the first call or with `start`.
 
-    counts  tokens of prompts, those of them that were cached, tokens of replies; calls in hand, aborted ones;
+    counts  tokens of prompts, cached tokens of prompts, tokens of replies; current and aborted calls;
             requests that the engine runs, that wait in its queue, that it has preempted
     """
 
@@ -95,12 +95,18 @@ class EngineClient(Client):
 
         timeout_s: for one reply, which is then aborted and asked for again; on_dead: the engine has died
         """
-        most = 2 * limits.max_num_seqs  # as many wait as it can run, so that it never waits for the next
-        here = Endpoint(
-            base_url=ADDRESS, name=name, timeout_s=timeout_s, max_concurrency=most, patience_s=patience_s
+        max_concurrency = (
+            2 * limits.max_num_seqs
+        )  # the number of waiting requests equals the number of running ones, so it never idles
+        endpoint = Endpoint(
+            base_url=ADDRESS,
+            name=name,
+            timeout_s=timeout_s,
+            max_concurrency=max_concurrency,
+            patience_s=patience_s,
         )
-        super().__init__(here)
-        DIALECTS[ADDRESS, name] = Dialect()  # known: nothing is probed
+        super().__init__(endpoint)
+        DIALECTS[ADDRESS, name] = Dialect()  # fixed: nothing is probed
         self._limits, self._heads, self._on_dead = limits, heads, on_dead
         self._engine: Any = None
         self._belongings = Belongings()
@@ -113,7 +119,7 @@ class EngineClient(Client):
     async def start(self) -> None:
         """Start the engine and read the heads, unless it runs. Raises SettingsError.
 
-        In a task of its own: a call that is cancelled meanwhile must not have a second engine loaded.
+        In a separate task: a call that is cancelled during the start must not load a second engine.
         """
         if self._loading is None or (self._loading.done() and self._engine is None):
             self._loading = asyncio.create_task(self._load())
@@ -130,7 +136,7 @@ class EngineClient(Client):
                 await self._reply({"messages": messages, "max_tokens": 1})
 
     async def stop(self) -> None:
-        """End the engine, and wait until vLLM has ended its processes. The next call starts it anew."""
+        """End the engine, and wait until vLLM has ended its processes. The next call starts it again."""
         async with self._starting:
             engine, self._engine = self._engine, None
             if engine is not None:
@@ -161,7 +167,7 @@ class EngineClient(Client):
                 f"{' '.join(str(error).split())[:300]}"
             ) from None
 
-    async def _opened(self) -> Any:  # noqa: ANN401 - what has a limiter
+    async def _opened(self) -> Any:  # noqa: ANN401 - an object with a limiter
         await self.start()
         return self._session
 
@@ -172,7 +178,7 @@ class EngineClient(Client):
 
         await self.start()  # another call may have found it dead
         self.counts["calls"] += 1
-        pieces: list[str] = []  # those that the listener has taken: such a reply is not asked for again
+        pieces: list[str] = []  # pieces that the listener has received: such a reply is not requested again
         listener = None if post.listener is None or post.if_slow else post.listener()
 
         def take(piece: str) -> None:

@@ -80,7 +80,7 @@ def find(paths: Sequence[str], data: Path) -> list[InputFile]:
             root = unquote(location.name)  # the user may escape a URL differently from the server
             items = [
                 InputFile(name=file.name, path=file.url, size=file.size, mtime_ns=file.mtime_ns)
-                for file in location.found()
+                for file in location.files()
                 if (name := unquote(file.name)) == root or _is_taken(name.removeprefix(root))
             ]
         else:

@@ -17,12 +17,13 @@ from kgray.backfill.budget import Budget
 from kgray.backfill.manifest import InputFile, Manifest, RunFolder, RunState, check_sources, next_attempt
 from kgray.backfill.rows import BackfillRows, Order, PlacedRow
 from kgray.errors import KgrayError, NoSpace, Unavailable
+from kgray.ingest.local import last_sequences
 from kgray.intake.drafts import Defaults, Refusal
 from kgray.intake.files import read_file
 from kgray.ledger import failures
-from kgray.memory import Memory, Report
+from kgray.memory import AsyncMemory, Report
 from kgray.memory.correcting import REPORT
-from kgray.memory.ingesting import Submission, foreseen, last_sequences
+from kgray.memory.ingesting import Submission, foreseen
 from kgray.ports import Store
 from kgray.ports.ingest import IngestOutcome, Stop, never
 from kgray.prompting.estimate import WorkEstimate
@@ -133,7 +134,12 @@ def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = N
 
 
 async def backfill(
-    memory: Memory, data: Path, request: RunRequest, *, stop: Stop = never, watch: OnProgress | None = None
+    memory: AsyncMemory,
+    data: Path,
+    request: RunRequest,
+    *,
+    stop: Stop = never,
+    watch: OnProgress | None = None,
 ) -> Report:
     """Carry out a run, or its remaining rows after earlier attempts; return this attempt's report.
 
@@ -156,7 +162,7 @@ class _RunAttempt:
     """One attempt: a task that appends rows to the log, a task that reports progress, and the ingest."""
 
     def __init__(
-        self, memory: Memory, folder: RunFolder, manifest: Manifest, request: RunRequest, stop: Stop
+        self, memory: AsyncMemory, folder: RunFolder, manifest: Manifest, request: RunRequest, stop: Stop
     ) -> None:
         self._memory, self._store = memory, memory.store
         self._folder, self._manifest = folder, manifest

@@ -13,14 +13,14 @@ __all__ = ["cli", "main"]
 
 cli = KgrayGroup(
     name="kgray",
-    commands=COMMANDS,  # type: ignore[arg-type]  # their names, to tell the nearest one: imported when they are run
+    commands=COMMANDS,  # type: ignore[arg-type]  # names alone, to suggest the nearest: imported when they are run
     help=(
         "Long-term memory for AI agents: messages in, a temporal knowledge graph out.\n\n"
         "\b\n"
         "  kgray init\n"
         "  kgray add chat.jsonl --group team\n"
         '  kgray search "Where does Alice work?" --group team --as-of 2026-03-01\n\n'
-        "Options stand after the command. Data lies in ./kgray-data, or where --data or KGRAY_DATA says."
+        "Options follow the command. The data folder is --data, else KGRAY_DATA, else ./kgray-data."
     ),
 )
 
@@ -29,6 +29,6 @@ click.version_option(__version__, prog_name="kgray")(cli)
 
 def main() -> None:
     """Run the command line; ends the process with its exit code."""
-    # What a command imports is no garbage: looking for some less often starts it a tenth sooner.
+    # A command's imports are never garbage: fewer collections start it a tenth sooner.
     gc.set_threshold(20_000, 20, 20)
     cli()

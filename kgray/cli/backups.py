@@ -26,10 +26,10 @@ _some_groups = click.option("--group", "groups", type=GROUP, multiple=True, meta
 def backup(call: Call, to: str, groups: tuple[str, ...]) -> None:
     """Copy all groups, or some, to TO, while others add and ingest. Verified by hash.
 
-    TO is a folder that is new or empty, or a URL: s3://, gs://, hdfs://, file://. It is a backup once it has
-    backup.json, which is written last. All of a data folder that goes to a folder is as of one moment, and a
-    data folder again; else each group has a file of its own, which any store takes. Without --group the keys
-    of the server, its audit log, webhooks and schedules go along.
+    TO is a new or empty folder, or a URL: s3://, gs://, hdfs://, file://. The backup is complete when
+    backup.json exists, which is written last. A whole data folder copied to a folder is a snapshot of one
+    moment, and is itself a data folder; else each group becomes a file that any store can restore. Without
+    --group the server's keys, its audit log, webhooks and schedules are copied too.
 
       kgray backup backups/2026-12-01
       kgray backup s3://bucket/kgray/2026-12-01 --group team
@@ -38,8 +38,8 @@ def backup(call: Call, to: str, groups: tuple[str, ...]) -> None:
     from kgray.wiring import open_reader
 
     with printing.Progress() as progress, closing(open_reader(call.settings(), call.folder)) as source:
-        made = make_backup(source, to, groups, on_row=lambda: progress.step("row"))
-    _tell(call, made, f"are in {to.partition('?')[0]}")
+        manifest = make_backup(source, to, groups, on_row=lambda: progress.step("row"))
+    _tell(call, manifest, f"are in {to.partition('?')[0]}")
 
 
 @command("Put a backup back into a store.")
@@ -47,12 +47,12 @@ def backup(call: Call, to: str, groups: tuple[str, ...]) -> None:
 @_some_groups
 @click.option("--dry-run", is_flag=True, help="Read and verify the backup; change nothing.")
 def restore(call: Call, origin: str, groups: tuple[str, ...], dry_run: bool) -> None:
-    """Put the groups of the backup in FROM into the store of the settings, which is made if there is none.
+    """Restore the groups of the backup in FROM into the store of the settings; a missing store is created.
 
-    The backup is verified before anything is changed, and each group after it was put; no group can be read
-    before it is whole. A group that is there already is compared: where it differs, nothing is changed.
-    Killed, the same command goes on. A new data folder gets the settings of the backup, unless --config
-    names others.
+    The backup is verified before anything is changed, and each group after it is written; no group can be
+    read before it is complete. A group that exists already is compared: if it differs, nothing is changed.
+    If the command is killed, run it again to continue. A new data folder gets the settings of the backup,
+    unless --config names others.
 
       kgray restore backups/2026-12-01 --data new-data
       kgray restore s3://bucket/kgray/2026-12-01 --config neo4j.toml
@@ -68,18 +68,18 @@ def restore(call: Call, origin: str, groups: tuple[str, ...], dry_run: bool) -> 
         if not (call.config or os.environ.get(CONFIG_VARIABLE)):
             restoring.lend_settings(origin, call.folder)
         with printing.Progress() as progress:
-            found = restoring.restore(
+            manifest = restoring.restore(
                 call.settings(), call.folder, origin, groups, on_row=lambda: progress.step("row")
             )
     except KgrayError:
         if not was_there:
             rmtree(call.folder, ignore_errors=True)
         raise
-    _tell(call, found, f"are in {call.folder}")
+    _tell(call, manifest, f"are in {call.folder}")
 
 
-def _tell(call: Call, found: Manifest, where: str) -> None:
-    if not call.emitted(found.as_dict()):
-        sums, groups = found.sums(), printing.counted(len(found.groups), "group")
-        click.echo(printing.plain(f"{groups}, {printing.counted(sums['rows'], 'row')} {where}"))
+def _tell(call: Call, manifest: Manifest, sentence_end: str) -> None:
+    if not call.emitted(manifest.as_dict()):
+        sums, groups = manifest.sums(), printing.counted(len(manifest.groups), "group")
+        click.echo(printing.plain(f"{groups}, {printing.counted(sums['rows'], 'row')} {sentence_end}"))
         click.echo(f"sha256 {sums['sha256']}")

@@ -1,4 +1,4 @@
-"""backfill: files and folders to the graph. copy, import: other memories."""
+"""backfill: ingests files and folders. copy, import: take over the contents of other memories."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kgray.errors import InputError, KgrayError
 
 if TYPE_CHECKING:
     from kgray.backfill.run import RunRequest
-    from kgray.memory import Memory
+    from kgray.memory import AsyncMemory
     from kgray.settings import Settings
 
 _ORDER = "reference-time: sort the rows of all files by it first. Default: file."
@@ -40,17 +40,17 @@ _ORDER = "reference-time: sort the rows of all files by it first. Default: file.
 @rows_options
 @click.option("--dry-run", is_flag=True, help="Check every row and say what it would cost; accept nothing.")
 @number("--limit", help="Take N rows; running it again takes the next ones.")
-@number("--max-calls", help="Stop when so many model calls were made.")
-@number("--max-tokens", help="Stop when so many tokens were used.")
+@number("--max-calls", help="Stop after N model calls.")
+@number("--max-tokens", help="Stop after N tokens.")
 @click.option("--order", type=click.Choice(("file", "reference-time")), default="file", help=_ORDER)
-@click.option("--run", type=TEXT, metavar="NAME", help="The run to go on with. Default: by store and paths.")
+@click.option("--run", type=TEXT, metavar="NAME", help="The run to continue. Default: by store and paths.")
 def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
     """Accept the rows of PATH... in bulk, ingest them meanwhile, and report. Folders are searched.
 
     Files are JSON Lines, a JSON array, CSV, Parquet, or plain text (.txt, .md), read a batch at a time; a
     PATH may be a URL: s3://, gs://, hdfs://, file://.
-    Stopped or killed, the same command goes on where it was: a file that has not changed is read on
-    behind its last accepted row. The run's manifest, report and refused rows lie in DIR/runs/RUN.
+    After a stop or a kill, the same command continues: an unchanged file is read from the row after its
+    last accepted row. The run's manifest, report and refused rows are in DIR/runs/RUN.
     On a cluster of Ray: `ray job submit -- python -m kgray.cli.job backfill PATH...`.
 
       kgray backfill archive/ --group team --dry-run
@@ -59,8 +59,8 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
     from kgray.backfill.manifest import check_name, find, run_name
     from kgray.backfill.run import RunRequest, forecast
 
-    settings, given = call.settings(), options["run"]
-    run = run_name(settings, call.folder, paths) if given is None else check_name(given)
+    settings, run_option = call.settings(), options["run"]
+    run = run_name(settings, call.folder, paths) if run_option is None else check_name(run_option)
     request = RunRequest(
         run=run,
         inputs=find(paths, call.folder),
@@ -72,29 +72,29 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
         if options["dry_run"]:
             return _dry_run(call, settings, memory, request)
         if options["on_error"] == "stop":
-            found = forecast(memory.store, request)
-            if found.refused:
-                document = found.as_dict() | {"accepted": 0, "duplicate": 0}
-                return nothing_accepted(call, document, found.refusals)
+            expected = forecast(memory.store, request)
+            if expected.refused:
+                document = expected.as_dict() | {"accepted": 0, "duplicate": 0}
+                return nothing_accepted(call, document, expected.refusals)
         return _in_place(call, memory, request)
 
 
-def _in_place(call: Call, memory: Memory, request: RunRequest) -> int:
+def _in_place(call: Call, memory: AsyncMemory, request: RunRequest) -> int:
     from kgray.backfill.manifest import RunFolder
     from kgray.backfill.run import backfill as carried_out
 
     with Signals.gentle(), printing.Progress() as ticker:
-        found = finished(carried_out(memory, call.folder, request, stop=Signals.asked, watch=ticker))
-    call.code = found.exit_code
-    document = found.as_dict()
-    print_counts(call, document, found.refusals, kept=RunFolder(call.folder, request.run).refused)
+        result = finished(carried_out(memory, call.folder, request, stop=Signals.is_stopping, watch=ticker))
+    call.code = result.exit_code
+    document = result.as_dict()
+    print_counts(call, document, result.refusals, file_of_all=RunFolder(call.folder, request.run).refused)
     if not call.as_json:
         _show(document["report"])
     say_quality(call)
     if document["report"]["state"] == "limited":
         printing.note("--limit is reached; run it again to take the next rows")
-    say_end(found, refused=found.refused)
-    return found.exit_code
+    say_end(result, refused=result.refused)
+    return result.exit_code
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -121,7 +121,7 @@ def _show(report: dict[str, Any]) -> None:
         click.echo(printing.plain(f"  {row['group']} {name}: {row['class']}: {row['message']}"))
 
 
-def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest) -> int:
+def _dry_run(call: Call, settings: Settings, memory: AsyncMemory, request: RunRequest) -> int:
     from kgray.backfill.run import forecast
     from kgray.prompting.estimate import estimate_work
     from kgray.wiring import build_ontology, build_prompts
@@ -130,19 +130,19 @@ def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest
     if settings.model.backend in ("openai", "vllm"):
         prompts = build_prompts(settings, build_ontology(settings))
         estimate = partial(estimate_work, prompts=prompts, pipeline=settings.pipeline)
-    found = forecast(memory.store, request, estimate=estimate)
-    print_counts(call, found.as_dict(), found.refusals)
+    expected = forecast(memory.store, request, estimate=estimate)
+    print_counts(call, expected.as_dict(), expected.refusals)
     cost = "No language model is configured, so there is nothing to pay."
-    if plan := found.more["plan"]:
+    if plan := expected.more["plan"]:
         cost = (
             f"It would take about {plan['calls']:,} model calls, {plan['prompt_tokens']:,} prompt tokens and "
             f"{plan['completion_tokens']:,} completion tokens."
         )
     if not call.as_json:
         click.echo(f"Nothing is accepted. {cost}")
-    if found.refused:
-        printing.note(f"{found.refused} would be refused")
-    return 1 if found.refused else 0
+    if expected.refused:
+        printing.note(f"{expected.refused} would be refused")
+    return 1 if expected.refused else 0
 
 
 _FILE = click.Path(path_type=Path)
@@ -156,10 +156,10 @@ _PASSWORD = "NEO4J_PASSWORD"  # noqa: S105 - the variable's name, which Graphiti
 def copy(call: Call, group: str, to_data: str | None, to_config: Path | None) -> None:
     """Copy a group into a store that never had it: folder to folder, to Neo4j and back. Verified.
 
-    The target's store is that of --to-config FILE, else of kgray.toml in --to-data DIR, else a folder's own
-    file; KGRAY_STORE_* variables speak of the source, but KGRAY_STORE_PASSWORD of both. Everything that is
-    kept goes along, record times included; then all rows and the graph, now and at earlier moments, are
-    compared. The source stays as it is. Copying again compares again.
+    The target's store is set by --to-config FILE, else by kgray.toml in --to-data DIR, else it is the
+    folder's own file; KGRAY_STORE_* variables apply to the source, KGRAY_STORE_PASSWORD to both. All stored
+    rows are copied, record times included; then all rows and the graph, now and at earlier moments, are
+    compared. The source does not change. A second copy compares again.
 
       kgray copy --group team --data my-data --to-config neo4j.toml
       kgray copy --group team --config neo4j.toml --to-data back
@@ -170,23 +170,23 @@ def copy(call: Call, group: str, to_data: str | None, to_config: Path | None) ->
     if to_data is None and to_config is None:
         raise InputError("no target: name its folder by --to-data, its settings by --to-config, or both")
     folder = call.folder if to_data is None else Path(to_data)
-    wanted, was_there = _settings_of_target(to_config, to_data), folder.exists()
+    settings, was_there = _settings_of_target(to_config, to_data), folder.exists()
     with printing.Progress() as progress, closing(open_reader(call.settings(), call.folder)) as source:
         try:
-            with closing(open_reader(wanted, folder, create=True)) as target:
+            with closing(open_reader(settings, folder, create=True)) as target:
                 copied = copy_group(source, target, group, on_row=lambda: progress.step("row"))
-                where = target.shown
+                target_name = target.location
         except KgrayError:
-            if not was_there:  # a group that is copied is whole
+            if not was_there:  # no partial copy stays behind
                 rmtree(folder, ignore_errors=True)
             raise
-    if not copied.already:
+    if not copied.existed:
         printing.note(f"the source is as it was; `kgray remove --group {group} --all` takes it away")
-    document = {"group": group, "to": where, "already": copied.already, "rows": dict(copied.rows)}
+    document = {"group": group, "to": target_name, "already": copied.existed, "rows": dict(copied.rows)}
     if not call.emitted(document | {"moments": copied.moments}):
-        did = "was there already" if copied.already else "is copied"
-        there = f"{group} {did}, in {printing.plain(where)}"
-        click.echo(f"{there}: the same in every row, and the same graph")
+        did = "was there already" if copied.existed else "is copied"
+        summary = f"{group} {did}, in {printing.plain(target_name)}"
+        click.echo(f"{summary}: the same in every row, and the same graph")
         printing.pairs((name, f"{count:,}") for name, count in copied.rows.items() if name != "group")
         click.echo(f"graphs compared: now and at {copied.moments - 1} earlier moments")
 
@@ -198,22 +198,22 @@ import_from = group_of(
 )
 
 
-@command("A Graphiti database on Neo4j.", of=import_from)
+@command("A Graphiti database on Neo4j.", parent=import_from)
 @click.argument("uri", type=TEXT)
 @group_option
-@click.option("--from-group", type=TEXT, metavar="ID", help="Its group_id. Default: the only one there is.")
+@click.option("--from-group", type=TEXT, metavar="ID", help="Its group_id. Default: the only one.")
 @click.option("--user", type=TEXT, default="neo4j", show_default=True, metavar="U")
 @click.option("--database", type=TEXT, metavar="D", help="Default: the user's own.")
 @click.option("--password-file", type=TEXT, metavar="FILE", help=f"Default: {_PASSWORD} in the environment.")
-@click.option("--replace", is_flag=True, help="Replace what was imported before and has changed there.")
+@click.option("--replace", is_flag=True, help="Replace imported episodes that have changed there.")
 def graphiti(
     call: Call, uri: str, group: str, from_group: str | None, replace: bool, **login: str | None
 ) -> int:
     """Read a Graphiti database (episodes, entities, facts) into a group; nothing is written to it.
 
-    Each of its episodes becomes one of triples: its facts, with their spans and sentences. Its text is kept
-    and found by a search of episodes, and no model reads it. What Graphiti recorded when is kept as
-    metadata. Ids are Graphiti's, so importing again adds only what is new. What cannot be mapped is counted.
+    Each of its episodes becomes an episode of triples: its facts, with their spans and sentences. Its text
+    is stored, and a search of episodes finds it; no model reads it. Graphiti's record times become metadata.
+    Ids are Graphiti's, so a second import adds only new rows. Rows that cannot be mapped are counted.
 
       NEO4J_PASSWORD=... kgray import graphiti bolt://localhost:7687 --group team --from-group main
     """
@@ -234,13 +234,19 @@ def graphiti(
         chosen = _chosen(theirs.groups(), from_group)
         importing = Import(database=theirs, from_group=chosen, group=group)
         with call.memory(create=True) as memory, Signals.gentle(), printing.Progress() as progress:
-            how: dict[str, Any] = {"replace": replace, "on_step": progress.step, "stop": Signals.asked}
-            report = finished(memory.add_many(importing.drafts(), **how))
+            options: dict[str, Any] = {
+                "replace": replace,
+                "on_step": progress.step,
+                "stop": Signals.is_stopping,
+            }
+            report = finished(memory.add_many(importing.drafts(), **options))
     call.code = report.exit_code or int(importing.lost > 0)
     read = {"episodes": importing.episodes, "facts": importing.facts}
     unmapped = dict(sorted(importing.unmapped.items()))
-    print_counts(call, report.as_dict() | read | {"unmapped": unmapped}, report.refusals)
+    document = report.as_dict() | read | {"unmapped": unmapped} | (counts := importing.as_dict())
+    print_counts(call, document, report.refusals)
     if not call.as_json:
+        click.echo("{taken} taken, {changed} changed, {omitted} omitted".format(**counts))
         click.echo(f"read: {importing.episodes} episodes, {importing.facts} facts")
         if unmapped:
             click.echo("not mapped:")
@@ -260,8 +266,12 @@ def _importer(form: str, source: str, example: str) -> None:
             Signals.gentle(),
             printing.Progress() as progress,
         ):
-            how: dict[str, Any] = {"replace": replace, "on_step": progress.step, "stop": Signals.asked}
-            report = finished(memory.import_from(path, form=form, group=group, dry_run=dry_run, **how))
+            options: dict[str, Any] = {
+                "replace": replace,
+                "on_step": progress.step,
+                "stop": Signals.is_stopping,
+            }
+            report = finished(memory.import_from(path, form=form, group=group, dry_run=dry_run, **options))
         ingested = report.ingestion
         call.code = max(ingested.exit_code if ingested is not None else 0, int(report.omitted > 0))
         if not call.emitted(report.as_dict()):
@@ -276,9 +286,9 @@ def _importer(form: str, source: str, example: str) -> None:
         click.argument("path", type=TEXT, metavar="SOURCE"),
         group_option,
         click.option("--dry-run", is_flag=True, help="Read and count; accept nothing."),
-        click.option("--replace", is_flag=True, help="Replace what was imported before and has changed."),
+        click.option("--replace", is_flag=True, help="Replace imported rows that have changed."),
     )(work)
-    command(f"{source[0].upper()}{source[1:]}.", name=form, of=import_from)(decorated)
+    command(f"{source[0].upper()}{source[1:]}.", name=form, parent=import_from)(decorated)
 
 
 for _form, _source, _example in (
@@ -291,18 +301,19 @@ for _form, _source, _example in (
     _importer(_form, _source, _example)
 
 
-@command("kgray's own Parquet tables, whole.", of=import_from)
+@command("kgray's own Parquet tables, whole.", parent=import_from)
 @click.argument("path", type=TEXT, metavar="SOURCE")
 @group_option
-def parquet(call: Call, path: str, group: str) -> None:
-    """Restore a group that `kgray export --to parquet` wrote: each row as it was, record times included.
+@click.option("--dry-run", is_flag=True, help="Read and count; accept nothing.")
+def parquet(call: Call, path: str, group: str, dry_run: bool) -> None:
+    """Restore a group that `kgray export --to parquet` wrote: each row unchanged, record times included.
 
     kgray import parquet export/ --group team
     """
     from kgray.transfer.tables import restore
 
-    with call.memory(create=True) as memory:
-        rows = restore(Path(path), memory.store, group)
+    with call.trial() if dry_run else call.memory(create=True) as memory:
+        rows = restore(Path(path), memory.store, group, dry_run=dry_run)
     taken = sum(rows.values())
     if not call.emitted({"format": "parquet", "taken": taken, "changed": 0, "omitted": 0, "reasons": {}}):
         click.echo(f"{taken} taken, 0 changed, 0 omitted")
@@ -310,8 +321,8 @@ def parquet(call: Call, path: str, group: str) -> None:
 
 def _password(file: str | None) -> str:
     if file is None:
-        if found := os.environ.get(_PASSWORD):
-            return found
+        if password := os.environ.get(_PASSWORD):
+            return password
         raise InputError(f"no password: set {_PASSWORD} in the environment, or name --password-file")
     try:
         return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
@@ -320,25 +331,25 @@ def _password(file: str | None) -> str:
         raise InputError(f"--password-file {file!r} cannot be read: {reason}") from None
 
 
-def _chosen(there: list[str], asked: str | None) -> str:
-    shown = ", ".join(map(repr, there[:10])) + (", ..." if len(there) > 10 else "")
-    listed = f"the group_ids {shown}" if there else "no episode and no entity of Graphiti"
-    if asked is not None and asked not in there:
-        raise InputError(f"no group_id {asked!r} in the database; it has {listed}")
-    if asked is None and len(there) != 1:
-        raise InputError(f"the database has {listed}: name one by --from-group")
-    return there[0] if asked is None else asked
+def _chosen(group_ids: list[str], requested: str | None) -> str:
+    listed_ids = ", ".join(map(repr, group_ids[:10])) + (", ..." if len(group_ids) > 10 else "")
+    content = f"the group_ids {listed_ids}" if group_ids else "no episode and no entity of Graphiti"
+    if requested is not None and requested not in group_ids:
+        raise InputError(f"no group_id {requested!r} in the database; it has {content}")
+    if requested is None and len(group_ids) != 1:
+        raise InputError(f"the database has {content}: name one by --from-group")
+    return group_ids[0] if requested is None else requested
 
 
 def _settings_of_target(config: Path | None, data: str | None) -> Settings:
-    """Return the target's settings; of its variables the password alone is used, where its file has none."""
+    """Return the target's settings; the only variable used is the password, if the file has none."""
     from kgray.settings import CONFIG_NAME, load
     from kgray.settings.checks import Secret
 
-    if config is None and data is not None and (found := Path(data, CONFIG_NAME)).is_file():
-        config = found
-    others = {name: text for name, text in os.environ.items() if not name.startswith("KGRAY_STORE_")}
-    settings, password = load(config, environ=others), os.environ.get("KGRAY_STORE_PASSWORD")
+    if config is None and data is not None and (default_file := Path(data, CONFIG_NAME)).is_file():
+        config = default_file
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("KGRAY_STORE_")}
+    settings, password = load(config, environ=environ), os.environ.get("KGRAY_STORE_PASSWORD")
     if password and settings.store.password is None and settings.store.password_file is None:
         settings = replace(settings, store=replace(settings.store, password=Secret(password)))
     return settings

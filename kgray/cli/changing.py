@@ -1,4 +1,4 @@
-"""add, retry: input into the log, and that into the graph. merge, ..., remove: corrections of both."""
+"""add, retry: input to the log and to the graph. merge, ..., remove: corrections of both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kgray.memory import Report
 
 FIRST = 10  # refusals that are shown one by one
-_ON_ERROR = "stop: where anything is refused, nothing of the run is accepted. Default: skip."
+_ON_ERROR = "stop: a refused row makes the whole run accept nothing. Default: skip."
 _KINDS = click.Choice(("message", "text", "json", "triples"))
 rows_options = together(
     click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none."),
@@ -43,13 +43,13 @@ rows_options = together(
     click.option("--kind", type=_KINDS, help="The kind of rows that name none."),
     click.option("--at", type=MOMENT, metavar="T", help="The reference time of rows that have none."),
     click.option("--on-error", type=click.Choice(("skip", "stop")), default="skip", help=_ON_ERROR),
-    click.option("--replace", is_flag=True, help="Replace episodes whose id is taken by other content."),
-    click.option("--again", is_flag=True, help="Accept what was retracted, too; else it stays retracted."),
+    click.option("--replace", is_flag=True, help="Replace episodes that have the same id but other content."),
+    click.option("--again", is_flag=True, help="Accept retracted episodes again; else they stay retracted."),
 )
 
 
 def defaults_of(options: dict[str, Any]) -> Defaults:
-    """Return what the options say for rows that do not say it themselves."""
+    """Return the options' values for rows that lack their own."""
     from kgray.intake.drafts import Defaults
 
     at = options["at"] and times.from_datetime(options["at"])
@@ -73,37 +73,43 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
     with ExitStack() as stack:
         paths = [(name, _regular(name, stack)) for name in files]
         memory = stack.enter_context(call.trial() if options["dry_run"] else call.memory(create=True))
-        how = {name: options[name] for name in ("replace", "again")}
+        arguments = {name: options[name] for name in ("replace", "again")}
         if options["dry_run"]:
-            return finished(_preview(call, memory.preview(**how), _read(paths, defaults)))
+            return finished(_preview(call, memory.admin.preview(**arguments), _read(paths, defaults)))
         if options["on_error"] == "stop":
-            checked = memory.check(_read(paths, defaults), replace=options["replace"])
+            checked = memory.admin.check(_read(paths, defaults), replace=options["replace"])
             if checked.refusals:
                 return nothing_accepted(call, checked.as_dict(), checked.refusals)
         with Signals.gentle(), printing.Progress(memory.store.pending_count) as progress:
-            how |= {"accept_only": options["accept_only"], "on_step": progress.step, "stop": Signals.asked}
-            report = finished(memory.add_many(_read(paths, defaults), **how))
+            arguments |= {
+                "accept_only": options["accept_only"],
+                "on_step": progress.step,
+                "stop": Signals.is_stopping,
+            }
+            report = finished(memory.add_many(_read(paths, defaults), **arguments))
         if not options["accept_only"]:
             say_quality(call)
     return _print_report(call, report)
 
 
-@command("Take failed episodes up again.")
+@command("Retry failed episodes.")
 @any_group_option
-@several("--episode", "episodes", metavar="ID", help="This one only; repeatable.")
+@several("--episode", "episodes", metavar="ID", help="This episode only; repeatable.")
 def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
-    """Take failed episodes up again, at a new place in their group's order.
+    """Retry failed episodes, at a new place in their group's order.
 
     kgray retry --group team
     """
     with call.memory() as memory, Signals.gentle(), printing.Progress(memory.store.pending_count) as progress:
-        retried = memory.retry(group=group, episodes=episodes, on_step=progress.step, stop=Signals.asked)
+        retried = memory.retry(
+            group=group, episodes=episodes, on_step=progress.step, stop=Signals.is_stopping
+        )
         report = finished(retried)
     return _print_report(call, report)
 
 
 def _regular(name: str, stack: ExitStack) -> Path:
-    """Return a path that can be read twice: standard input, pipes and the like are copied to a file first."""
+    """Return a path that can be read twice; standard input and pipes are copied to a file first."""
     from kgray.intake.files import spooled
 
     if name == "-":
@@ -129,7 +135,7 @@ def _read(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Submitt
 
 
 async def _preview(call: Call, preview: Preview, items: Iterator[Submitted | Refusal]) -> int:
-    """Print each change, and why rows would be refused or fail; return the exit code."""
+    """Print each change and the reasons of refusals and failures; return the exit code."""
     from kgray.intake.drafts import Refusal
 
     faults, count = list[str](), 0
@@ -153,8 +159,8 @@ async def _preview(call: Call, preview: Preview, items: Iterator[Submitted | Ref
     for line in faults[:FIRST]:
         printing.note(line)
     if faults:
-        more = f", {len(faults) - FIRST} of them not shown" if len(faults) > FIRST else ""
-        printing.note(f"{len(faults)} would be refused or fail{more}")
+        hidden = f", {len(faults) - FIRST} of them not shown" if len(faults) > FIRST else ""
+        printing.note(f"{len(faults)} would be refused or fail{hidden}")
     return 1 if faults else 0
 
 
@@ -183,11 +189,11 @@ def nothing_accepted(call: Call, document: dict[str, Any], refusals: tuple[Refus
 
 
 def print_counts(
-    call: Call, document: dict[str, Any], refusals: tuple[Refusal, ...], *, kept: Path | None = None
+    call: Call, document: dict[str, Any], refusals: tuple[Refusal, ...], *, file_of_all: Path | None = None
 ) -> None:
-    """Print the JSON document, or for people its counts and refusals: the first, then how many of a kind.
+    """Print the JSON document, or its counts, the first refusals, and the number of refusals by reason.
 
-    kept: the file that has them all; None = it is made where there are more than are shown
+    file_of_all: the file with all refusals; None = create it if some are not printed
     """
     if call.as_json:
         printing.emit_json(document)
@@ -203,33 +209,33 @@ def print_counts(
     from kgray.memory.correcting import REFUSED
 
     counted = document["report"]["reasons"] if "report" in document else None
-    click.echo(f"... and {hidden:,} more. By reason, each as it was said first:")
+    click.echo(f"... and {hidden:,} more. By reason, with the first message of each:")
     for reason, number in (counted or reasons((r.field, r.reason) for r in refusals)).items():
         click.echo(printing.plain(f"  {number:8,}  {reason}"))
-    if kept is None and call.folder.is_dir() and len(refusals) == document["refused"]:
-        kept = call.folder / REFUSED
-        with explained(kept), open(kept, "w", encoding="utf-8", opener=for_owner) as file:
+    if file_of_all is None and call.folder.is_dir() and len(refusals) == document["refused"]:
+        file_of_all = call.folder / REFUSED
+        with explained(file_of_all), open(file_of_all, "w", encoding="utf-8", opener=for_owner) as file:
             file.writelines(json.dumps(refusal.as_dict()) + "\n" for refusal in refusals)
-    if kept is not None:
-        click.echo(f"All of them: {kept}")
+    if file_of_all is not None:
+        click.echo(f"All of them: {file_of_all}")
 
 
 def say_end(report: Report, *, refused: int) -> None:
-    """Print notes on what the user has to know or do; the last says how many were refused or failed."""
+    """Print notes that need the user's attention; the last counts refusals and failures."""
     note, counted = printing.note, printing.counted
     if report.untimed:
-        shown = counted(report.untimed, "episode")
-        note(f'{shown} without a time got the time of acceptance; give "at" to say when it was')
+        duplicates = counted(report.untimed, "episode")
+        note(f'{duplicates} without a time got the time of acceptance; give "at" to say when it was')
     if any(refusal.field == "id" for refusal in report.refusals):
         note("--replace retracts what has an id already, and accepts the new content")
     if report.still_retracted:
-        shown = counted(report.still_retracted, "duplicate")
-        note(f"{shown} retracted before, so still retracted; --again accepts what was retracted")
+        duplicates = counted(report.still_retracted, "duplicate")
+        note(f"{duplicates} retracted before, so still retracted; --again accepts what was retracted")
     if report.left_out:
         for line in report.unread:
             note(f"left out: {printing.plain(line)}")
-        more = report.left_out - len(report.unread)
-        hidden = f", {more} of them not shown" if more > 0 and report.unread else ""
+        hidden_count = report.left_out - len(report.unread)
+        hidden = f", {hidden_count} of them not shown" if hidden_count > 0 and report.unread else ""
         note(f"{counted(report.left_out, 'item')} not understood and left out{hidden}")
     if report.stopped:
         why = f" ({report.reason})" if report.reason else ""
@@ -253,12 +259,12 @@ def _print_report(call: Call, report: Report) -> int:
 def _refusal_line(refusal: Refusal) -> str:
     """Return `file:line: field: reason`, safe for a terminal."""
     line = f":{refusal.line}" if refusal.line is not None else ""
-    told = refusal.reason.startswith(f"{refusal.field}:")  # of a time: "at: 'soon' is not a time"
-    field = f" {refusal.field}:" if refusal.field and not told else ""
+    has_field = refusal.reason.startswith(f"{refusal.field}:")  # of a time: "at: 'soon' is not a time"
+    field = f" {refusal.field}:" if refusal.field and not has_field else ""
     return printing.plain(f"{refusal.file or '(input)'}{line}:{field} {refusal.reason}")
 
 
-_BYTES_LEFT = {
+_REMAINING_BYTES = {
     "sqlite": "a reader keeps the old pages in the files for now; run it again when it is gone",
     "neo4j": "no query finds it any more, but its bytes stay in the server's files, logs and backups until "
     "it writes over them; to be rid of them now, copy the groups into a new database and delete this one",
@@ -270,93 +276,96 @@ _TWO = together(
 )
 
 
-def _carried_out(call: Call, verb: str, *what: Any, **how: Any) -> int:  # noqa: ANN401 - the method's own
-    """Call this method of the memory, print its result, and return the exit code."""
+def _correct(call: Call, verb: str, *words: Any, **options: Any) -> int:  # noqa: ANN401 - the method's own
+    """Call the memory's method `verb`, print its result, and return the exit code."""
     with call.memory() as memory, Signals.gentle():
-        result: dict[str, Any] = finished(getattr(memory, verb)(*what, **how, stop=Signals.asked))
+        result: dict[str, Any] = finished(getattr(memory, verb)(*words, **options, stop=Signals.is_stopping))
     apart = ("absent", "context_of", "reread")
-    told = {name.replace("_", " "): value for name, value in result.items() if name not in apart}
-    told |= {name: ", ".join(value) for name, value in told.items() if isinstance(value, list | tuple)}
+    printed = {name.replace("_", " "): value for name, value in result.items() if name not in apart}
+    printed |= {name: ", ".join(value) for name, value in printed.items() if isinstance(value, list | tuple)}
     if not call.emitted(result):
-        printing.pairs(told)
+        printing.pairs(printed)
     if result.get("compacted") is False:
-        printing.note(_BYTES_LEFT[call.settings().store.backend])
-    again: Mapping[str, Any] = result.get("reread") or {}
+        printing.note(_REMAINING_BYTES[call.settings().store.backend])
+    reread: Mapping[str, Any] = result.get("reread") or {}
     if context := result.get("context_of"):
         names = [str(row["client_id"] or row["id"]) for row in context]
-        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+        hidden = f" and {len(names) - 10} more" if len(names) > 10 else ""
         read = f"{printing.counted(len(names), 'episode')} read with what was removed as context"
-        kept = "what was understood then is kept; --reread reads them anew"
-        done = f"{again['committed']} read anew, {again['failed']} failed" if again else kept
-        printing.note(f"{read}: {', '.join(names[:10])}{more}; {done}")
+        advice = "what was understood then is kept; --reread reads them anew"
+        outcome = f"{reread['committed']} read anew, {reread['failed']} failed" if reread else advice
+        printing.note(f"{read}: {', '.join(names[:10])}{hidden}; {outcome}")
     if absent := result.get("absent"):
         printing.note(f"not there, so nothing was done about it: {', '.join(map(repr, absent))}")
-    if again.get("stopped"):
-        reason = f" ({again['reason']})" if again["reason"] else ""
+    if reread.get("stopped"):
+        reason = f" ({reread['reason']})" if reread["reason"] else ""
         printing.note(f"stopped before all of it was read anew{reason}; the next add goes on")
-    return exit_code_of(stopped=bool(again.get("stopped")), incomplete=bool(absent or again.get("failed")))
+    return exit_code_of(stopped=bool(reread.get("stopped")), incomplete=bool(absent or reread.get("failed")))
 
 
-@command("Say that two entities are one.")
+@command("Merge two entities.")
 @_TWO
 def merge(call: Call, first: str, second: str, group: str) -> int:
-    """Say that two entities are one. Nothing is lost: `kgray undo` takes it back.
+    """Merge two entities into a single entity. Nothing is lost: `kgray undo` reverses it.
 
     kgray merge "Bob Smith" 9f3e42d1 --group team
     """
-    return _carried_out(call, "merge", first, second, group=group)
+    return _correct(call, "merge", first, second, group=group)
 
 
-@command("Say that two entities are not one.")
+@command("Mark two entities as different.")
 @_TWO
 def distinct(call: Call, first: str, second: str, group: str) -> int:
-    """Say that two entities are not one: neither is offered for the other again. `kgray undo` takes it back.
+    """Mark two entities as different: they are not proposed as duplicates again. `kgray undo` reverses it.
 
     kgray distinct 5b0c17aa 9f3e42d1 --group team
     """
-    return _carried_out(call, "distinct", first, second, group=group)
+    return _correct(call, "distinct", first, second, group=group)
 
 
-@command("Say that some names are another entity.")
+@command("Move some names to another entity.")
 @click.argument("identifier", type=TEXT, metavar="NAME_OR_ID")
 @several("--surface", "surfaces", required=True, metavar="S", help="A name as it was written; repeatable.")
-@click.argument("more", nargs=-1, type=TEXT, metavar="[S]...")
+@click.argument("moved_names", nargs=-1, type=TEXT, metavar="[S]...")
 @group_option
-def split(call: Call, identifier: str, surfaces: tuple[str, ...], more: tuple[str, ...], group: str) -> int:
-    """Say that the mentions with these surfaces are another entity.
+def split(
+    call: Call, identifier: str, surfaces: tuple[str, ...], moved_names: tuple[str, ...], group: str
+) -> int:
+    """Move the mentions with these surfaces to another entity.
 
     kgray split "Bob Smith" --surface "B. Smith" --group team
     """
-    return _carried_out(call, "split", identifier, [*surfaces, *more], group=group)
+    return _correct(call, "split", identifier, [*surfaces, *moved_names], group=group)
 
 
-@command("Take a merge or a split back.")
+@command("Undo a merge or a split.")
 @click.argument("sequence", type=int)
 @group_option
 def undo(call: Call, sequence: int, group: str) -> int:
-    """Take a merge or a split back, by the sequence that it printed.
+    """Undo a merge or a split, by the sequence number that it printed.
 
     kgray undo 42 --group team
     """
-    return _carried_out(call, "undo", sequence, group=group)
+    return _correct(call, "undo", sequence, group=group)
 
 
 _choice = together(
-    several("--episode", "episodes", metavar="ID", help="Ours or the client's; repeatable."),
+    several("--episode", "episodes", metavar="ID", help="kgray's id or the client's; repeatable."),
     click.argument("more", nargs=-1, type=TEXT, metavar="[ID]..."),
-    click.option("--source", type=TEXT, metavar="S", help="All of this source."),
-    click.option("--all", "everything", is_flag=True, help="All of the group."),
-    click.option("--yes", is_flag=True, help="Do not ask; needed where standard input is no terminal."),
+    click.option("--source", type=TEXT, metavar="S", help="All episodes of this source."),
+    click.option("--all", "everything", is_flag=True, help="All episodes of the group."),
+    click.option("--yes", is_flag=True, help="Do not ask; required if standard input is no terminal."),
 )
 
 
-@command("Take episodes out of what is true from now on.")
+@command("Take episodes out of the graph from now on.")
 @group_option
 @_choice
 def retract(call: Call, group: str, **chosen: Any) -> int:  # noqa: ANN401
-    """Take episodes out of what is derived from now on; reads with an earlier --known-at still see them.
+    """Take episodes out of the graph from now on; reads with an earlier --known-at still see them.
 
-    Done when it returns, without a model and whatever is pending. Exits 1 where something named is not there.
+    Complete on return, without a model, even while episodes are pending. Exits 1 if a named episode does
+    not exist.
 
       kgray retract --group team --episode chat-17 --yes
     """
@@ -366,12 +375,12 @@ def retract(call: Call, group: str, **chosen: Any) -> int:  # noqa: ANN401
 @command("Erase episodes with every trace.")
 @group_option
 @_choice
-@click.option("--reread", is_flag=True, help="Read anew the episodes that a removed one was context of.")
+@click.option("--reread", is_flag=True, help="Read episodes again that had a removed episode as context.")
 def remove(call: Call, group: str, **chosen: Any) -> int:  # noqa: ANN401
-    """Erase episodes with every trace of them. What they had closed reopens. There is no way back.
+    """Erase episodes with every trace of them. Facts that they had ended reopen. This cannot be undone.
 
-    Done when it returns, without a model and whatever is pending. Exits 1 where something named is not there.
-    Episodes that were read with a removed one as context are named: what was understood of them is kept.
+    Complete on return, without a model, even while episodes are pending. Exits 1 if a named episode does
+    not exist. Episodes that were read with a removed episode as context are named; their facts stay.
 
       kgray remove --group team --source chat.txt --yes
     """
@@ -379,17 +388,17 @@ def remove(call: Call, group: str, **chosen: Any) -> int:  # noqa: ANN401
 
 
 def _take_out(call: Call, verb: str, group: str, chosen: dict[str, Any]) -> int:
-    episodes, more, yes = (chosen.pop(name) for name in ("episodes", "more", "yes"))
+    episodes, more_ids, yes = (chosen.pop(name) for name in ("episodes", "more", "yes"))
     source, everything = chosen["source"], chosen["everything"]
-    if sum((bool(episodes), source is not None, everything)) != 1 or (more and not episodes):
+    if sum((bool(episodes), source is not None, everything)) != 1 or (more_ids and not episodes):
         raise InputError("say which episodes: --episode ID..., or --source S, or --all; one of these")
-    ids = (*episodes, *more)
+    ids = (*episodes, *more_ids)
     if not yes:
         if sys.stdin is None or not sys.stdin.isatty():
             needs = f"kgray {verb} needs --yes where standard input is no terminal"
             raise InputError(f"{needs}; nothing was changed")
         some = f"source {source!r}" if source else "everything"
-        what = printing.counted(len(ids), "episode") if ids else some
-        if not click.confirm(f"{verb.capitalize()} {what} of group {group}?", err=True):
+        selection = printing.counted(len(ids), "episode") if ids else some
+        if not click.confirm(f"{verb.capitalize()} {selection} of group {group}?", err=True):
             raise InputError("nothing was changed")
-    return _carried_out(call, verb, group=group, episodes=ids, **chosen)
+    return _correct(call, verb, group=group, episodes=ids, **chosen)

@@ -27,11 +27,11 @@ ontology = group_of(
 )
 
 
-@command("Relation names that you may declare.", of=ontology)
+@command("Relation names that you may declare.", parent=ontology)
 @group_option
 @click.option("--limit", type=click.IntRange(min=1), default=50, metavar="N", help="Length. Default: 50.")
 def suggest(call: Call, group: str, limit: int) -> None:
-    """List names of which models answered alike at least three times, with the lines for your settings.
+    """List relation names with three or more equal answers of models, with the lines for your settings.
 
     Two names: independent (their statements were never exclusive), same_as, inverse_of (one statement under
     both names). One name: the cardinality single or many. No model is asked about declared names again.
@@ -41,7 +41,7 @@ def suggest(call: Call, group: str, limit: int) -> None:
     from kgray.memory.ontology_suggest import settings_of
 
     with call.reader(group) as memory:
-        suggestions = finished(memory.relation_suggestions(group=group, limit=limit))
+        suggestions = finished(memory.admin.relation_suggestions(group=group, limit=limit))
     if call.emitted({"pairs": [suggestion.as_dict() for suggestion in suggestions]}):
         return
     if not suggestions:
@@ -66,7 +66,7 @@ def _headline(suggestion: RelationSuggestion) -> str:
     return f"{name}: {suggestion.kind} {suggestion.names[1]} ({counts})"
 
 
-@command("Contradictions in your ontology.", of=ontology)
+@command("Contradictions in your ontology.", parent=ontology)
 def check(call: Call) -> int:
     """Check the relations and types that the settings declare. Exits 1 where something contradicts itself.
 

@@ -24,7 +24,7 @@ from kgray.cli.waiting import last_outage
 from kgray.errors import DONE, FAULTY, INCOMPLETE, KgrayError, SettingsError
 
 if TYPE_CHECKING:
-    from kgray.memory import Memory
+    from kgray.memory import AsyncMemory
     from kgray.settings import Settings
 
 
@@ -38,20 +38,22 @@ def init(call: Call) -> None:
     with call.memory(create=True) as memory:
         memory.check_embedder()
         version = memory.store.schema_version
-    made = {"data": str(call.folder), "store": backend, "schema_version": version}
-    if not call.emitted(made):
+    document = {"data": str(call.folder), "store": backend, "schema_version": version}
+    if not call.emitted(document):
         click.echo(f"{call.folder} is ready ({backend}, schema {version}).")
 
 
-@command("Start Ray and its actors, to stay.")
-@click.option("--profile", type=click.Path(path_type=Path), metavar="FILE", help="How big: a TOML file.")
+@command("Start Ray and its actors.")
+@click.option(
+    "--profile", type=click.Path(path_type=Path), metavar="FILE", help="Sizes of the cluster: a TOML file."
+)
 def up(call: Call, profile: Path | None) -> None:
-    """Start, or find, the actors that ingest the data folder, and Ray where it is not up.
+    """Start, or find, the actors that ingest the data folder, and Ray if it is not running.
 
-    They stay when the command ends, and ingest what other commands accept; `kgray down` ends them. With
-    runtime.address they are started in the Ray at that address. Run again, it changes nothing, or, with other
-    settings, it replaces the actors that use them one by one; episodes are ingested meanwhile. Where there is
-    no schedule, those of the profile's table [refresh] are added.
+    The actors stay when the command ends, and ingest the episodes that other commands accept; `kgray down`
+    ends them. With runtime.address they start in the Ray at that address. A second run changes nothing, or,
+    with other settings, replaces the affected actors one by one while episodes are ingested. If no schedule
+    exists, the schedules of the profile's table [refresh] are added.
 
       kgray up --data my-data
     """
@@ -63,31 +65,31 @@ def up(call: Call, profile: Path | None) -> None:
     with call.memory(create=True) as memory:
         memory.check_embedder()  # make the folder, and report a fault in it, before Ray is started
         profile_in_use = session.profile_for(settings, session.read_head(call.folder))
-        added = memory.schedules.add_first(**asdict(profile_in_use.refresh), now=times.now())
+        added = memory.admin.schedules.add_first(**asdict(profile_in_use.refresh), now=times.now())
     with lifecycle.one_at_a_time(call.folder, printing.note):
-        found = lifecycle.up(settings, call.folder, printing.note) | {"schedules": added}
+        report = lifecycle.up(settings, call.folder, printing.note) | {"schedules": added}
 
-    if call.emitted(found):
+    if call.emitted(report):
         return
-    verb = "started" if found["started"] else "are up"
-    click.echo(f"{printing.counted(len(found['actors']), 'actor')} {verb} at {found['address']}.")
-    for name, keys in found["replaced"].items():
+    verb = "started" if report["started"] else "are up"
+    click.echo(f"{printing.counted(len(report['actors']), 'actor')} {verb} at {report['address']}.")
+    for name, keys in report["replaced"].items():
         click.echo(f"{name} was replaced: {', '.join(keys)} changed.")
-    if found["ended"]:
-        click.echo(f"Ended: {', '.join(found['ended'])}.")
-    if found["jobs"]:
-        click.echo(f"Jobs are submitted to {found['jobs']}.")
+    if report["ended"]:
+        click.echo(f"Ended: {', '.join(report['ended'])}.")
+    if report["jobs"]:
+        click.echo(f"Jobs are submitted to {report['jobs']}.")
     if added:
         click.echo(f"Communities are refreshed by schedules that were added: {', '.join(added)}.")
     if settings.runtime.backend != "ray":
-        printing.note('runtime.backend is "local": with "ray" other commands use what is up')
+        printing.note('runtime.backend is "local": with "ray" other commands use these actors')
 
 
 @command("End the actors, and the Ray that up started.")
 def down(call: Call) -> None:
-    """Commit what is in flight, then end the actors, and the Ray that `kgray up` started.
+    """Commit the episodes in flight, then end the actors, and the Ray that `kgray up` started.
 
-    What was accepted is safe: the next run goes on.
+    Accepted episodes are safe: the next run ingests them.
 
       kgray down --data my-data
     """
@@ -106,10 +108,10 @@ def down(call: Call) -> None:
     "--shards", type=click.IntRange(1, 1024), required=True, metavar="N", help="How many: 1 to 1024."
 )
 def scale(call: Call, shards: int) -> None:
-    """Change how many shards the actors of `kgray up` have; episodes are ingested meanwhile.
+    """Change the number of shards of the actors of `kgray up` while episodes are ingested.
 
     Sequencers and writers are replaced one by one, and some groups move to other shards. Run it again if it
-    was stopped or killed. Write the number into the profile too: the next start from nothing uses that one.
+    was stopped or killed. Write the number into the profile too: a new start reads it from there.
 
       kgray scale --shards 4
     """
@@ -117,18 +119,18 @@ def scale(call: Call, shards: int) -> None:
 
     settings = call.settings()
     with lifecycle.one_at_a_time(call.folder, printing.note):
-        found = lifecycle.scale(settings, call.folder, shards, printing.note)
-    if not call.emitted(dict(found)):
-        moved = printing.counted(found["moved"], "slot")
-        click.echo(f"{printing.counted(found['to'], 'shard')}, before {found['from']}; {moved} moved.")
+        report = lifecycle.scale(settings, call.folder, shards, printing.note)
+    if not call.emitted(dict(report)):
+        moved = printing.counted(report["moved"], "slot")
+        click.echo(f"{printing.counted(report['to'], 'shard')}, before {report['from']}; {moved} moved.")
 
 
 @command("The ledger: episodes by state.")
 @any_group_option
 def status(call: Call, group: str | None) -> None:
-    """Show how many episodes are in which state, what the model has cost, and the graph's embedder.
+    """Show the number of episodes in each state, the model's cost, and the graph's embedder.
 
-    held: how many of those accepted and extracted wait because their group is held: see `kgray failures`.
+    held: accepted and extracted episodes that wait because their group is held: see `kgray failures`.
 
       kgray status
     """
@@ -136,17 +138,17 @@ def status(call: Call, group: str | None) -> None:
     from kgray.runtime import lifecycle
 
     with call.reader(group, says_pending=False) as memory:
-        counts, vectors = finished(memory.status(group=group)), memory.vectors()
+        counts, vectors = finished(memory.status(group=group)), memory.admin.vectors()
         schedules, shards = schedule_rows(call, memory), memory.store.shard_map()
     runtime = lifecycle.status(call.settings(), call.folder)
     if runtime.get("state") == "up":
         counts_by_shard = Counter(shards.owners)
         runtime["slots"] = [counts_by_shard[shard] for shard in range(shards.shards)]
     outage = last_outage(call.folder, runtime.get("actors", {}).values())
-    found: dict[str, Any] = ledger_of(counts) | {"outage": outage, "runtime": runtime, "embedder": vectors}
-    found["schedules"] = schedules
-    if not call.emitted(found):
-        _print_status(**found)
+    document: dict[str, Any] = ledger_of(counts) | {"outage": outage, "runtime": runtime, "embedder": vectors}
+    document["schedules"] = schedules
+    if not call.emitted(document):
+        _print_status(**document)
 
 
 def _print_status(
@@ -174,15 +176,15 @@ def _print_status(
             )
     if "state" not in runtime:
         return
-    where = f"ray at {runtime['address']}: {runtime['state']}"
+    head_line = f"ray at {runtime['address']}: {runtime['state']}"
     if runtime["state"] != "up":
-        click.echo(f"{where}{': ' + runtime['reason'] if 'reason' in runtime else ''}")
+        click.echo(f"{head_line}{': ' + runtime['reason'] if 'reason' in runtime else ''}")
         return
-    gone = [name for name, row in runtime["actors"].items() if row.get("state") == "unreachable"]
-    missing = f", not answering: {', '.join(gone)}" if gone else ""
+    unreachable = [name for name, row in runtime["actors"].items() if row.get("state") == "unreachable"]
+    missing = f", not answering: {', '.join(unreachable)}" if unreachable else ""
     epochs = ", ".join(map(str, runtime["epochs"]))
     click.echo(
-        f"{where}, {printing.counted(len(runtime['actors']), 'actor')}, epoch {epochs}, "
+        f"{head_line}, {printing.counted(len(runtime['actors']), 'actor')}, epoch {epochs}, "
         f"{runtime['in_flight']} of {runtime['window']} in flight, lag {runtime['lag']}{missing}"
     )
     if len(runtime["slots"]) > 1:
@@ -197,17 +199,17 @@ def _print_status(
 @command("Failed episodes with their reasons.")
 @any_group_option
 def failures(call: Call, group: str | None) -> None:
-    """List the episodes that failed by their own content, and the groups that are held (class Held).
+    """List the episodes that failed because of their content, and the groups that are held (class Held).
 
-    `kgray retry` takes both up again.
+    `kgray retry` retries both.
 
     --json gives the model's last reply too; so does `kgray show`.
 
       kgray failures --group team
     """
     with call.reader(group, says_pending=False) as memory:
-        found = finished(memory.failures(group=group))
-    failed = [row.as_dict() for row in found]
+        failed_rows = finished(memory.failures(group=group))
+    failed = [row.as_dict() for row in failed_rows]
     head = ("group", "episode", "attempts", "class", "message")
     rows = [
         [row["group"], row["client_id"] or printing.short(str(row["id"])), *(row[name] for name in head[2:])]
@@ -222,10 +224,8 @@ def groups(call: Call) -> None:
 
     kgray groups
     """
-    from kgray.memory.ingesting import group_rows
-
     with call.memory() as memory:
-        rows = group_rows(finished(memory.groups()))
+        rows = [size.as_dict() for size in finished(memory.groups())]
     head = ("group", "episodes", "entities", "facts")
     call.listed("groups", rows, [[*row.values()] for row in rows], head=head, nothing="No groups.")
 
@@ -235,9 +235,9 @@ _PACKAGES = (
     "snowballstemmer"
 ).split()
 _ENGINE = ("settings", "data", "store", "fit")  # a fault here is exit 2: nothing can run
-_ANSWER_S = 5.0  # for each server that is asked
+_ANSWER_S = 5.0  # to wait for an answer of each server
 Check = tuple[str, bool, str]
-_BACKENDS = {  # of each part, by its section of the settings, which fill the braces
+_BACKENDS = {  # descriptions by section of the settings and backend; the section's values fill the braces
     "model": {
         "rules": "offline, demo quality: simple English sentences and JSON",
         "scripted": "answers from {0.script}",
@@ -267,14 +267,14 @@ _BACKENDS = {  # of each part, by its section of the settings, which fill the br
 
 
 @command("What is installed, used, and missing.")
-@click.option("--repair", is_flag=True, help="Derive groups anew from their records, and store the result.")
-@click.option("--group", metavar="G", help="With --repair: this group alone.")
+@click.option("--repair", is_flag=True, help="Derive groups again from their records, and store the result.")
+@click.option("--group", metavar="G", help="With --repair: this group only.")
 @click.option("--profile", metavar="FILE", type=Path, help="Say whether models fit on this profile's card.")
 def doctor(call: Call, repair: bool, group: str | None, profile: Path | None) -> int:
     """Check the installation, the settings, the store, and the stored graph against its records.
 
-    With --repair it first derives groups anew, sets aside records that contradict each other, and says what
-    differed.
+    With --repair it first derives groups again from their records, sets aside records that contradict each
+    other, and prints the differences.
 
       kgray doctor --data my-data
       kgray doctor --repair --group support
@@ -285,21 +285,21 @@ def doctor(call: Call, repair: bool, group: str | None, profile: Path | None) ->
     repaired: dict[str, list[str]] = {}
     if repair:
         with call.memory() as memory:
-            groups = finished(memory.groups()) if group is None else [group]
-            repaired = {name: finished(memory.repair(name)) for name in groups}
-    found = list(_checks(call) if profile is None else _fit(call, profile))
-    rows = [{"name": name, "ok": good, "detail": detail} for name, good, detail in found]
+            groups = [size.group for size in finished(memory.groups())] if group is None else [group]
+            repaired = {name: finished(memory.admin.repair(name)) for name in groups}
+    checks = list(_checks(call) if profile is None else _fit(call, profile))
+    rows = [{"name": name, "ok": good, "detail": detail} for name, good, detail in checks]
 
     if not call.emitted({"checks": rows} | ({"repaired": repaired} if repair else {})):
         for name, lines in repaired.items():
             for line in lines or ["nothing differed from what its records derive"]:
                 click.echo(f"repaired {name}: {line}")
-        for name, good, detail in found:
+        for name, good, detail in checks:
             mark = click.style("ok   ", fg="green") if good else click.style("WRONG", fg="red")
             click.echo(f"{mark}  {name:18}  {printing.plain(detail)}")
-    wrong = [name for name, good, _ in found if not good]
+    wrong = [name for name, good, _ in checks if not good]
     if wrong:
-        printing.note(f"{len(wrong)} of {printing.counted(len(found), 'check')} failed: {', '.join(wrong)}")
+        printing.note(f"{len(wrong)} of {printing.counted(len(checks), 'check')} failed: {', '.join(wrong)}")
     return FAULTY if set(wrong) & set(_ENGINE) else INCOMPLETE if wrong else DONE
 
 
@@ -308,8 +308,8 @@ def _fit(call: Call, path: Path) -> Iterator[Check]:
     from kgray.runtime.spec import load_profile
 
     rows, faults = table(load_profile(path), call.settings())
-    for what, size, how in rows:
-        yield what, True, f"{size:6.2f} GB; {how}"
+    for model, size, detail in rows:
+        yield model, True, f"{size:6.2f} GB; {detail}"
     yield "fit", not faults, "; ".join(faults) or "everything fits"
     if call.settings().model.backend == "vllm":
         yield from _engine_arguments(call, path)
@@ -368,21 +368,21 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
     config = config_file(call.config, call.folder, os.environ)
     lines = list(unbuilt(settings))
     named = {name for name in os.environ if name.startswith("KGRAY_")} - {"KGRAY_DATA", "KGRAY_CONFIG"}
-    said = [str(config) if config else "no kgray.toml", *sorted(named)]
-    yield "settings", not lines, " ".join(lines) or f"defaults, then {', '.join(said)}"
+    sources = [str(config) if config else "no kgray.toml", *sorted(named)]
+    yield "settings", not lines, " ".join(lines) or f"defaults, then {', '.join(sources)}"
     for name, backends in _BACKENDS.items():
         chosen, good, answer, began = getattr(settings, name.split()[0]), True, "", time.monotonic()
         try:
             answer = "" if lines else _answer_of(name, settings)
         except KgrayError as error:
             good, answer = False, str(error)
-        what = backends.get(chosen.backend, "not built in this version").format(chosen)
-        detail = f"{chosen.backend}: {what}{f'; {answer} ({_took(began)})' if answer else ''}"
+        description = backends.get(chosen.backend, "not built in this version").format(chosen)
+        detail = f"{chosen.backend}: {description}{f'; {answer} ({_took(began)})' if answer else ''}"
         yield name, chosen.backend in backends and good, detail
 
 
 def _answer_of(name: str, settings: Settings) -> str:
-    """Build the model, the embedder or the reranker, and ask it once; return what is said of that."""
+    """Build the model, the embedder or the reranker, call it once, and describe its answer."""
     from kgray.wiring import build_client, build_embedder, build_models, build_ontology, build_reranker
 
     if name == "model":
@@ -426,15 +426,15 @@ def _data(call: Call, settings: Settings) -> Iterator[Check]:
 
     path = call.folder / FILE
     try:
-        made, stored = call.folder.exists(), path.exists() or path.with_name(MARKER).exists()
+        has_folder, stored = call.folder.exists(), path.exists() or path.with_name(MARKER).exists()
     except OSError as error:
         yield "data", False, f"{call.folder} cannot be read: {error.strerror or error}"
         return
     on_server = settings.store.backend == "neo4j"
-    if not made and not on_server:
+    if not has_folder and not on_server:
         yield "data", True, f"{call.folder} is not there yet: `kgray init` makes it"
         return
-    writable = not made or os.access(call.folder, os.W_OK)
+    writable = not has_folder or os.access(call.folder, os.W_OK)
     yield "data", writable, f"{call.folder}{'' if writable else ' cannot be written: check its permissions'}"
     if not (stored or on_server):
         yield "store", True, f"no store in {call.folder} yet: `kgray init` makes it"
@@ -447,22 +447,23 @@ def _data(call: Call, settings: Settings) -> Iterator[Check]:
         yield "store", False, f"{error} ({_took(began)})"
 
 
-def _store(memory: Memory, file: Path | None, began: float) -> Iterator[Check]:
-    """Yield the checks of a store and its graphs. file: the embedded one's; began: when it was asked for."""
-    store: Any = memory.store  # None: a Neo4jStore, which can say more
-    embedder, counts = memory.embedder, finished(memory.groups())
-    held = f"schema {store.schema_version}, {printing.counted(len(counts), 'group')}"
+def _store(memory: AsyncMemory, file: Path | None, began: float) -> Iterator[Check]:
+    """Yield the checks of a store and its graphs. file: of an embedded store; began: start of its opening."""
+    store: Any = memory.store  # without a file a Neo4jStore, which has further checks
+    embedder, sizes = memory.embedder, finished(memory.groups())
+    content = f"schema {store.schema_version}, {printing.counted(len(sizes), 'group')}"
     built = f"built with {embedder.identity} ({embedder.dimensions} numbers a text) ({_took(began)})"
     if file is not None:
-        yield "store", True, f"{file} ({file.stat().st_size / 1e6:.1f} MB, {held}), {built}"
+        yield "store", True, f"{file} ({file.stat().st_size / 1e6:.1f} MB, {content}), {built}"
     else:
-        yield "store", True, f"Neo4j {store.server} ({held}), {built}"
+        yield "store", True, f"Neo4j {store.server} ({content}), {built}"
         missing = store.missing()
         detail = f"missing, broken or not online: {', '.join(missing)}; `kgray init` makes them again"
         yield "store indexes", not missing, detail if missing else "all constraints and indexes are online"
         store.check_writable()
         yield "store writable", True, "a transaction could write"
-    for group in counts:
-        wrong = finished(memory.verify(group))
+    for size in sizes:
+        group = size.group
+        wrong = finished(memory.admin.verify(group))
         detail = "; ".join(wrong[:3]) or "the stored graph is what its records derive"
         yield f"graph of {group}", not wrong, detail

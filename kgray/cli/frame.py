@@ -1,4 +1,4 @@
-"""What all commands share: lazy loading, common options, errors as one line and an exit code, signals."""
+"""The frame of all commands: lazy loading, common options, errors as a line and an exit code, signals."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from kgray.cli import printing
 from kgray.errors import BUG, FAULTY, STOPPED, InputError, KgrayError, NoStore
 
 if TYPE_CHECKING:
-    from kgray.memory import Memory
+    from kgray.memory import AsyncMemory
     from kgray.settings import Settings
 
 _T = TypeVar("_T")
 Command = Callable[..., int | None]
-# In the order of `kgray --help`: module and attribute, and the name where that is another. A command is
+# In the order of `kgray --help`: module:attribute, and =name if the command's name differs. A command is
 # imported when it is run.
 _PLACES = """
     folder:init changing:add bulk:backfill folder:up folder:down folder:scale folder:status folder:failures
@@ -67,28 +67,28 @@ class Call:
         return load(config_file(self.config, self.folder, os.environ))
 
     def emitted(self, document: object) -> bool:
-        """Print the JSON document where one is asked for; else return False: the same is shown for people."""
+        """Print the JSON document if --json is set; else return False: the caller prints text for people."""
         if self.as_json:
             printing.emit_json(document)
         return self.as_json
 
-    def listed(self, name: str, found: object, rows: Sequence[Sequence[object]], **look: Any) -> None:  # noqa: ANN401
-        """Print {name: found}, or for people rows of a table; look: as of `printing.table`."""
-        if not self.emitted({name: found}):
+    def listed(self, name: str, document: object, rows: Sequence[Sequence[object]], **look: Any) -> None:  # noqa: ANN401
+        """Print {name: document} as JSON, or the rows as a table; look: arguments of `printing.table`."""
+        if not self.emitted({name: document}):
             printing.table(rows, **look)
 
     @contextmanager
-    def memory(self, *, create: bool = False) -> Iterator[Memory]:
+    def memory(self, *, create: bool = False) -> Iterator[AsyncMemory]:
         """Open the memory; closed at the end."""
-        from kgray.opening import open as open_memory
+        from kgray.opening import open_async as open_memory
 
         with closing(open_memory(self.data, config=self.config, create=create)) as memory:
             memory.on_wait = printing.note
             yield memory
 
     @contextmanager
-    def trial(self) -> Iterator[Memory]:
-        """Open the memory for a dry run; where there is no store yet, an empty one that is deleted after."""
+    def trial(self) -> Iterator[AsyncMemory]:
+        """Open the memory for a dry run; without a store, open an empty memory and delete it at the end."""
         from tempfile import TemporaryDirectory
 
         from kgray.opening import open_with
@@ -104,8 +104,8 @@ class Call:
             yield memory
 
     @contextmanager
-    def reader(self, group: str | None, *, says_pending: bool = True) -> Iterator[Memory]:
-        """Open the memory to read a group; then say whether the group is not there, or has more to come."""
+    def reader(self, group: str | None, *, says_pending: bool = True) -> Iterator[AsyncMemory]:
+        """Open the memory to read a group; at the end, note a missing group and pending entries."""
         from kgray.memory.answers import no_group
 
         with self.memory() as memory:
@@ -117,18 +117,18 @@ class Call:
             elif says_pending and (waiting := memory.store.pending_count(group)):
                 entries = "1 entry" if waiting == 1 else f"{waiting} entries"
                 pending = f"of group {group} {'is' if waiting == 1 else 'are'} pending"
-                printing.note(f"{entries} {pending}: this answer does not know of it yet")
+                printing.note(f"{entries} {pending}: not in this answer yet")
 
 
 class Signals:
-    """SIGTERM and SIGINT. Inside `gentle`, the first asks the work to stop; others end the process."""
+    """SIGTERM and SIGINT. Inside `gentle`, the first requests a stop of the work; others end the process."""
 
     stopped = False
     _gentle = False
 
     @classmethod
-    def asked(cls) -> bool:
-        """Whether a signal asked the work to stop."""
+    def is_stopping(cls) -> bool:
+        """Tell whether a signal has requested that the work stop."""
         return cls.stopped
 
     @classmethod
@@ -155,11 +155,11 @@ class Signals:
                 raise KeyboardInterrupt
             cls.stopped = True
 
-        before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+        handlers = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
 
 
@@ -175,23 +175,23 @@ class KgrayGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name = COMMANDS[cmd_name].split(":")
-        found: click.Command = getattr(importlib.import_module(f"kgray.cli.{module}"), name)
-        return found
+        imported: click.Command = getattr(importlib.import_module(f"kgray.cli.{module}"), name)
+        return imported
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any  # noqa: ANN401, ARG002
     ) -> NoReturn:  # fmt: skip
         """Run a command and end the process with its exit code: 0, 1, 2 or 75; 70 is a defect of kgray."""
-        given = list(sys.argv[1:] if args is None else args)
+        words = list(sys.argv[1:] if args is None else args)
         extra.pop("standalone_mode", None)
-        debug = "--debug" in given
+        debug = "--debug" in words
         if sys.stdout is None:
-            # Refused before anything is done: a file opened later could get its descriptor.
-            printing.note("standard output is closed: send it to /dev/null where it is not wanted")
+            # Refuse before any work: a file opened later could get the closed descriptor.
+            printing.note("standard output is closed: send it to /dev/null if you do not need it")
             sys.exit(FAULTY)
         code, fault = STOPPED, None
-        with suppress(KeyboardInterrupt), Signals.caught():  # a further signal may come while it ends
-            code = self._run_to_code(given, extra, debug=debug)
+        with suppress(KeyboardInterrupt), Signals.caught():  # another signal may arrive during the end
+            code = self._run_to_code(words, extra, debug=debug)
             fault = _flush(sys.stdout)
         if fault is not None:
             code = _unwritable(fault, code, debug=debug)
@@ -199,12 +199,12 @@ class KgrayGroup(click.Group):
             _flush(sys.stderr)
         sys.exit(code)
 
-    def _run_to_code(self, given: list[str], extra: dict[str, Any], *, debug: bool) -> int:
+    def _run_to_code(self, words: list[str], extra: dict[str, Any], *, debug: bool) -> int:
         try:
             if os.environ.get("NO_COLOR"):  # https://no-color.org
                 extra["color"] = False
-            # It is `kgray`, however it was started.
-            result = super().main(args=given, prog_name="kgray", standalone_mode=False, **extra)
+            # The program's name is `kgray`, also for `python -m kgray`.
+            result = super().main(args=words, prog_name="kgray", standalone_mode=False, **extra)
             return result if isinstance(result, int) else 0
         except click.ClickException as error:
             error.show()
@@ -250,7 +250,7 @@ def _say_error(error: BaseException, line: str, code: int, *, debug: bool) -> in
 
 
 def _flush(stream: TextIO) -> OSError | None:
-    """Flush a stream; return the error, if any. A closed pipe is none."""
+    """Flush a stream; return the error, if any. A closed pipe is no error."""
     try:
         stream.flush()
     except OSError as error:
@@ -260,55 +260,55 @@ def _flush(stream: TextIO) -> OSError | None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Send what is buffered to /dev/null, so that the interpreter does not complain at exit."""
+    """Send buffered output to /dev/null, so that the interpreter does not complain at exit."""
     with suppress(OSError, ValueError):  # standard output may be a buffer in memory
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def command(
-    short_help: str, *, name: str | None = None, of: click.Group | None = None
+    short_help: str, *, name: str | None = None, parent: click.Group | None = None
 ) -> Callable[[Command], click.Command]:
-    """Make a command of a function that takes a Call and its own arguments and options, the decorators below.
+    """Make a command of a function that takes a Call and the arguments and options of its decorators.
 
-    of: the group that the command belongs to. It gets --data, --config, --json and --debug, too. The last
-    paragraph of the docstring is shown as an example.
+    parent: the group of the command. The command also gets --data, --config, --json and --debug. The last
+    paragraph of the docstring is printed as an example.
     """
 
-    def made(work: Command) -> click.Command:
+    def decorate(work: Command) -> click.Command:
         @wraps(work)
-        def run(**given: Any) -> int | None:  # noqa: ANN401
-            from kgray.cli.waiting import told
+        def run(**options: Any) -> int | None:  # noqa: ANN401
+            from kgray.cli.waiting import report_waits
 
-            call = Call(*(given.pop(name) for name in ("data", "config", "as_json", "debug")))
+            call = Call(*(options.pop(name) for name in ("data", "config", "as_json", "debug")))
             try:
-                with told(call.folder, printing.note):
-                    return work(call, **given)
+                with report_waits(call.folder, printing.note):
+                    return work(call, **options)
             except BrokenPipeError:  # the reader of standard output went away
                 _discard(sys.stdout)
                 return call.code
 
         run.__doc__ = _with_example(cleandoc(work.__doc__ or ""))
-        own = vars(run).pop("__click_params__", [])
-        vars(_common(run))["__click_params__"] += own  # click shows the last of them first
-        return (click if of is None else of).command(name, short_help=short_help)(run)
+        parameters = vars(run).pop("__click_params__", [])
+        vars(_common(run))["__click_params__"] += parameters  # click prints the last option first
+        return (click if parent is None else parent).command(name, short_help=short_help)(run)
 
-    return made
+    return decorate
 
 
 def _with_example(text: str) -> str:
-    """Return a help text whose last paragraph is shown as an example."""
+    """Return a help text whose last paragraph is printed as an example."""
     about, _, example = text.rpartition("\n\n")
-    return f"{about}\n\n\b\nExample:\n{indent(dedent(example), '  ')}"  # \b: click wraps nothing behind it
+    return f"{about}\n\n\b\nExample:\n{indent(dedent(example), '  ')}"  # \b: click wraps no text after it
 
 
 def group_of(name: str, short_help: str, text: str) -> click.Group:
-    """Return a group of commands. text: its help; the last paragraph is shown as an example."""
+    """Return a group of commands. text: its help; the last paragraph is printed as an example."""
     return click.Group(name=name, short_help=short_help, help=_with_example(text))
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Return one decorator that adds several options and arguments."""
-    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+    return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 _common = together(
@@ -320,14 +320,14 @@ _common = together(
 
 
 class Checked(click.ParamType[Any]):
-    """A parameter that a function reads, or refuses by InputError or ValueError."""
+    """A parameter that a function parses; its InputError or ValueError refuses the text."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
-        """name: what the help calls it."""
+        """name: the parameter's name in the help."""
         self.name, self._read = name, read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        """Return what the text says."""
+        """Return the parsed text."""
         try:
             return self._read(value)
         except UnicodeEncodeError:  # a shell may pass any bytes
@@ -336,7 +336,7 @@ class Checked(click.ParamType[Any]):
             self.fail(str(error).encode(errors="backslashreplace").decode(), param, ctx)
 
 
-# `kgray --help` needs no uuid, so that comes late.
+# A late import: `kgray --help` does not need uuid.
 GROUP = Checked("group", lambda name: importlib.import_module("kgray.records").check_group(name))
 MOMENT = Checked("time", lambda text: times.to_datetime(times.parse(text)[0]))
 TEXT = Checked("text", lambda text: text.encode().decode())
@@ -344,7 +344,7 @@ group_option = click.option("--group", type=GROUP, required=True, metavar="G", h
 any_group_option = click.option("--group", type=GROUP, metavar="G", help="One group only.")
 as_of_option = click.option("--as-of", type=MOMENT, metavar="T", help="Facts that held then. Default: now.")
 known_at_option = click.option(
-    "--known-at", type=MOMENT, metavar="T", help="As this memory knew it then. Default: now."
+    "--known-at", type=MOMENT, metavar="T", help="The memory's knowledge at T. Default: now."
 )
-several = partial(click.option, multiple=True, type=TEXT)  # its option may be repeated
+several = partial(click.option, multiple=True, type=TEXT)  # the option may be repeated
 number = partial(click.option, type=click.IntRange(min=1), metavar="N")

@@ -27,7 +27,7 @@ from kgray.cli.frame import (
 from kgray.errors import STOPPED, InputError
 
 if TYPE_CHECKING:
-    from kgray.memory import Memory
+    from kgray.memory import AsyncMemory
     from kgray.settings import Settings
 
 _COUNTS = "run levels communities kept written offline calls prompt_tokens completion_tokens".split()
@@ -35,19 +35,19 @@ _SCHEDULED = ("name", "cron", "zone", "of", "next", "last", "")
 
 communities = group_of(
     "communities",
-    "What belongs together: refresh, list, show.",
+    "Communities of entities: refresh, list, show.",
     "Find, list and show communities: entities that belong together, with names and summaries.\n\n"
     "kgray communities refresh --group team\nkgray communities list --group team",
 )
 
 
-@command("Find, name and summarise communities.", of=communities)
+@command("Find, name and summarise communities.", parent=communities)
 @click.option("--group", "groups", multiple=True, type=GROUP, metavar="G", help="Only this; repeatable.")
-@click.option("--cold", is_flag=True, help="From nothing, not from what was found last time.")
-@click.option("--due", is_flag=True, help="Only groups of which a tenth is new.")
-@click.option("--profiles", is_flag=True, help="Have the model write of entities with 5 facts, too.")
+@click.option("--cold", is_flag=True, help="From nothing, not from the last partition.")
+@click.option("--due", is_flag=True, help="Only groups with a tenth of new facts.")
+@click.option("--profiles", is_flag=True, help="Also write profiles of entities with 5 facts or more.")
 @click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Spend no more tokens.")
-@click.option("--dry-run", is_flag=True, help="Say which model calls it would make; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the model calls that it would make; change nothing.")
 @click.option("--submit", is_flag=True, help="Run as a Ray job, and follow its log.")
 @click.option("--job-server", type=TEXT, metavar="URL", help="Where to submit. Default: runtime.address.")
 def refresh(
@@ -55,55 +55,59 @@ def refresh(
     groups: tuple[str, ...],
     submit: bool,
     job_server: str | None,
-    **how: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> int | None:
-    """Find communities anew, and write their names and summaries, of all groups or those named.
+    """Find the communities of all groups, or of the named groups, and write their names and summaries.
 
-    Where a model is configured it writes, else a text is made without one. What has not changed is kept
-    and costs no call. Readers see the earlier communities until all of a group's new ones are there.
-    With --submit a job does it. Ctrl-C ends the following, not the job; the same command follows it again.
+    A configured model writes the texts, else they are built without a model. Unchanged texts stay and cost
+    no call. Readers see a group's earlier communities until all of the new communities are stored. With
+    --submit a job does it. Ctrl-C ends the following, not the job; the same command follows it again.
 
       kgray communities refresh --group team --max-tokens 200000
     """
     if submit:
-        return _as_job(call, groups, job_server, how)
+        return _as_job(call, groups, job_server, options)
     if job_server:
         raise InputError("--job-server is for --submit")
     with call.memory() as memory, printing.Progress() as progress:
         progress.total = len(groups or memory.store.heads())
-        found = finished(memory.refresh_communities(groups, **how, on_group=progress.step))
-    done = {group: asdict(one) for group, one in found.items()}
-    rows = [[group, *(row[name] for name in _COUNTS)] for group, row in done.items()]
-    call.listed("groups", done, rows, head=("group", *_COUNTS), nothing="No groups.")
-    if done and not how["dry_run"]:
-        total = {name: sum(row[name] for row in done.values()) for name in ("news", *_COUNTS)}
+        reports = finished(memory.communities.refresh(groups, **options, on_group=progress.step))
+    rows_by_group = {group: asdict(report) for group, report in reports.items()}
+    rows = [[group, *(row[name] for name in _COUNTS)] for group, row in rows_by_group.items()]
+    call.listed("groups", rows_by_group, rows, head=("group", *_COUNTS), nothing="No groups.")
+    if rows_by_group and not options["dry_run"]:
+        total = {name: sum(row[name] for row in rows_by_group.values()) for name in ("news", *_COUNTS)}
         printing.note(
-            f"{total['news']} of {printing.counted(len(done), 'group')} refreshed, "
+            f"{total['news']} of {printing.counted(len(rows_by_group), 'group')} refreshed, "
             f"{total['calls']} model calls; texts: {total['kept']} kept, "
             f"{total['written']} written, {total['offline']} offline"
         )
-    elif how["dry_run"] and not call.as_json:
-        printing.note("nothing was changed; calls and tokens are what it would take at most")
+    elif options["dry_run"] and not call.as_json:
+        printing.note("nothing was changed; calls and tokens are upper bounds")
     return None
 
 
-def _as_job(call: Call, groups: tuple[str, ...], job_server: str | None, how: dict[str, Any]) -> int:
+def _as_job(call: Call, groups: tuple[str, ...], job_server: str | None, options: dict[str, Any]) -> int:
     """Submit the refresh, or find the job of an earlier command that goes on, and follow it to its end."""
     from kgray.runtime import jobs
     from kgray.runtime.spec import as_environ, run_of
     from kgray.settings import config_file, public_environ
 
-    if how["dry_run"]:
+    if options["dry_run"]:
         raise InputError("--dry-run changes nothing, so it is run in place: leave --submit out")
     settings = call.settings()
     address, token = _job_server(call, settings, job_server)
-    words = ["communities", "refresh", *(f"--{name}" for name in ("cold", "due", "profiles") if how[name])]
+    words = [
+        "communities",
+        "refresh",
+        *(f"--{name}" for name in ("cold", "due", "profiles") if options[name]),
+    ]
     words += [word for group in groups for word in ("--group", group)]
-    words += ["--max-tokens", str(how["max_tokens"])] if how["max_tokens"] else []
+    words += ["--max-tokens", str(options["max_tokens"])] if options["max_tokens"] else []
     run = run_of(settings, call.folder, "refresh", words)
     words += [flag for flag, is_set in (("--json", call.as_json), ("--debug", call.debug)) if is_set]
     if token is None and settings.store.backend != "sqlite":
-        # A store on a server needs nothing of this machine where the job server is another's.
+        # With a store on a server, a job on another machine needs no file of this machine.
         python, environ = "python", as_environ(settings)
         words += ["--data", call.data] if call.data else []
     else:
@@ -115,7 +119,7 @@ def _as_job(call: Call, groups: tuple[str, ...], job_server: str | None, how: di
     tell = partial(click.echo, err=True)
     with Signals.gentle():
         server = jobs.JobServer(address, token=token)
-        ended = jobs.follow(server, run, job, tell=tell, stop=Signals.asked)
+        ended = jobs.follow(server, run, job, tell=tell, stop=Signals.is_stopping)
     if ended is None:
         printing.note("the job goes on; the same command follows it again")
         return STOPPED
@@ -141,116 +145,124 @@ def _job_server(call: Call, settings: Settings, chosen: str | None) -> tuple[str
     )
 
 
-@command("The communities of a group.", name="list", of=communities)
+@command("The communities of a group.", name="list", parent=communities)
 @group_option
-@click.option("--level", type=click.IntRange(min=0), metavar="N", help="Of this level; 0 is the finest.")
+@click.option("--level", type=click.IntRange(min=0), metavar="N", help="This level only; 0 is the finest.")
 @known_at_option
-def list_(call: Call, group: str, **how: Any) -> None:  # noqa: ANN401
-    """List the communities, by level, the largest first.
+def list_(call: Call, group: str, **options: Any) -> None:  # noqa: ANN401
+    """List the communities by level, the largest first.
 
     kgray communities list --group team --level 0
     """
     with call.reader(group) as memory:
-        found = finished(memory.communities(group=group, **how))
-    rows = [[printing.short(one.id), one.level, one.size, "stale" * one.stale, one.name] for one in found]
-    listed, head = [one.as_dict() for one in found], ("id", "level", "members", "", "name")
+        items = finished(memory.communities.list(group=group, **options))
+    rows = [
+        [printing.short(item.id), item.level, item.size, "stale" * item.stale, item.name] for item in items
+    ]
+    listed, head = [item.as_dict() for item in items], ("id", "level", "members", "", "name")
     nothing = "No communities: `kgray communities refresh` finds them."
     call.listed("communities", listed, rows, head=head, nothing=nothing)
 
 
-@command("One community with its members.", of=communities)
+@command("One community with its members.", parent=communities)
 @click.argument("identifier", type=TEXT, metavar="ID")
 @group_option
 @known_at_option
-def show(call: Call, identifier: str, group: str, **how: Any) -> None:  # noqa: ANN401
+def show(call: Call, identifier: str, group: str, **options: Any) -> None:  # noqa: ANN401
     """Show a community with its summary and its members. ID: its id, or the beginning of it.
 
-    `kgray history NAME` shows the facts of a member, and who said them.
+    `kgray history NAME` shows the facts of a member with their speakers.
 
       kgray communities show 6550e080 --group team
     """
     with call.reader(group) as memory:
-        found = finished(memory.community(identifier, group=group, **how))
-    if call.emitted(found.as_dict()):
+        detail = finished(memory.communities.get(identifier, group=group, **options))
+    if call.emitted(detail.as_dict()):
         return
-    one = found.community
-    click.echo(click.style(printing.plain(one.name), bold=True) + f"  {printing.short(one.id)}")
-    stale = ", stale: facts of its members have changed since" if one.stale else ""
-    click.echo(f"  level {one.level}, as of {printing.moment(found.as_of)}{stale}")
-    if one.summary:
-        click.echo(f"  {printing.plain(one.summary)}")
-    if "rating" in one.report:
-        click.echo(f"  rating {one.report['rating']}: {printing.plain(one.report.get('reason', ''))}")
-    for finding in one.report.get("findings", ()):
+    community = detail.community
+    click.echo(click.style(printing.plain(community.name), bold=True) + f"  {printing.short(community.id)}")
+    stale = ", stale: facts of its members have changed since" if community.stale else ""
+    click.echo(f"  level {community.level}, as of {printing.moment(detail.as_of)}{stale}")
+    if community.summary:
+        click.echo(f"  {printing.plain(community.summary)}")
+    if "rating" in community.report:
+        click.echo(
+            f"  rating {community.report['rating']}: {printing.plain(community.report.get('reason', ''))}"
+        )
+    for finding in community.report.get("findings", ()):
         cited = ", ".join(printing.short(fact) for fact in finding["facts"])
         click.echo(f"  - {printing.plain(finding['summary'])}{f' [{cited}]' if cited else ''}")
-    printing.table([[printing.short(child.id), child.size, child.name] for child in found.children])
-    printing.table([[printing.short(id_), name] for id_, name in found.members], head=("id", "member"))
+    printing.table([[printing.short(child.id), child.size, child.name] for child in detail.children])
+    printing.table([[printing.short(id_), name] for id_, name in detail.members], head=("id", "member"))
 
 
 schedule = group_of(
     "schedule",
     "When communities are refreshed: add, list, remove.",
-    "Add, list and remove the times at which communities are refreshed while `kgray up` is up.\n\n"
+    "Add, list and remove the times at which the actors of `kgray up` refresh communities.\n\n"
     'kgray schedule add nightly --cron "0 3 * * *" --zone Europe/Berlin',
 )
 
 
-@command("Refresh communities at these times.", of=schedule)
+@command("Refresh communities at these times.", parent=schedule)
 @click.argument("name", type=TEXT)
 @click.option("--cron", required=True, metavar="EXPR", help="Minute, hour, day, month and weekday.")
 @click.option("--zone", default="UTC", metavar="Z", help="The time zone: Europe/Berlin, ... Default: UTC.")
 @click.option("--full", is_flag=True, help="All groups from nothing, as `refresh --cold`.")
-@click.option("--due", is_flag=True, help="Groups of which a tenth is new, as `refresh --due`. The default.")
+@click.option(
+    "--due", is_flag=True, help="Groups with a tenth of new facts, as `refresh --due`. The default."
+)
 @click.option("--group", "groups", multiple=True, type=GROUP, metavar="G", help="Only this; repeatable.")
 def add(
     call: Call, name: str, cron: str, zone: str, *, full: bool, due: bool, groups: tuple[str, ...]
 ) -> None:
     """Have the actors of `kgray up` submit a refresh of the communities as a Ray job at these times.
 
-    Of the times that nobody was up for, the latest is made up for. One refresh runs at a time.
+    After a downtime, only the latest missed refresh is made up. One refresh runs at a time.
 
       kgray schedule add nightly --cron "0 3 * * *" --zone Europe/Berlin
       kgray schedule add weekly --cron "0 4 * * 0" --full
     """
     if full and due:
         raise InputError("--full and --due exclude each other: add two schedules")
-    now = times.now()
+    clock = times.now()
     with call.memory(create=True) as memory:
-        made = memory.schedules.add(name, cron, zone, now, full=full, groups=groups).as_dict(now)
-    if not call.emitted(made | {"schedules": [made]}):
-        click.echo(f"{name}: the next time is {made['next']}.")
+        document = memory.admin.schedules.add(name, cron, zone, clock, full=full, groups=groups).as_dict(
+            clock
+        )
+    if not call.emitted(document | {"schedules": [document]}):
+        click.echo(f"{name}: the next time is {document['next']}.")
 
 
-@command("The schedules, and what came of them.", name="list", of=schedule)
+@command("The schedules with their last outcomes.", name="list", parent=schedule)
 def list_schedules(call: Call) -> None:
     """List the schedules with their next and last times.
 
     kgray schedule list
     """
     with call.memory() as memory:
-        found = schedule_rows(call, memory)
-    rows = [_shown(row) for row in found]
-    call.listed("schedules", found, rows, head=_SCHEDULED, nothing="No schedules.")
+        schedules = schedule_rows(call, memory)
+    rows = [_cells(row) for row in schedules]
+    call.listed("schedules", schedules, rows, head=_SCHEDULED, nothing="No schedules.")
 
 
-def schedule_rows(call: Call, memory: Memory) -> list[dict[str, Any]]:
+def schedule_rows(call: Call, memory: AsyncMemory) -> list[dict[str, Any]]:
     """Return the schedules of a store as JSON rows; job: the submission id in Ray of the latest run."""
     from kgray.runtime.spec import namespace_of, store_identity
 
-    now, store = times.now(), namespace_of(store_identity(call.settings(), call.folder))
-    rows = [schedule.as_dict(now) for schedule in memory.schedules.every()]
+    clock, store = times.now(), namespace_of(store_identity(call.settings(), call.folder))
+    rows = [schedule.as_dict(clock) for schedule in memory.admin.schedules.every()]
     return [row | {"job": row["job"] and f"{store}-{row['job']}"} for row in rows]
 
 
-def _shown(row: dict[str, Any]) -> list[str]:
-    """Return a schedule's cells of the table."""
-    of = f"{'full' if row['full'] else 'due'}{', ' * bool(row['groups'])}{', '.join(row['groups'])}"
+def _cells(row: dict[str, Any]) -> list[str]:
+    """Return a schedule's cells in the table."""
+    extent = f"{'full' if row['full'] else 'due'}{', ' * bool(row['groups'])}{', '.join(row['groups'])}"
     outcome = f"runs as job {row['job']}" if row["running"] else row["said"]
-    return [row["name"], row["cron"], row["zone"], of, row["next"], row["last"] or "", outcome]
+    return [row["name"], row["cron"], row["zone"], extent, row["next"], row["last"] or "", outcome]
 
 
-@command("Remove a schedule.", of=schedule)
+@command("Remove a schedule.", parent=schedule)
 @click.argument("name", type=TEXT)
 def remove(call: Call, name: str) -> None:
     """Remove a schedule. A job that runs is not ended.
@@ -258,6 +270,6 @@ def remove(call: Call, name: str) -> None:
     kgray schedule remove nightly
     """
     with call.memory() as memory:
-        memory.schedules.remove(name)
+        memory.admin.schedules.remove(name)
     if not call.emitted({"name": name, "removed": True}):
         click.echo(f"{name} is removed.")

@@ -1,4 +1,4 @@
-"""Output: one JSON document for programs, aligned lines for people, and on standard error how far it is."""
+"""Output: one JSON document for programs, aligned lines for people, progress on standard error."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ import click
 if TYPE_CHECKING:
     from kgray.backfill.run import RunProgress
 
-Style = Mapping[str, Any]  # what click.style takes
+Style = Mapping[str, Any]  # keyword arguments of click.style
 DIM: Style = {"dim": True}
 _STYLES: Mapping[str, Style] = {"id": DIM, "name": {"bold": True}, "type": {"fg": "cyan"}}
 _HIDDEN = {"Cc", "Cs", "Zl", "Zp"}
 _PATIENCE_S = 2.0  # before a progress bar is drawn
-_EVERY_S = 0.1
-_LINE_S = 5.0  # between two lines, where there is no terminal
+_EVERY_S = 0.1  # between two drawings of it
+_LINE_S = 5.0  # between two lines without a terminal
 _BIDI = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def emit_json(document: object) -> None:
-    """Print one JSON document, UTF-8 whatever the terminal is."""
+    """Print one JSON document in UTF-8, independent of the terminal."""
     import json  # `kgray --help` does not need it
 
     click.echo(json.dumps(document, ensure_ascii=False).encode())
 
 
 def note(line: str) -> None:
-    """Print a line on standard error; what a server said may have more than one."""
+    """Print a line on standard error; line breaks (of a server's message) become spaces."""
     with suppress(OSError):  # a note may be lost, the result may not
         click.echo(f"kgray: {' '.join(line.encode(errors='backslashreplace').decode().split())}", err=True)
 
@@ -51,13 +51,13 @@ def plain(text: str) -> str:
 
 
 def moment(at: datetime) -> str:
-    """Return the day, and the minute unless it is midnight UTC."""
+    """Return the day, with the minute unless it is midnight UTC."""
     day = at.date().isoformat()
     return day if at.time() == time.min else f"{day}T{at:%H:%M}Z"
 
 
 def span(valid_at: datetime | None, invalid_at: datetime | None, *, event: bool = False) -> str:
-    """Return `from .. to` for people; of an event its moment."""
+    """Return `from .. to` for people, or the moment of an event."""
     if event and valid_at is not None:
         return moment(valid_at)
     start = "unknown" if valid_at is None else moment(valid_at)
@@ -65,12 +65,12 @@ def span(valid_at: datetime | None, invalid_at: datetime | None, *, event: bool 
 
 
 def short(identifier: str) -> str:
-    """Return the beginning of an id, which commands take as long as it is unique in the group."""
+    """Return the beginning of an id; commands accept it if it is unique in the group."""
     return identifier[:8]
 
 
 def width(text: str) -> int:
-    """Return how many columns a terminal gives the text."""
+    """Return the number of terminal columns of the text."""
     if text.isascii():
         return len(text)
     return sum(
@@ -79,7 +79,7 @@ def width(text: str) -> int:
 
 
 def fitted(text: str, columns: int) -> str:
-    """Return the text, cut with an ellipsis where it takes more columns of a terminal."""
+    """Return the text, cut with an ellipsis if it is wider than `columns`."""
     if width(text) <= columns:
         return text
     while text and width(text) > columns - 1:
@@ -91,10 +91,10 @@ def table(
     rows: Sequence[Sequence[object]], *, head: Sequence[str] = (), styles: Sequence[Style | None] = (),
     nothing: str = "",
 ) -> None:  # fmt: skip
-    """Print rows in aligned columns, numbers to the right; where there is no row, `nothing` instead.
+    """Print rows in aligned columns, numbers to the right; without rows, print `nothing`.
 
-    On a terminal, the head is dimmed, columns have their styles, else those of their names in the head, and
-    the last one is cut to what fits.
+    On a terminal the head is dimmed, columns have `styles`, else the styles of their names in the head, and
+    the last column is cut to the terminal's width.
     """
     if not rows:
         click.echo(nothing)
@@ -115,66 +115,66 @@ def table(
         styled = []
         for at, (cell, wide) in enumerate(zip(row, widths, strict=True)):
             pad = " " * (wide - width(cell))
-            shown = pad + cell if right[at] else cell + pad * (at < len(row) - 1)
-            styled.append(click.style(shown, **style) if (style := chosen[at]) else shown)
+            padded = pad + cell if right[at] else cell + pad * (at < len(row) - 1)
+            styled.append(click.style(padded, **style) if (style := chosen[at]) else padded)
         click.echo("  ".join(styled).rstrip())
 
 
 def pairs(values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
     """Print names and values, aligned."""
-    found = list(values.items() if isinstance(values, Mapping) else values)
-    longest = max((width(name) for name, _ in found), default=0)
-    for name, value in found:
+    rows = list(values.items() if isinstance(values, Mapping) else values)
+    longest = max((width(name) for name, _ in rows), default=0)
+    for name, value in rows:
         click.echo(f"{name}{' ' * (longest - width(name))}  {plain(str(value))}")
 
 
-def counted(number: int, one: str) -> str:
+def counted(number: int, noun: str) -> str:
     """Return `1 episode`, `2 episodes`."""
-    return f"{number} {one}{'' if number == 1 else 's'}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class Progress:
-    """Shows how far long work is: a line at the bottom of a terminal, drawn once it takes a while.
+    """The progress of long work: a line at the bottom of a terminal, drawn after some seconds.
 
-    Leaving the block removes the line. Where standard error is no terminal, a run tells it by a line every
-    few seconds, and steps are not told.
+    The end of the block removes the line. If standard error is no terminal, a run prints a line every few
+    seconds, and steps print nothing.
     """
 
-    def __init__(self, left: Callable[[], int] | None = None) -> None:
-        """left: asked at the first step for those to come."""
-        self.total, self._left = 0, left  # 0 = not known
+    def __init__(self, remaining: Callable[[], int] | None = None) -> None:
+        """remaining: called at the first step, returns the number of steps to come."""
+        self.total, self._remaining = 0, remaining  # 0 = not known
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._started = self._told = monotonic()
-        self._shown, self._done, self._failed = False, 0, 0
+        self._started = self._printed_at = monotonic()
+        self._is_drawn, self._ended, self._failed = False, 0, 0
 
     def __call__(self, standing: RunProgress) -> None:
-        """Show how far a run is, if it is time to."""
+        """Print the progress of a run, at most once in an interval."""
         if self._terminal:
             self._draw(standing.ended, standing.total or 0, progress_line(standing))
-        elif monotonic() - self._told >= _LINE_S:
-            self._told = monotonic()
+        elif monotonic() - self._printed_at >= _LINE_S:
+            self._printed_at = monotonic()
             note(progress_line(standing))
 
-    def step(self, *told: object) -> None:
-        """Count one step; the last of what is told of it is its outcome."""
-        if self._left is not None and not self.total:
-            self.total = self._left() + 1
-        self._done += 1
-        self._failed += told[-1] == "failed"
+    def step(self, *details: object) -> None:
+        """Count one step; the last of its details is its outcome."""
+        if self._remaining is not None and not self.total:
+            self.total = self._remaining() + 1
+        self._ended += 1
+        self._failed += details[-1] == "failed"
         if self._terminal:
-            done, total = self._done, self.total if self.total >= self._done else 0
-            rate = done / max(monotonic() - self._started, 0.001)
+            ended, total = self._ended, self.total if self.total >= self._ended else 0
+            rate = ended / max(monotonic() - self._started, 0.001)
             counts = f"{f', {self._failed} failed' if self._failed else ''}, {rate:.0f}/s"
-            line = f"{done}/{total}{counts}, {(total - done) / rate:.0f} s left"
-            self._draw(done, total, line if total else f"{done} done{counts}")
+            line = f"{ended}/{total}{counts}, {(total - ended) / rate:.0f} s left"
+            self._draw(ended, total, line if total else f"{ended} done{counts}")
 
-    def _draw(self, done: int, total: int, line: str) -> None:
-        """Draw the line, with a bar where the total is known, if it is time to."""
-        now = monotonic()
-        if now - self._started <= _PATIENCE_S or now - self._told <= _EVERY_S:
+    def _draw(self, ended: int, total: int, line: str) -> None:
+        """Draw the line, with a bar if the total is known, at most once in an interval."""
+        clock = monotonic()
+        if clock - self._started <= _PATIENCE_S or clock - self._printed_at <= _EVERY_S:
             return
-        self._shown, self._told = True, now
-        filled = 30 * min(done, total) // (total or 1)
+        self._is_drawn, self._printed_at = True, clock
+        filled = 30 * min(ended, total) // (total or 1)
         bar = f"[{'#' * filled}{'.' * (30 - filled)}] " if total else ""
         click.echo(f"\r\x1b[K{bar}{line}", err=True, nl=False)
 
@@ -183,7 +183,7 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         """Remove the line from the screen."""
-        if self._shown:
+        if self._is_drawn:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
@@ -194,7 +194,7 @@ def progress_line(standing: RunProgress) -> str:
     words += [f"{number} {name}" for name in ("duplicate", "refused") if (number := getattr(standing, name))]
     words += [f"{standing.ended - standing.failed} committed", f"{standing.failed} failed"]
     words += [f"{standing.rate:.1f}/s"] if standing.rate else []
-    if (left := standing.left_s) is not None:
-        minutes = f"{left / 60:.0f} min" if left < 7200 else f"{left / 3600:.1f} h"
-        words += [f"about {f'{left:.0f} s' if left < 120 else minutes} left"]
+    if (remaining_s := standing.left_s) is not None:
+        minutes = f"{remaining_s / 60:.0f} min" if remaining_s < 7200 else f"{remaining_s / 3600:.1f} h"
+        words += [f"about {f'{remaining_s:.0f} s' if remaining_s < 120 else minutes} left"]
     return ", ".join(words)

@@ -1,4 +1,4 @@
-"""upgrade: bring the store of an earlier version to this one."""
+"""upgrade: converts the store of an earlier version to this version."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import click
 from kgray.cli import printing
 from kgray.cli.frame import Call, command
 
-_MAX_ROWS = 20  # rows that changed, for people
+_MAX_ROWS = 20  # changed rows to print
 
 
-@command("Bring an earlier version's store to this one.")
-@click.option("--dry-run", is_flag=True, help="Say what would happen; change nothing.")
+@command("Convert an earlier version's store.")
+@click.option("--dry-run", is_flag=True, help="Print the changes; change nothing.")
 def upgrade(call: Call, dry_run: bool) -> None:
-    """Rewrite the store that an earlier version of kgray made, as this version stores it. No model is asked.
+    """Convert the store of an earlier version of kgray to the format of this version. No model is called.
 
     End every process that uses the store first. The log, the answers of models and the records are copied;
-    the rest is derived anew and compared with the stored graph. Readers see the earlier store, then the new
-    one, never a part. If it is interrupted, run it again.
+    the rest is derived again and compared with the stored graph. Readers see the earlier store, then the new
+    store, never a part. If it is interrupted, run it again.
 
-    In a data folder the earlier file stays beside the new one. It still has texts that you remove later:
+    In a data folder the earlier file stays next to the new file. It still has texts that you remove later:
     delete it when you do not need it any more.
 
       kgray upgrade --data my-data --dry-run

@@ -11,6 +11,7 @@ from typing import Any
 
 from kgray.derivation.names import Relations
 from kgray.derivation.stored import View
+from kgray.graph import Entity
 from kgray.records import Episode, Verdict, canonical
 from kgray.times import show
 
@@ -37,6 +38,11 @@ def episode_row(episode: Episode) -> DumpRow:
     return _row("episode", episode, keys, reference_time=show(episode.reference_time))
 
 
+def entity_row(entity: Entity) -> DumpRow:
+    """Return the row of one entity."""
+    return _row("entity", entity, "id name aliases labels")
+
+
 def _relation_row(relations: Relations, name: str) -> DumpRow:
     folded = relations.folded(name)
     traits = relations.traits(folded.name)
@@ -58,8 +64,7 @@ def rows(view: View, episodes: Iterable[Episode]) -> Iterator[DumpRow]:
     yield from map(episode_row, episodes)
     graph, records = view.graph, view.records
     ids = {head.sequence: head.id for head in records.heads}
-    for entity in view.all_entities():
-        yield _row("entity", entity, "id name aliases labels")
+    yield from map(entity_row, view.all_entities())
     for mention in records.mentions:
         shown_id, _ = graph.fold.shown(mention.entity, mention.surface, mention.sequence)
         mention_ids = {"episode": ids[mention.sequence], "entity": shown_id}

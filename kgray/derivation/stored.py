@@ -206,6 +206,7 @@ def stored_names(store: Store, group: str, saved_at: Sequence[int]) -> Iterator[
 
 # A read of all episodes costs less than look-ups, from 1,000 look-ups and a quarter of all episodes on.
 _MIN_SCAN_EPISODES, _SCAN_SHARE = 1_000, 4
+Episodes = Callable[[Sequence[int]], list[Episode]]  # reads episodes by sequence
 StatementChoice = Callable[[GroupGraph], Iterable[str]]  # chooses the statements that must be complete
 
 
@@ -221,9 +222,8 @@ def records_around(
 
     This saves deriving the whole group (5 s for 40,000 messages) to show one message or to merge two
     entities. A statement follows from all evidence with its key, and its facts from the statements that
-    rivalry connects with it. Therefore episodes that mention their subjects are read until no further episode
-    is needed. The chosen statements and the given entities derive as from all records; other statements and
-    entities may be incomplete. Call it inside `Store.reading`.
+    rivalry connects with it, so episodes that mention their subjects are read until none is missing. Other
+    statements and entities than the chosen ones may be incomplete. Call it inside `Store.reading`.
     """
     last = store.heads([group])[group].last
     group_records = records_of(store, group, within=[])
@@ -335,10 +335,10 @@ def view_now(store: Store, group: str) -> GraphView:
 class View(GraphView):
     """A `ports.GraphView` derived from records (R4); each call sweeps the statements that it needs."""
 
-    def __init__(self, records: GroupRecords, episodes: Callable[[Sequence[int]], list[Episode]]) -> None:
-        """Build the graph; episodes: reads episodes by sequence."""
+    def __init__(self, records: GroupRecords, episodes: Episodes, graph: GroupGraph | None = None) -> None:
+        """Take the graph of these records; None = build it."""
         self.records = records
-        self.graph = GroupGraph.build(records)
+        self.graph = GroupGraph.build(records) if graph is None else graph
         self.group = records.group
         self._read_episodes = episodes
         self._live = {head.sequence for head in records.heads}

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from kgray.errors import ContentError, InputError, InvalidAnswer
 from kgray.evals.retrieval import RECALL, Conversation, Dataset, Message, Question, Result, Talks
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.ports import Answerer, AnswerRequest
 from kgray.prompting.prompts import PromptFiles, section
 from kgray.prompting.reply_schemas import TEXT, object_of
@@ -97,7 +97,7 @@ class Examination:
     at_once: int = 16  # concurrent questions; the clients bound the concurrent requests
     summarising: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
-    async def answer(self, memory: Memory, talks: Talks) -> list[dict[str, Any]]:
+    async def answer(self, memory: AsyncMemory, talks: Talks) -> list[dict[str, Any]]:
         """Answer and grade all questions that have an answer; return their raw rows. Raises Unavailable."""
         at_once = asyncio.Semaphore(self.at_once)
         questions = [
@@ -144,7 +144,7 @@ class Examination:
         return str(self.raw.rows[key]["text"])
 
     async def _graded(
-        self, memory: Memory, group: str, question: Question, shown_text: str | None, wrong: str | None
+        self, memory: AsyncMemory, group: str, question: Question, shown_text: str | None, wrong: str | None
     ) -> dict[str, Any]:
         """Return a question's raw row: the answer; verdicts on it, on the right answer and on a wrong answer.
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from kgray.errors import InputError
 from kgray.graph import Hit
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.ports import SearchScope
 from kgray.search import SCOPES
 
@@ -378,7 +378,7 @@ def messages_of(hit: Hit) -> tuple[str, ...]:
 
 
 async def ask(
-    memory: Memory,
+    memory: AsyncMemory,
     conversation: Conversation,
     question: Question,
     *,
@@ -412,7 +412,7 @@ async def ask(
     )
 
 
-async def ask_all(memory: Memory, talks: Talks) -> list[Result]:
+async def ask_all(memory: AsyncMemory, talks: Talks) -> list[Result]:
     """Measure all questions that have evidence, a fact, or no possible answer."""
     return [
         await ask(memory, talk, question, group=group)

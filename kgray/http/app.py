@@ -1,4 +1,4 @@
-"""The app: the table of routes, middleware in front of them, health, metrics, MCP at /mcp."""
+"""The app: the table of routes, their middleware, health, metrics, MCP at /mcp."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kgray.http import asking, board, exports, handlers, managing, models, page_
 from kgray.http.door import OPEN, Door, needs
 from kgray.http.handlers import CORRECTIONS, TAGGED, append, corrects, reads
 from kgray.http.problems import ON_ERROR, TooLarge, answer, id_of
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 
 _ROOT = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/mcp", "/", "/page/{name}"})
 _BODY_S = 60.0  # for a whole body to arrive; of a backfill, between two pieces
@@ -62,23 +62,23 @@ _FILE = {"requestBody": {"required": True, "content": {"application/octet-stream
 
 
 class Route(NamedTuple):
-    """One route. gives: the shape or the media type of its answer; more: statuses besides 200 and 304."""
+    """A route. gives: the shape or the media type of its answer; statuses: in addition to 200 and 304."""
 
     method: str
     path: str
     scope: str
     does: Callable[..., Any]
     gives: str = ""
-    more: tuple[int, ...] = ()
+    statuses: tuple[int, ...] = ()
     body: dict[str, Any] | None = None
 
 
 _G = "/groups/{group}"
-_NAMED = re.compile(r"\{(identifier|name_or_id)\}")  # what users name may hold a slash, sent as %2F
+_NAMED = re.compile(r"\{(identifier|name_or_id)\}")  # users' names may contain a slash, sent as %2F
 _SHAPES = {"entities": "Entities", "history": "History", "neighbourhood": "Neighbourhood"}
 ROUTES = (
     Route("POST", f"{_G}/episodes", "add", append, "Accepted", (202,), _ROWS),
-    Route("POST", f"{_G}/backfill", "add", handlers.backfill, more=(202,), body=_STREAM),
+    Route("POST", f"{_G}/backfill", "add", handlers.backfill, statuses=(202,), body=_STREAM),
     Route("POST", f"{_G}/search", "read", handlers.search, "Hits"),
     Route("POST", f"{_G}/context", "read", handlers.context, "Context"),
     Route("POST", f"{_G}/ask", "read", asking.ask, "Answer"),
@@ -91,7 +91,7 @@ ROUTES = (
     ),
     Route("GET", f"{_G}/status", "read", handlers.status),
     Route("POST", f"{_G}/preview", "read", board.preview),
-    Route("POST", f"{_G}/files", "add", board.upload, more=(202,), body=_FILE),
+    Route("POST", f"{_G}/files", "add", board.upload, statuses=(202,), body=_FILE),
     Route("GET", "/key", "", board.own_key),
     Route("GET", "/status", "read", board.server_status),
     Route("GET", "/status/events", "read", board.status_events, "text/event-stream"),
@@ -99,8 +99,8 @@ ROUTES = (
     Route("GET", f"{_G}/events", "read", handlers.events, "text/event-stream"),
     Route("GET", f"{_G}/dump", "read", handlers.dump, "application/x-ndjson"),
     Route("GET", f"{_G}/export", "read", exports.export, "application/octet-stream", (206,)),
-    Route("POST", f"{_G}/retry", "add", handlers.retry, more=(202,)),
-    *(Route("POST", f"{_G}/{kind}", "correct", corrects(kind), more=(202,)) for kind in CORRECTIONS),
+    Route("POST", f"{_G}/retry", "add", handlers.retry, statuses=(202,)),
+    *(Route("POST", f"{_G}/{kind}", "correct", corrects(kind), statuses=(202,)) for kind in CORRECTIONS),
     Route("POST", f"{_G}/retract", "correct", handlers.retract),
     Route("POST", f"{_G}/remove", "remove", handlers.remove),
     Route("DELETE", f"{_G}/episodes/{{identifier}}", "remove", handlers.remove_episode),
@@ -114,17 +114,17 @@ ROUTES = (
     Route("POST", f"{_G}/webhooks", "admin", managing.add_webhook),
     Route("DELETE", f"{_G}/webhooks/{{name}}", "admin", managing.drop_webhook),
     Route("GET", f"{_G}/webhooks/{{name}}/deliveries", "admin", managing.deliveries),
-    Route("POST", f"{_G}/webhooks/{{name}}/resend", "admin", managing.resend, more=(202,)),
+    Route("POST", f"{_G}/webhooks/{{name}}/resend", "admin", managing.resend, statuses=(202,)),
 )
 
 
-def create_app(memory: Memory, **how: Any) -> FastAPI:  # noqa: ANN401 - of `Door`
+def create_app(memory: AsyncMemory, **options: Any) -> FastAPI:  # noqa: ANN401 - of `Door`
     """Return the ASGI app of a memory, which its owner closes after the app has shut down.
 
-    how     of `Door`: host, names, bounds, ingests, webhook_key, private_webhooks
+    options of `Door`: host, names, bounds, ingests, webhook_key, private_webhooks
     `app.state.door.ending = True` ends the open streams, before a server waits for its connections.
     """
-    door = Door(memory, **how)
+    door = Door(memory, **options)
     mounted: Any = import_module("kgray.http.mounted").Mounted(door) if find_spec("mcp") else None
 
     @asynccontextmanager
@@ -140,7 +140,7 @@ def create_app(memory: Memory, **how: Any) -> FastAPI:  # noqa: ANN401 - of `Doo
         openapi_url=None, redirect_slashes=False, exception_handlers=dict(ON_ERROR),
     )  # fmt: skip
     app.state.door = door
-    # In front of the same route of the document: FastAPI's way to it costs half of an append.
+    # Before the same route of the OpenAPI document: FastAPI's processing costs half of an append.
     app.router.routes.append(StarletteRoute(f"/v1{_G}/episodes", append, methods=["POST"]))
     for route in ROUTES:
         _add(app, route)
@@ -154,8 +154,8 @@ def create_app(memory: Memory, **how: Any) -> FastAPI:  # noqa: ANN401 - of `Doo
 
 
 def _add(app: FastAPI, route: Route) -> None:
-    """Add a route under /v1, and to the document."""
-    said = cleandoc(route.does.__doc__ or "")
+    """Add a route under /v1 and to the OpenAPI document."""
+    summary = cleandoc(route.does.__doc__ or "")
     shape = models.ref(route.gives) if route.gives else {"type": "object"}
     shaped: dict[str, Any] = {"content": {"application/json": {"schema": shape}}}
     if "/" in route.gives:
@@ -168,23 +168,23 @@ def _add(app: FastAPI, route: Route) -> None:
         dependencies=[needs(route.scope)],
         response_model=None,
         response_class=Response,
-        summary=said.splitlines()[0].partition(";")[0].rstrip("."),
-        description=f"{said}\n\nScope of the key: `{route.scope or 'any'}`.",
+        summary=summary.splitlines()[0].partition(";")[0].rstrip("."),
+        description=f"{summary}\n\nScope of the key: `{route.scope or 'any'}`.",
         openapi_extra=route.body,
         responses={
             200: {"description": "Done", **shaped},
             **{
                 n: {"description": "See the page on serving", **(shaped if n < 300 else {})}
-                for n in (*route.more, *[304] * (route.does.__name__ in TAGGED))
+                for n in (*route.statuses, *[304] * (route.does.__name__ in TAGGED))
             },
-            "4XX": {"description": "The request is at fault", **problem},
-            "5XX": {"description": "Try again, or the server is at fault", **problem},
+            "4XX": {"description": "The request has a fault", **problem},
+            "5XX": {"description": "Try again, or the server has a fault", **problem},
         },
     )
 
 
 def _add_health(app: FastAPI, door: Door) -> None:
-    """Add the routes at the root, which are no part of the document."""
+    """Add the routes at the root, which are not in the OpenAPI document."""
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -202,20 +202,20 @@ def _add_health(app: FastAPI, door: Door) -> None:
 
     async def document(_: Request) -> Response:
         if app.openapi_schema is None:
-            made = get_openapi(title=app.title, version=app.version, routes=app.routes)
-            parts = made.setdefault("components", {})
+            document_parts = get_openapi(title=app.title, version=app.version, routes=app.routes)
+            parts = document_parts.setdefault("components", {})
             parts["schemas"] |= {shape: models.schema(shape) for shape in models.SHAPES}
             parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-            app.openapi_schema = made | {"security": [{"key": []}, {}]}
+            app.openapi_schema = document_parts | {"security": [{"key": []}, {}]}
         return JSONResponse(app.openapi_schema)
 
-    found = {"healthz": healthz, "readyz": readyz, "metrics": metrics, "openapi.json": document}
-    for name, does in found.items():
+    handlers_by_name = {"healthz": healthz, "readyz": readyz, "metrics": metrics, "openapi.json": document}
+    for name, does in handlers_by_name.items():
         app.add_route(f"/{name}", does)
 
 
 class Front:
-    """In front of every route: request id, names, key, bounds of the body, metrics."""
+    """The middleware of every route: request id, host names, key, bounds of the body, metrics."""
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
         self._app, self._door = app, door
@@ -233,48 +233,48 @@ class Front:
                 message["headers"] = [*message["headers"], (b"x-request-id", id_of(request).encode())]
                 path = "/mcp" if scope["path"].startswith("/mcp") else scope["path"]
                 path = "/page/{name}" if path.startswith("/page/") else path
-                known = path if path in _ROOT else "none"
-                route = getattr(scope.get("route"), "path_format", None) or known  # its template
+                default = path if path in _ROOT else "none"
+                route = getattr(scope.get("route"), "path_format", None) or default  # its template
                 route = f"/v1{_G}/episodes" if scope.get("endpoint") is append else route
                 seconds = time.perf_counter() - began
                 self._door.metrics.answered(route, scope["method"], message["status"], seconds)
             await send(message)
 
         guard, headers = self._door.guard, request.headers
-        most = None if scope["path"].endswith("/backfill") else self._door.bounds.max_body
+        max_bytes = None if scope["path"].endswith("/backfill") else self._door.bounds.max_body
         declared = headers.get("content-length", "0")
         try:
             if not (scope["path"] in OPEN or scope["path"].startswith("/page/")):
                 guard.check_names(headers.get("host"), headers.get("origin"))
                 scope["state"]["key"] = guard.caller(headers.get("authorization"))
-            if most is not None and declared.isdecimal() and int(declared) > most:
-                raise TooLarge(f"the body has {declared} bytes: at most {most}")
+            if max_bytes is not None and declared.isdecimal() and int(declared) > max_bytes:
+                raise TooLarge(f"the body has {declared} bytes: at most {max_bytes}")
         except KgrayError as error:
             await (await answer(request, error))(scope, receive, sent)
             return
-        await self._app(scope, _bounded(receive, most), sent)
+        await self._app(scope, _bounded(receive, max_bytes), sent)
 
 
-def _bounded(receive: Receive, most: int | None) -> Receive:
-    """Return `receive` with bounds: of the body's size, and of the time in which it arrives.
+def _bounded(receive: Receive, max_bytes: int | None) -> Receive:
+    """Return `receive` with bounds on the body's size and on the time of its arrival.
 
-    most: bytes; None = any number, where each piece comes in time
+    max_bytes: None = any size, if each piece arrives in time
     """
-    taken, whole, until = 0, False, time.monotonic() + _BODY_S
+    received, is_complete, deadline = 0, False, time.monotonic() + _BODY_S
 
     async def bounded() -> Message:
-        nonlocal taken, whole
-        if whole:
+        nonlocal received, is_complete
+        if is_complete:
             return await receive()
         try:
-            async with asyncio.timeout(_BODY_S if most is None else until - time.monotonic()):
+            async with asyncio.timeout(_BODY_S if max_bytes is None else deadline - time.monotonic()):
                 message = await receive()
         except TimeoutError:
             raise HTTPException(408, "the body came too slowly") from None
-        taken += len(message.get("body", b""))
-        whole = not message.get("more_body", False)
-        if most is not None and taken > most:
-            raise HTTPException(413, f"the body has more than {most} bytes")
+        received += len(message.get("body", b""))
+        is_complete = not message.get("more_body", False)
+        if max_bytes is not None and received > max_bytes:
+            raise HTTPException(413, f"the body has more than {max_bytes} bytes")
         return message
 
     return bounded

@@ -1,4 +1,4 @@
-"""Answers of a model: each is written in a thread with an event loop of its own, and ends with its client."""
+"""Answers of a model: each is written in a thread with its own event loop, until the client disconnects."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from kgray.http.problems import Overloaded, answer
 from kgray.records import check_group
 from kgray.search.answering import Answered
 
-_LONGEST_S = 900.0  # of an answer with all its calls
-_LOOK_S = 1.0  # between two looks whether the client is still there
-_SILENT_S = 15.0  # after which a stream says that it lives
+_LONGEST_S = 900.0  # for an answer with all its calls
+_LOOK_S = 1.0  # between two checks that the client is connected
+_SILENT_S = 15.0  # of silence, before a stream sends a comment
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
-Part = str | Answered  # a piece of the text, "" where there is none yet; the whole at the end
+Part = str | Answered  # a piece of the text, "" while nothing arrives; the complete answer at the end
 
 
 class _Writing:
-    """One call of `Memory.ask` in a thread; its parts, or its error, come through a queue of this loop."""
+    """A call of `Memory.ask` in a thread; its parts, or its error, arrive in a queue of this loop."""
 
-    def __init__(self, door: Door, question: str, how: dict[str, Any]) -> None:
-        self._door, self._question, self._how = door, question, how
+    def __init__(self, door: Door, question: str, arguments: dict[str, Any]) -> None:
+        self._door, self._question, self._arguments = door, question, arguments
         self._loop = asyncio.get_running_loop()
         self.parts: asyncio.Queue[Part | Exception] = asyncio.Queue()
         self._inner: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
@@ -47,7 +47,7 @@ class _Writing:
             self._inner = asyncio.get_running_loop(), task
             if self._is_cancelled:
                 raise asyncio.CancelledError
-            return await self._door.memory.ask(self._question, on_text=self._tell, **self._how)
+            return await self._door.memory.ask(self._question, on_text=self._send, **self._arguments)
 
         outcome: Answered | Exception
         try:
@@ -59,35 +59,35 @@ class _Writing:
             if isinstance(error, KgrayError):
                 self._door.metrics.called("answer", type(error).__name__, error.spent)
             outcome = error
-        self._tell(outcome)
+        self._send(outcome)
 
-    def _tell(self, part: Part | Exception) -> None:
+    def _send(self, part: Part | Exception) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.parts.put_nowait, part)
 
     def cancel(self) -> None:
-        """End the calls of the model that are under way."""
+        """End the running calls of the model."""
         self._is_cancelled = True
         if self._inner is not None and not self._inner[0].is_closed():
             self._inner[0].call_soon_threadsafe(self._inner[1].cancel)
 
 
-async def parts_of(door: Door, question: str, **how: Any) -> AsyncIterator[Part]:  # noqa: ANN401
-    """Yield the parts of an answer, "" about every second without one; closing it ends the model's calls.
+async def parts_of(door: Door, question: str, **arguments: Any) -> AsyncIterator[Part]:  # noqa: ANN401
+    """Yield the parts of an answer, "" after each second without a part; closing it ends the model's calls.
 
-    how: the arguments of `Memory.ask`. Raises Overloaded where too many are being written, and its errors.
+    arguments: of `Memory.ask`. Raises its errors, and Overloaded if too many answers are being written.
     """
     if door.answers.available_tokens < 1:
         raise Overloaded(f"{door.bounds.max_answers} answers are being written: try again", wait_s=5)
-    writing = _Writing(door, question, how)
+    writing = _Writing(door, question, arguments)
     thread = asyncio.create_task(to_thread.run_sync(writing.run, limiter=door.answers))
-    until = time.monotonic() + _LONGEST_S
+    deadline = time.monotonic() + _LONGEST_S
     try:
         while True:
             try:
                 part = await asyncio.wait_for(writing.parts.get(), _LOOK_S)
             except TimeoutError:
-                if door.ending or time.monotonic() > until:
+                if door.ending or time.monotonic() > deadline:
                     raise Overloaded("the answer was not written in time: ask again") from None
                 part = ""
             if isinstance(part, Exception):
@@ -97,12 +97,12 @@ async def parts_of(door: Door, question: str, **how: Any) -> AsyncIterator[Part]
                 return
     finally:
         writing.cancel()
-        thread.add_done_callback(lambda done: done.cancelled() or done.exception())
+        thread.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
-async def answered(door: Door, question: str, **how: Any) -> Answered:  # noqa: ANN401 - of `Memory.ask`
-    """Return an answer once it is whole."""
-    async with aclosing(parts_of(door, question, **how)) as parts:  # type: ignore[type-var]
+async def answered(door: Door, question: str, **arguments: Any) -> Answered:  # noqa: ANN401 - of `Memory.ask`
+    """Return an answer when it is complete."""
+    async with aclosing(parts_of(door, question, **arguments)) as parts:  # type: ignore[type-var]
         async for part in parts:
             if isinstance(part, Answered):
                 return part
@@ -110,16 +110,16 @@ async def answered(door: Door, question: str, **how: Any) -> Answered:  # noqa: 
 
 
 async def ask(door: At, request: Request, group: Group, body: models.AskOf) -> Response:
-    """Return a model's answer with its sources, with `stream` as server-sent events.
+    """Return a model's answer with its sources; with `stream`, as server-sent events.
 
-    Events: `text` {"text"}, pieces of the answer; at the end `answer` with the whole document, or `error`
+    Events: `text` {"text"}, pieces of the answer; at the end `answer` with the complete document, or `error`
     with a problem.
     """
     check_group(group)
     parts = parts_of(door, body.query, group=group, **body.arguments())
     streams = body.stream or "text/event-stream" in request.headers.get("accept", "")
     if streams:
-        first = await anext(parts)  # a request that is at fault gets a status of its own
+        first = await anext(parts)  # a faulty request gets its own status
         return StreamingResponse(
             _events(request, first, parts), headers=_HEADERS, media_type="text/event-stream"
         )
@@ -129,11 +129,11 @@ async def ask(door: At, request: Request, group: Group, body: models.AskOf) -> R
                 return JSONResponse(part.as_dict())
             if await request.is_disconnected():
                 break
-    return Response(status_code=499)  # nobody reads it
+    return Response(status_code=499)  # the client has disconnected
 
 
 async def _events(request: Request, first: Part, parts: AsyncIterator[Part]) -> AsyncIterator[str]:
-    """Yield the events of an answer; a client that goes away ends it."""
+    """Yield the events of an answer, until the client disconnects."""
     spoke = time.monotonic()
 
     def event(part: Part) -> str:

@@ -28,7 +28,7 @@ from kgray.memory.access import SCOPES
 from kgray.memory.ingesting import ledger_of
 from kgray.records import check_group
 
-_LOOK_S, _SILENT_S = 1.0, 15.0  # between two looks of a stream; after which it says that it lives
+_LOOK_S, _SILENT_S = 1.0, 15.0  # between two reads of a stream; of silence before it sends a comment
 _MAX_CHANGES = 500  # rows of a preview
 _MAX_REFUSALS = 100
 _PORTION = 500  # rows that are appended together
@@ -36,43 +36,43 @@ _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 async def own_key(door: At, request: Request) -> Response:
-    """Return what the caller may do: scopes, groups, end; without a key those of the command line."""
+    """Return the caller's rights: scopes, groups, end; without a key the rights of the command line."""
     key = holder_of(request)
-    own: dict[str, Any] = {
+    rights: dict[str, Any] = {
         "id": None,
         "groups": ["*"],
         "scopes": list(SCOPES),
         "rate": None,
         "expires_at": None,
     }
-    told = own if key is None else {name: key.as_dict()[name] for name in own}
-    if "admin" in told["scopes"]:
-        told["scopes"] = list(SCOPES)
-    return JSONResponse(told | {"can_answer": door.memory.can_answer}, headers=_HEADERS)
+    answer = rights if key is None else {name: key.as_dict()[name] for name in rights}
+    if "admin" in answer["scopes"]:
+        answer["scopes"] = list(SCOPES)
+    return JSONResponse(answer | {"can_answer": door.memory.can_answer}, headers=_HEADERS)
 
 
 async def schedules(door: At, request: Request) -> Response:
-    """Return when communities are refreshed, and how the last runs ended; of groups that the key reaches."""
-    key, now = holder_of(request), times.now()
-    found = [one.as_dict(now) for one in await door.call(door.memory.schedules.every)]
+    """Return the schedules of refreshes, with their last outcomes, for groups that the key reaches."""
+    key, clock = holder_of(request), times.now()
+    rows = [row.as_dict(clock) for row in await door.call(door.memory.admin.schedules.every)]
     if key is not None:
-        bounds = [({*one["groups"]} or {"*"}, one) for one in found]
-        found = [one for groups, one in bounds if key.covers([*groups])]
-    return JSONResponse({"schedules": found})
+        bounds = [({*row["groups"]} or {"*"}, row) for row in rows]
+        rows = [row for groups, row in bounds if key.covers([*groups])]
+    return JSONResponse({"schedules": rows})
 
 
 async def server_status(door: At, request: Request) -> Response:
-    """Return the ledger of all groups that the key reaches, what waits, and the processes that ingest."""
+    """Return the ledger of all groups that the key reaches, pending work, and the ingesting processes."""
     return JSONResponse(await _board(door, request))
 
 
 async def _board(door: Door, request: Request) -> dict[str, Any]:
     counts, key = await door.read(door.memory.status), holder_of(request)
-    told = ledger_of({name: one for name, one in counts.items() if key is None or key.reaches(name)})
+    ledger = ledger_of({name: count for name, count in counts.items() if key is None or key.reaches(name)})
     waits = door.ingesting
     waiting = {"pending": waits.pending, "oldest_s": round(waits.oldest_s), "fault": waits.fault or None}
     runtime = {"backend": "none"} if door.runtime is None else await door.call(door.runtime)
-    return {**told, "ingesting": waiting, "runtime": runtime, "at": times.show(times.now())}
+    return {**ledger, "ingesting": waiting, "runtime": runtime, "at": times.show(times.now())}
 
 
 async def _place(door: At) -> AsyncIterator[None]:
@@ -81,7 +81,7 @@ async def _place(door: At) -> AsyncIterator[None]:
 
 
 async def status_events(door: At, request: Request, _: Annotated[None, Depends(_place)]) -> Response:
-    """Stream the same as server-sent events `status`, whenever it changes; looked at every second."""
+    """Stream the status as server-sent events `status` on every change; it is read every second."""
     return StreamingResponse(_statuses(door, request), headers=_HEADERS, media_type="text/event-stream")
 
 
@@ -90,12 +90,12 @@ async def _statuses(door: Door, request: Request) -> AsyncIterator[str]:
     spoke = time.monotonic()
     while not door.ending:
         try:
-            found = await _board(door, request)
+            current = await _board(door, request)
         except Overloaded:
-            found = last
-        if {**found, "at": ""} != {**last, "at": ""}:
-            last, spoke = found, time.monotonic()
-            yield f"event: status\ndata: {json.dumps(found)}\n\n"
+            current = last
+        if {**current, "at": ""} != {**last, "at": ""}:
+            last, spoke = current, time.monotonic()
+            yield f"event: status\ndata: {json.dumps(current)}\n\n"
         elif time.monotonic() - spoke > _SILENT_S:
             spoke = time.monotonic()
             yield ": nothing new\n\n"
@@ -103,20 +103,20 @@ async def _statuses(door: Door, request: Request) -> AsyncIterator[str]:
 
 
 async def preview(door: At, group: Group, body: models.Preview) -> Response:
-    """Return what an episode, a correction or a retraction would change, as rows of the dump with `op`.
+    """Return the changes that an episode, a correction or a retraction would make: dump rows with `op`.
 
-    Nothing is kept. Reading an episode may cost calls of a model. At most 500 rows, facts and entities
-    first; `total` counts all.
+    Nothing is stored. Reading an episode may cost calls of a model. At most 500 rows, facts and entities
+    first; `total` counts all rows.
     """
-    kind, what = body.change()
+    kind, subject = body.change()
     if kind == "episode":
-        draft = draft_from(what, Defaults(group=check_group(group)))
+        draft = draft_from(subject, Defaults(group=check_group(group)))
         if draft.group != group:
-            raise InputError("an episode's group must be the one of the address", field="episode/group")
-        previews = await door.call(partial(door.memory.preview, again=body.again))
+            raise InputError("an episode's group must be the group of the address", field="episode/group")
+        previews = await door.call(partial(door.memory.admin.preview, again=body.again))
         rows = await door.read(previews.rows, draft)
     else:
-        rows = await door.read(door.memory.foresee, kind, group=group, **what)
+        rows = await door.read(door.memory.foresee, kind, group=group, **subject)
     rows.sort(
         key=lambda row: ("fact", "entity").index(row["type"]) if row["type"] in ("fact", "entity") else 2
     )
@@ -126,13 +126,16 @@ async def preview(door: At, group: Group, body: models.Preview) -> Response:
 async def upload(
     door: At, request: Request, group: Group, name: Annotated[str, Query(min_length=1, max_length=200)]
 ) -> Response:
-    """Append the rows of a file by its name's ending: JSON lines, JSON, CSV, Parquet, text; 8 MiB at most."""
+    """Append the rows of a file; its extension names the format: JSON lines, JSON, CSV, Parquet, text.
+
+    At most 8 MiB.
+    """
     check_group(group)
     door.check_room()
     ending = PurePath(name).suffix.lower()
     if ending not in EXTENSIONS:
         raise InputError(
-            f"{name!r} has no ending that is known: {', '.join(sorted(EXTENSIONS))}", field="name"
+            f"{name!r} has no known extension: use {', '.join(sorted(EXTENSIONS))}", field="name"
         )
     body = await request.body()
 
@@ -140,16 +143,16 @@ async def upload(
         with spooled(io.BytesIO(body), suffix=ending) as path:
             return list(read_file(path, Defaults(group=group), name=name))
 
-    found = await to_thread.run_sync(rows)
-    foreign = [one for one in found if isinstance(one, Submitted) and one.draft.group != group]
-    said = f"the row's group is not {group}"
-    refusals = [Refusal(file=name, line=one.line, field="group", reason=said) for one in foreign]
+    items = await to_thread.run_sync(rows)
+    foreign = [item for item in items if isinstance(item, Submitted) and item.draft.group != group]
+    reason = f"the row's group is not {group}"
+    refusals = [Refusal(file=name, line=item.line, field="group", reason=reason) for item in foreign]
     counts = {"accepted": 0, "duplicate": 0}
-    kept = [one for one in found if one not in foreign]
-    for start in range(0, len(kept), _PORTION):
-        pairs, refused = await appended(door, kept[start : start + _PORTION])
+    accepted_items = [item for item in items if item not in foreign]
+    for start in range(0, len(accepted_items), _PORTION):
+        pairs, refused = await appended(door, accepted_items[start : start + _PORTION])
         for status in counts:
-            counts[status] += sum(one.status == status for _, one in pairs)
+            counts[status] += sum(item.status == status for _, item in pairs)
         refusals += refused
-    told = [one.as_dict() for one in refusals[:_MAX_REFUSALS]]
-    return JSONResponse({**counts, "refused": len(refusals), "refusals": told}, 202)
+    listed = [item.as_dict() for item in refusals[:_MAX_REFUSALS]]
+    return JSONResponse({**counts, "refused": len(refusals), "refusals": listed}, 202)

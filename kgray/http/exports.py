@@ -29,7 +29,7 @@ async def export(
     door: At, request: Request, group: Group, to: Annotated[str, Query(max_length=40)],
     as_of: MomentOf = None, known_at: MomentOf = None,
 ) -> Response:  # fmt: skip
-    """Return a group in a format; several files come as a .tar. Range with If-Range resumes a download."""
+    """Return a group in a format; several files form a .tar. Range with If-Range resumes a download."""
     chosen = format_called(to, "writer")
     tag = await door.call(_tag, door, request, group)
     if tag in (request.headers.get("if-none-match") or ""):
@@ -37,8 +37,8 @@ async def export(
     folder, abandoned = Path(mkdtemp(prefix="kgray-export-")), Event()
     file = folder / f"{group}{chosen.suffix or '.tar'}"
 
-    async def export() -> Report:  # the name tells the door that it takes long
-        """Write the file, in a thread that goes on where the client goes away."""
+    async def export() -> Report:  # `Door.read` finds this name in _LONG
+        """Write the file, in a thread that continues if the client disconnects."""
         try:
             part = file if chosen.suffix else folder / "files"
             report = await door.memory.export(part, to=to, group=group, as_of=as_of, known_at=known_at)
@@ -53,11 +53,11 @@ async def export(
     try:
         for _ in range(_TRIES):
             report = await door.read(export)
-            before, tag = tag, await door.call(_tag, door, request, group)
-            if before == tag:
+            earlier_tag, tag = tag, await door.call(_tag, door, request, group)
+            if earlier_tag == tag:
                 break
             file.unlink()
-        else:  # it is written all the time: nothing can be resumed
+        else:  # the group changes all the time: no download can be resumed
             report, tag = await door.read(export), ""
     except BaseException:
         abandoned.set()
@@ -68,7 +68,7 @@ async def export(
 
 
 class _Temporary(FileResponse):
-    """A file that is deleted with its folder, whatever becomes of the answer."""
+    """A file that is deleted with its folder after the answer, also after a failed answer."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, then delete the file."""
@@ -80,7 +80,7 @@ class _Temporary(FileResponse):
 
 
 def _tag(door: Door, request: Request, group: str) -> str:
-    """Return the strong tag of an export: of the group's state and what is asked."""
+    """Return the strong tag of an export: a hash of the group's state and the query."""
     store = door.memory.store
     runs = [row.run for row in store.rows(kinds.COMMUNITY_RUNS.all, group)]
     about = f"{__version__} {store.heads([group])[group]} {runs} {request.scope['query_string']!r} {group}"

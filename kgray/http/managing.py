@@ -17,29 +17,31 @@ from kgray.http.webhooks import Posts, checked_url, message_id
 from kgray.memory.access import AccessKey
 from kgray.records import check_group
 
-_SECRET = {"cache-control": "no-store"}  # of an answer that holds one
+_SECRET = {"cache-control": "no-store"}  # of an answer with a secret
 
 
 async def audit(door: At, request: Request, after: Number = 0) -> Response:
-    """Return who asked for corrections, removals and keys, and when; of the groups that the key reaches."""
-    found, key = await door.call(door.access.audited, after), holder_of(request)
-    return JSONResponse({"entries": [one for one in found if key is None or key.reaches(one["group"])]})
+    """Return the audit log of corrections, removals and keys, for the groups that the key reaches."""
+    entries, key = await door.call(door.access.audited, after), holder_of(request)
+    return JSONResponse(
+        {"entries": [entry for entry in entries if key is None or key.reaches(entry["group"])]}
+    )
 
 
 async def keys(door: At, request: Request) -> Response:
-    """Return the keys, without their secrets, that reach no further than the one that asks."""
-    return JSONResponse({"keys": [one.as_dict() for one in await _within(door, request)]})
+    """Return the keys, without their secrets, that reach no more groups than the caller's key."""
+    return JSONResponse({"keys": [key.as_dict() for key in await _visible_keys(door, request)]})
 
 
 async def add_key(door: At, request: Request, body: KeyOf) -> Response:
-    """Make a key; it is shown once, and reaches no further and lasts no longer than the one that asks."""
+    """Make a key; the answer alone shows it. It reaches and lasts no further than the caller's key."""
     holder = holder_of(request)
     if holder is not None and not holder.covers(body.groups):
         raise Forbidden("the key does not reach these groups")
     expires = None if body.expires is None else times.given(body.expires, "expires")[0]
     ends = None if holder is None else holder.expires_at
     if ends is not None and (expires is None or expires > ends):
-        raise Forbidden(f"the key expires at {times.show(ends)}: it makes none that lasts longer")
+        raise Forbidden(f"the key expires at {times.show(ends)}: a key that it makes cannot expire later")
     await noted(door, request, "keys add", "", {"groups": body.groups, "scopes": body.scopes})
     make = partial(door.access.add, body.groups, body.scopes, expires=expires, rate=body.rate)
     id_, key = await door.call(make)
@@ -48,8 +50,8 @@ async def add_key(door: At, request: Request, body: KeyOf) -> Response:
 
 
 async def revoke_key(door: At, request: Request, name: Identifier) -> Response:
-    """Revoke a key, for good."""
-    if name not in {one.id for one in await _within(door, request)}:
+    """Revoke a key for good."""
+    if name not in {key.id for key in await _visible_keys(door, request)}:
         raise NotFound("there is no such key")
     await noted(door, request, "keys revoke", "", {"id": name})
     await door.call(door.access.revoke, name)
@@ -57,9 +59,9 @@ async def revoke_key(door: At, request: Request, name: Identifier) -> Response:
     return JSONResponse({"id": name, "revoked": True})
 
 
-async def _within(door: Door, request: Request) -> list[AccessKey]:
+async def _visible_keys(door: Door, request: Request) -> list[AccessKey]:
     holder = holder_of(request)
-    return [one for one in await door.call(door.access.every) if holder is None or holder.covers(one.groups)]
+    return [key for key in await door.call(door.access.every) if holder is None or holder.covers(key.groups)]
 
 
 def _posts(door: Door, group: str) -> Posts:
@@ -70,30 +72,30 @@ def _posts(door: Door, group: str) -> Posts:
 
 
 async def webhooks(door: At, group: Group) -> Response:
-    """Return the webhooks of the group: how far each is, and what failed last."""
-    found = await door.call(_posts(door, group).webhooks.every, group)
-    return JSONResponse({"webhooks": [one.as_dict() for one in found]})
+    """Return the webhooks of the group, with their last delivered commits and last failures."""
+    rows = await door.call(_posts(door, group).webhooks.every, group)
+    return JSONResponse({"webhooks": [row.as_dict() for row in rows]})
 
 
 async def add_webhook(door: At, request: Request, group: Group, body: WebhookOf) -> Response:
-    """Post the group's commits to a URL, from now on or after one; the secret is shown once."""
+    """Post the group's commits to a URL, from now on or after a commit; the answer shows the secret once."""
     posts, url = _posts(door, group), checked_url(body.url)
     await noted(door, request, "webhooks add", group, {"url": url, "since": body.since})
-    made = await door.call(posts.webhooks.add, group, url, body.since)
-    return JSONResponse(made.as_dict() | {"secret": posts.secret_of(made.id)}, headers=_SECRET)
+    webhook = await door.call(posts.webhooks.add, group, url, body.since)
+    return JSONResponse(webhook.as_dict() | {"secret": posts.secret_of(webhook.id)}, headers=_SECRET)
 
 
 async def deliveries(door: At, group: Group, name: Identifier, limit: Limit = 100) -> Response:
-    """Return how far a webhook is, and the commits that it was not told of yet, oldest first."""
-    found = await door.call(_posts(door, group).webhooks.found, group, name)
-    # Not what streams share, which may be a moment old.
-    new = await door.read(door.memory.changes, group=group, since=found.sent)
+    """Return a webhook with its undelivered commits, oldest first."""
+    webhook = await door.call(_posts(door, group).webhooks.found, group, name)
+    # Not `Door.changes`, which streams share: it may be a moment old.
+    new = await door.read(door.memory.changes, group=group, since=webhook.sent)
     waiting = [
-        {"id": message_id(name, one["commit"]), "commit": one["commit"], "at": one["at"]}
-        for one in new["commits"]
+        {"id": message_id(name, commit["commit"]), "commit": commit["commit"], "at": commit["at"]}
+        for commit in new["commits"]
     ]
-    more = new["more"] or len(waiting) > limit
-    return JSONResponse(found.as_dict() | {"waiting": waiting[:limit], "more": more})
+    has_more = new["more"] or len(waiting) > limit
+    return JSONResponse(webhook.as_dict() | {"waiting": waiting[:limit], "more": has_more})
 
 
 async def drop_webhook(door: At, request: Request, group: Group, name: Identifier) -> Response:
@@ -103,14 +105,14 @@ async def drop_webhook(door: At, request: Request, group: Group, name: Identifie
 
 
 async def resend(door: At, request: Request, group: Group, name: Identifier, body: Since) -> Response:
-    """Post again at once, also where it was given up: what was not taken, or all after a commit."""
+    """Post again at once, also for a webhook given up: undelivered commits, or all after a commit."""
     await _change(door, request, "resend", group, name, since=body.since)
     return JSONResponse({"id": name}, 202)
 
 
-async def _change(door: Door, request: Request, verb: str, group: str, name: str, **asked: Any) -> None:  # noqa: ANN401
-    """Change a webhook that is there, after a note in the audit log."""
-    found = _posts(door, group).webhooks
-    await door.call(found.found, group, name)
-    await noted(door, request, f"webhooks {verb}", group, {"id": name, **asked})
-    await door.call(getattr(found, verb), group, name, *asked.values())
+async def _change(door: Door, request: Request, verb: str, group: str, name: str, **options: Any) -> None:  # noqa: ANN401
+    """Change an existing webhook, after a note in the audit log."""
+    webhooks = _posts(door, group).webhooks
+    await door.call(webhooks.found, group, name)
+    await noted(door, request, f"webhooks {verb}", group, {"id": name, **options})
+    await door.call(getattr(webhooks, verb), group, name, *options.values())

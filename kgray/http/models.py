@@ -1,4 +1,4 @@
-"""Parameters and bodies of requests, checked, and shapes of answers: the OpenAPI document is made of them."""
+"""Parameters and bodies of requests, with checks, and shapes of answers, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Body(BaseModel):
 
 
 class Appending(Body):
-    """The query of an append, as the options of `kgray add`. dry_run: nothing is kept."""
+    """The query of an append, like the options of `kgray add`. dry_run: nothing is stored."""
 
     replace: bool = False
     again: bool = False
@@ -39,8 +39,8 @@ class Appending(Body):
     on_error: Literal["skip", "stop"] = "skip"
 
 
-class Asked(Body):
-    """What search and context share; docs/searching.md explains each."""
+class SearchBody(Body):
+    """The fields that search and context share; docs/searching.md explains each."""
 
     query: Text = Field(examples=["Where does Alice work?"])
     scopes: list[Literal["fact", "entity", "episode", "community"]] = []
@@ -63,20 +63,20 @@ class Asked(Body):
     speakers: Names = []
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of `Memory.search` but for the query."""
-        given = self.model_dump(exclude={"query", "explain"})
-        filters = {name: tuple(given.pop(name)) for name in ("relations", "labels", "sources", "speakers")}
-        return given | {"filters": Filters(**filters)}
+        """Return the arguments of `Memory.search` without the query."""
+        fields = self.model_dump(exclude={"query", "explain"})
+        filters = {name: tuple(fields.pop(name)) for name in ("relations", "labels", "sources", "speakers")}
+        return fields | {"filters": Filters(**filters)}
 
 
-class Search(Asked):
+class Search(SearchBody):
     """A search."""
 
     limit: int = Field(10, ge=1, le=1000)
-    explain: bool = Field(default=False, description="with the signals of each hit, and what was left out")
+    explain: bool = Field(default=False, description="with the signals of each hit, and omitted hits")
 
 
-class ContextOf(Asked):
+class ContextOf(SearchBody):
     """A context: the text to put into a prompt."""
 
     tokens: int = Field(1500, ge=64, le=200_000)
@@ -111,20 +111,20 @@ class AskOf(ContextOf):
     stream: bool = Field(default=False, description="as server-sent events")
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of `Memory.ask` but for the question."""
-        given = super().arguments()
-        del given["stream"]
-        return given
+        """Return the arguments of `Memory.ask` without the question."""
+        fields = super().arguments()
+        del fields["stream"]
+        return fields
 
 
 class Merge(Body):
-    """Two entities that are one, or are not; by name or id."""
+    """Two entities that are the same, or are not; by name or id."""
 
     entities: list[Name] = Field(min_length=2, max_length=2, examples=[["Alice", "Alice Nguyen"]])
 
 
 class Split(Body):
-    """An entity, and those of its names that are another's."""
+    """An entity, and its names that belong to another entity."""
 
     entity: Name
     surfaces: Names = Field(min_length=1)
@@ -137,9 +137,9 @@ class Undo(Body):
 
 
 class Preview(Body):
-    """A change to look at before it is made: exactly one of an episode and the corrections."""
+    """A change to preview: exactly one of an episode and the corrections."""
 
-    episode: dict[str, Any] | None = Field(None, description="a row as of an append")
+    episode: dict[str, Any] | None = Field(None, description="a row, as in an append")
     again: bool = Field(default=False, description="as if the episode had not been retracted")
     retract: list[Name] = Field(default=[], max_length=1000, description="ids of episodes")
     merge: list[Name] = Field(default=[], max_length=2)
@@ -148,26 +148,26 @@ class Preview(Body):
     undo: int | None = Field(None, ge=1, le=1 << 60)
 
     def change(self) -> tuple[Any, dict[str, Any]]:
-        """Return the kind of the change, and what it is about. Raises InputError."""
-        given = self.model_dump(exclude={"again"}, exclude_defaults=True)
-        if len(given) != 1:
+        """Return the kind of the change, and its subject. Raises InputError."""
+        fields = self.model_dump(exclude={"again"}, exclude_defaults=True)
+        if len(fields) != 1:
             raise InputError("say one change: episode, retract, merge, distinct, split or undo")
-        ((kind, what),) = given.items()
-        if kind in ("merge", "distinct") and len(what) != 2:
+        ((kind, subject),) = fields.items()
+        if kind in ("merge", "distinct") and len(subject) != 2:
             raise InputError(f"{kind} takes two entities", field=kind)
         if kind == "episode":
-            return kind, what
+            return kind, subject
         if kind == "retract":
-            return kind, {"episodes": tuple(what)}
+            return kind, {"episodes": tuple(subject)}
         if kind == "undo":
-            return kind, {"target": what}
+            return kind, {"target": subject}
         if kind == "split":
-            return kind, {"entities": (what["entity"],), "surfaces": tuple(what["surfaces"])}
-        return kind, {"entities": tuple(what)}
+            return kind, {"entities": (subject["entity"],), "surfaces": tuple(subject["surfaces"])}
+        return kind, {"entities": tuple(subject)}
 
 
 class Withdrawal(Body):
-    """Which episodes: exactly one of the three. ids: ours or the client's."""
+    """The episodes to take out: exactly one of the three. ids: kgray's or the client's."""
 
     episodes: list[Name] = Field(default=[], max_length=1000)
     source: Name | None = None
@@ -175,13 +175,13 @@ class Withdrawal(Body):
 
 
 class Retry(Body):
-    """Which failed episodes; none = all of the group."""
+    """The failed episodes to retry; empty = all of the group."""
 
     episodes: list[Name] = Field(default=[], max_length=1000)
 
 
 class KeyOf(Body):
-    """A key to make: as `kgray keys add`."""
+    """A key to make, like `kgray keys add`."""
 
     groups: Names = Field(min_length=1, examples=[["team", "project-/*"]])
     scopes: list[Literal["read", "add", "correct", "remove", "admin"]] = Field(min_length=1)
@@ -190,19 +190,19 @@ class KeyOf(Body):
 
 
 class Since(Body):
-    """The number of a commit; none = the last one that was taken."""
+    """The number of a commit; none = the last delivered commit."""
 
     since: int | None = Field(None, ge=0, le=1 << 62)
 
 
 class WebhookOf(Since):
-    """Where the commits of a group are posted to; without since: the later ones."""
+    """The receiver of a group's commits; `since` is absent: later commits only."""
 
     url: Annotated[str, Field(min_length=8, max_length=1000, examples=["https://example.org/kgray"])]
 
 
-# Shapes for the document: what is answered is made by `as_dict` of its value, and may have more fields.
-# "?" = may be null, "~" = may be absent, "[...]" = a list; a name that is no type is another shape.
+# Shapes for the document: the answers come from `as_dict` of their values, and may have more fields.
+# "?" = may be null, "~" = may be absent, "[...]" = a list; any name but a type's is another shape.
 SHAPES: Mapping[str, str] = {
     "AcceptedRow": "id text, client_id text?, sequence int?",
     "RefusedRow": "file text, line int?, field text?, reason text",

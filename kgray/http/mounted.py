@@ -22,7 +22,7 @@ from kgray.records import Draft, check_group
 
 
 class Mounted:
-    """An ASGI app: one server for each set of tools, without sessions, so any replica answers."""
+    """An ASGI app: a server for each set of tools, without sessions, so any replica can answer."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
@@ -35,10 +35,10 @@ class Mounted:
             (adds, forgets): build(seat_of, adds=adds, forgets=forgets, asks=door.memory.can_answer)
             for adds, forgets in product((True, False), repeat=2)
         }
-        # Host and Origin are checked in front of every route.
-        how: dict[str, Any] = {"streamable_http_path": "/", "json_response": True, "stateless_http": True}
-        how["transport_security"] = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-        self._apps = {tools: server.streamable_http_app(**how) for tools, server in self._servers.items()}
+        # `Front` has checked Host and Origin.
+        options: dict[str, Any] = {"streamable_http_path": "/", "json_response": True, "stateless_http": True}
+        options["transport_security"] = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        self._apps = {tools: server.streamable_http_app(**options) for tools, server in self._servers.items()}
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -56,8 +56,10 @@ class Mounted:
         elif key is not None and len(key.groups) == 1 and key.groups[0][-1:] != "*":
             group = key.groups[0]
         else:
-            said = "say which group: /mcp/GROUP; only a key that is bound to one group may leave it out"
-            raise InputError(said)
+            message = (
+                "name the group: /mcp/GROUP; only a key that is bound to a single group may leave it out"
+            )
+            raise InputError(message)
         check_scope(key, "read", group)
         door = self._door
 

@@ -15,7 +15,7 @@ _MEDIA = {
     ".html": "text/html", ".js": "text/javascript", ".css": "text/css",
     ".txt": "text/plain", ".svg": "image/svg+xml",
 }  # fmt: skip
-# No third party, no inline script or style, in no frame. `blob:` is for pictures that a user saves.
+# No third parties, no inline scripts or styles, no frames. `blob:` is for pictures that a user saves.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -29,15 +29,15 @@ _STRICT = {
 
 
 def missing() -> str:
-    """Return how to get the page, in one line, where it was not built; "" where it was."""
+    """Return a line with the remedy if the page was not built; "" = it was built."""
     is_built = (BUILT / "index.html").exists()
     return (
-        "" if is_built else "there is no page at /: `make page` in a checkout builds it; all else is served"
+        "" if is_built else "there is no page at /: `make page` in a checkout builds it; the rest is served"
     )
 
 
 def add(app: FastAPI) -> None:
-    """Add the routes of the page, which are no part of the OpenAPI document."""
+    """Add the routes of the page, which are not in the OpenAPI document."""
 
     async def index(request: Request) -> Response:
         return _answer(request, "index.html")
@@ -64,6 +64,6 @@ def _answer(request: Request, name: str) -> Response:
 
 @cache
 def _content(path: Path, _changed: int) -> tuple[bytes, bytes, str]:
-    """Return a file's bytes, the same packed, and their ETag."""
+    """Return a file's bytes, the compressed bytes, and their ETag."""
     plain = path.read_bytes()
     return plain, gzip.compress(plain, 9, mtime=0), f'W/"{hashlib.sha256(plain).hexdigest()[:24]}"'

@@ -1,4 +1,4 @@
-"""Errors as `application/problem+json` (RFC 9457): one table from class to status; its name is the code."""
+"""Errors as `application/problem+json` (RFC 9457): a table from class to status; its name is the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger("kgray.http")
 
 
 class Malformed(InputError):
-    """A body or header that cannot be read at all."""
+    """A body or header that cannot be parsed."""
 
 
 class TooLarge(InputError):
@@ -30,7 +30,7 @@ class TooLarge(InputError):
 
 
 class Conflict(InputError):
-    """An id that other content has."""
+    """An id that belongs to other content."""
 
 
 class Forbidden(Denied):
@@ -38,11 +38,11 @@ class Forbidden(Denied):
 
 
 class Misdirected(Denied):
-    """A Host or Origin that is not this server's."""
+    """A Host or Origin of another server."""
 
 
 class Overloaded(Unavailable):
-    """More waits than this server takes; nothing of the request was done. wait_s: when to try again."""
+    """More waiting work than this server accepts; nothing of the request was done. wait_s: before a retry."""
 
     def __init__(self, reason: str, *, wait_s: int = 1) -> None:
         super().__init__(reason)
@@ -53,12 +53,12 @@ class TooMany(Overloaded):
     """More requests than the key may make."""
 
     def __init__(self, rate: int) -> None:
-        """rate: of requests a second, told in the headers of draft-ietf-httpapi-ratelimit-headers too."""
+        """rate: requests a second; also in the headers of draft-ietf-httpapi-ratelimit-headers."""
         super().__init__(f"the key may make {rate} requests a second")
         self.headers = {"ratelimit-policy": f'"key";q={rate};w=1', "ratelimit": '"key";r=0;t=1'}
 
 
-# Every class of kgray.errors is here; a class without an entry of its own is answered as the one above it.
+# Contains every class of kgray.errors; a subclass without an entry is answered like its parent.
 STATUS: Mapping[type[KgrayError], int] = {
     KgrayError: 500, InputError: 422, Malformed: 400, TooLarge: 413, Conflict: 409,
     Denied: 401, Forbidden: 403, Misdirected: 421,
@@ -68,7 +68,7 @@ STATUS: Mapping[type[KgrayError], int] = {
     errors.NotFound: 404, errors.Ambiguous: 409, errors.NotBuilt: 501,
     errors.ContentError: 422, errors.Refused: 422, errors.InvalidAnswer: 502, errors.Garbled: 502,
 }  # fmt: skip
-_CODES = {400: "malformed", 408: "too_slow", 413: "too_large"}  # of HTTP's own errors; else the phrase
+_CODES = {400: "malformed", 408: "too_slow", 413: "too_large"}  # codes of HTTP's own errors; else the phrase
 
 
 async def answer(request: Request, error: KgrayError) -> Response:
@@ -80,7 +80,7 @@ async def answer(request: Request, error: KgrayError) -> Response:
     headers |= getattr(error, "headers", {})
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    return told(request, kind, str(error), faults=faults, headers=headers)
+    return problem_of(request, kind, str(error), faults=faults, headers=headers)
 
 
 def code_of(kind: type[KgrayError]) -> str:
@@ -88,49 +88,49 @@ def code_of(kind: type[KgrayError]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
-def told(
+def problem_of(
     request: Request, kind: type[KgrayError], detail: str, *, faults: Sequence[Mapping[str, Any]] = (),
-    headers: Mapping[str, str] | None = None, more: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None, members: Mapping[str, Any] | None = None,
 ) -> Response:  # fmt: skip
     """Return the problem of a class in STATUS.
 
-    faults  {"pointer", "detail"} of each fault in the body; more: further members, which replace others
+    faults  {"pointer", "detail"} of each fault in the body; members: added to the problem, or replace its own
     """
     code, title = code_of(kind), re.split(r"[;:.]", kind.__doc__ or "")[0]
     body = {
         "type": f"urn:kgray:problem:{code}", "title": title, "status": STATUS[kind], "detail": detail,
         "instance": request.scope["path"], "code": code, "errors": list(faults),
-        "request_id": id_of(request), **(more or {}),
+        "request_id": id_of(request), **(members or {}),
     }  # fmt: skip
     return Response(json.dumps(body), body["status"], dict(headers or {}), "application/problem+json")
 
 
 def id_of(request: Request) -> str:
-    """Return the id of a request: in its answer's header, in problems, and nowhere else."""
+    """Return the id of a request, which its answer's header and its problems contain."""
     state = request.scope.setdefault("state", {})
     return str(state.setdefault("request_id", secrets.token_hex(16)))
 
 
 async def _on_invalid(request: Request, error: Any) -> Response:  # noqa: ANN401 - a RequestValidationError
-    """Answer what a model of a request refused: which fields, and why, without the values."""
-    found = [("/" + "/".join(map(str, one["loc"][1:])), str(one["msg"])) for one in error.errors()]
-    faults = [{"pointer": pointer, "detail": detail} for pointer, detail in found]
-    broken = any(one["type"] == "json_invalid" for one in error.errors())
-    return told(request, Malformed if broken else InputError, ": ".join(found[0]), faults=faults)
+    """Answer a request that its model refused: the fields and the reasons, without the values."""
+    pairs = [("/" + "/".join(map(str, fault["loc"][1:])), str(fault["msg"])) for fault in error.errors()]
+    faults = [{"pointer": pointer, "detail": detail} for pointer, detail in pairs]
+    broken = any(fault["type"] == "json_invalid" for fault in error.errors())
+    return problem_of(request, Malformed if broken else InputError, ": ".join(pairs[0]), faults=faults)
 
 
 async def _on_http(request: Request, error: Any) -> Response:  # noqa: ANN401 - an HTTPException
     status, phrase = error.status_code, HTTPStatus(error.status_code).phrase
     code = _CODES.get(status, phrase.lower().replace(" ", "_"))
     about = {"type": f"urn:kgray:problem:{code}", "title": phrase, "status": status, "code": code}
-    return told(request, KgrayError, str(error.detail), headers=error.headers, more=about)
+    return problem_of(request, KgrayError, str(error.detail), headers=error.headers, members=about)
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:
-    """Answer a defect of kgray: its class alone; the log has the rest, by the request's id."""
+    """Answer a defect of kgray with its class only; the log has the details under the request's id."""
     _log.error("request %s met a fault", id_of(request), exc_info=error)
     detail = f"a fault in kgray ({type(error).__name__}); the server's log has it under the request's id"
-    return told(request, KgrayError, detail)
+    return problem_of(request, KgrayError, detail)
 
 
 ON_ERROR: Mapping[Any, Any] = {

@@ -1,4 +1,4 @@
-"""uvicorn as kgray runs it: with bounds of what stands around bodies, of its size and its time."""
+"""uvicorn with bounds on the size and the time of everything outside bodies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-HEAD_S = 20.0  # also from the connection to the first request
+HEAD_S = 20.0  # for a request's head, also from the connection to the first request
 _MAX_HEAD = 64 << 10  # bytes
 
 
@@ -19,7 +19,7 @@ def server_of(
 ) -> uvicorn.Server:
     """Return a server of an app of `create_app`.
 
-    ready   called with its address when it answers
+    ready   called with the address when the server answers
     grace_s for requests in flight, after SIGTERM; streams end at once
     """
 
@@ -34,14 +34,14 @@ def server_of(
             app.state.door.ending = True
             await super().shutdown(sockets)
 
-    # Without proxy_headers: nothing asks for a client's address.
+    # Without proxy_headers: no code uses a client's address.
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
-    how: dict[str, Any] = {"http": _Bounded, "proxy_headers": False, "timeout_keep_alive": 75}
-    return Server(uvicorn.Config(app, host, port, timeout_graceful_shutdown=grace_s, **quiet, **how))
+    options: dict[str, Any] = {"http": _Bounded, "proxy_headers": False, "timeout_keep_alive": 75}
+    return Server(uvicorn.Config(app, host, port, timeout_graceful_shutdown=grace_s, **quiet, **options))
 
 
 class _Bounded(HttpToolsProtocol):
-    _late: asyncio.TimerHandle | None = None  # while a head is awaited, or an answered request goes on
+    _late: asyncio.TimerHandle | None = None  # while a head is awaited, or an answered request sends more
     _size = 0  # bytes since the last head or body
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - uvicorn's own
@@ -62,23 +62,23 @@ class _Bounded(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._late is not None:  # what follows a body is no part of a head
+        if self._late is not None:  # lines after a body are not part of a head
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
-        self._size = 0  # its size is bounded where it is read
+        self._size = 0  # the reader of the body bounds its size
         super().on_body(body)
 
     def data_received(self, data: bytes) -> None:
         self._size += len(data)
         super().data_received(data)
-        asked: Any = self.cycle  # None before the first request
+        cycle: Any = self.cycle  # None before the first request
         if self.transport.is_closing():
             return
         if self._size > _MAX_HEAD:
-            self.send_400_response("The head of the request, or what follows its body, is too long.")
-        elif self._late is None and asked is not None and asked.response_complete:
-            self._await(HEAD_S)  # uvicorn's own bound is for a connection on which nothing comes
+            self.send_400_response("The head of the request, or the data after its body, is too long.")
+        elif self._late is None and cycle is not None and cycle.response_complete:
+            self._await(HEAD_S)  # uvicorn's own bound covers only silent connections
 
     def _await(self, seconds: float | None) -> None:
         if self._late is not None:

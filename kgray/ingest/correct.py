@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from kgray import kinds, reads, rows, times
 from kgray.derivation import names
@@ -325,26 +325,34 @@ def correct(store: Store, operation: Operation, recorded_at: Instant) -> Iterato
     if operation.withdraws:
         yield from withdraw(store, operation, recorded_at)
         return
-    operation, result, records, later = carried_out(store, operation, recorded_at)
-    old, new = GroupGraph.build(records), GroupGraph.build(later)
-    difference = compare(old, new, records, later)
+    correction = carried_out(store, operation, recorded_at)
+    operation, old, new = correction.operation, correction.graph, GroupGraph.build(correction.after)
+    difference = compare(old, new, correction.before, correction.after)
     changed = (
         entity for entity in difference.entities if old.entities.get(entity.id) != new.entities[entity.id]
     )
     entities = corrected_entities(store, operation.group, difference, changed)
     difference = replace(difference, entities=entities)
-    result = {"sequence": operation.sequence, **result}
+    result = {"sequence": operation.sequence, **correction.result}
     yield changes.corrected(operation, result, recorded_at, difference)
 
 
-def carried_out(
-    store: Store, operation: Operation, recorded_at: Instant
-) -> tuple[Operation, dict[str, Any], GroupRecords, GroupRecords]:
-    """Return a correction as it is recorded, its result, and the records before and after it.
+class Correction(NamedTuple):
+    """A merge, distinction, split or undo as it is recorded, with its result.
 
-    It is a merge, distinction, split or undo; the records are those of what it touches.
-    Raises NotFound or InputError.
+    before, after   the records that it touches
+    graph           derived from the records before it
     """
+
+    operation: Operation
+    result: dict[str, Any]
+    before: GroupRecords
+    after: GroupRecords
+    graph: GroupGraph
+
+
+def carried_out(store: Store, operation: Operation, recorded_at: Instant) -> Correction:
+    """Return what a correction changes. Raises NotFound or InputError."""
     records = records_of_entities(store, operation.group, operation.entities, undone=operation.target)
     old = GroupGraph.build(records)
     births: dict[str, Place] = {}
@@ -375,7 +383,7 @@ def carried_out(
         births={**records.births, **births},
         last_recorded=recorded_at,
     )
-    return operation, result, records, later
+    return Correction(operation, result, records, later, old)
 
 
 def _shown_id(graph: GroupGraph, entity: str) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import replace
 from functools import partial
 
-from kgray import times
+from kgray import kinds, reads, times
 from kgray.derivation import dump
 from kgray.derivation.change import retracted, with_change
-from kgray.derivation.stored import View, records_of, stored_names, stored_records
+from kgray.derivation.group import GroupGraph
+from kgray.derivation.names import connected
+from kgray.derivation.stored import View, records_around, records_of, stored_names, stored_records
 from kgray.errors import InputError
+from kgray.graph import Entity
 from kgray.ingest.calls import EpisodeReading, settle
 from kgray.ingest.committer import Committer
 from kgray.ingest.correct import carried_out
@@ -19,7 +22,7 @@ from kgray.ingest.parts import Parts
 from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
 from kgray.ledger import Foresight, dumped_episodes, find, named
 from kgray.ports import Answer, QuestionRequest, Store, embedded
-from kgray.records import Draft, Operation
+from kgray.records import Draft, EpisodeHead, GroupRecords, Operation, Verdict
 
 
 class Preview:
@@ -81,19 +84,95 @@ class Preview:
 
 
 def correction_rows(store: Store, operation: Operation) -> list[dump.DumpRow]:
-    """Return what a correction or retraction would change. Raises NotFound or InputError."""
-    group = operation.group
+    """Return the changes that a correction or retraction would make. Raises NotFound or InputError."""
     if operation.withdraws:
-        gone = {row.sequence for row in named(store, operation)}
-        before = records_of(store, group)
-        after = retracted(before, gone).records
-        episodes = [one for one in dumped_episodes(store, group) if one.sequence in gone]
-    else:
-        operation = replace(operation, sequence=store.heads([group])[group].last + 1)
-        _, _, before, after = carried_out(store, operation, times.now())
-        episodes = []
-    was, now = (View(records, lambda _: []) for records in (before, after))
-    return difference(dump.rows(was, episodes), dump.rows(now, []))
+        return _retraction_rows(store, operation)
+    operation = replace(operation, sequence=store.heads([operation.group])[operation.group].last + 1)
+    correction = carried_out(store, operation, times.now())
+    old_view = View(correction.before, lambda _: [], correction.graph)
+    return difference(dump.rows(old_view, []), dump.rows(View(correction.after, lambda _: []), []))
+
+
+def _retraction_rows(store: Store, operation: Operation) -> list[dump.DumpRow]:
+    """Return the changes that a retraction would make, derived from the records that it touches.
+
+    Entities follow from all their mentions, statements from all evidence about their subjects. An entity has
+    more mentions than the retracted statements have evidence, so entities are derived without evidence.
+    """
+    group, withdrawn_sequences = operation.group, {row.sequence for row in named(store, operation)}
+    withdrawn = records_of(store, group, within=sorted(withdrawn_sequences))
+    heads = [
+        EpisodeHead(row.sequence, row.id, row.reference_time, row.ended_at or 0)
+        for row in store.rows(reads.EPISODE_HEADS, group)
+        if row.state == kinds.COMMITTED and row.retired_at is None
+    ]
+    entities = sorted(connected(withdrawn.operations, {mention.entity for mention in withdrawn.mentions}))
+    mentioning = {
+        row.sequence for row in store.rows(reads.MENTIONS_OF, group, entities)
+    } | withdrawn_sequences
+    mentions = replace(records_of(store, group, within=sorted(mentioning)), evidence=[], heads=heads)
+    old_entities, new_entities = (
+        _entities(records) for records in (mentions, retracted(mentions, withdrawn_sequences).records)
+    )
+    renamed = {
+        id_
+        for id_, entity in old_entities.items()
+        if id_ in new_entities and new_entities[id_].name != entity.name
+    }
+
+    def choose(graph: GroupGraph) -> list[str]:
+        places = graph.places()
+        chosen = {statement for place, statement in places.items() if place[0] in withdrawn_sequences}
+        about = (s.id for s in graph.statements.values() if not renamed.isdisjoint((s.subject, s.object)))
+        return [*chosen.union(about)]
+
+    around = records_around(store, group, choose, episodes=withdrawn_sequences, entities=renamed)
+    views = _before_and_after(store, replace(around, heads=heads), withdrawn, withdrawn_sequences)
+    old, new = (
+        [
+            *(row for row in dump.rows(view, []) if row["type"] != "entity"),
+            *map(dump.entity_row, shown.values()),
+        ]
+        for view, shown in zip(views, (old_entities, new_entities), strict=True)
+    )
+    old += map(dump.episode_row, dumped_episodes(store, group, sequences=sorted(withdrawn_sequences)))
+    return difference(old, new)
+
+
+def _entities(records: GroupRecords) -> dict[str, Entity]:
+    graph = GroupGraph.build(records)
+    return {id_: note.shown() for id_, note in graph.entities.items()}
+
+
+def _before_and_after(
+    store: Store, before: GroupRecords, withdrawn: GroupRecords, withdrawn_sequences: Set[int]
+) -> tuple[View, View]:
+    """Return views of the records around retracted episodes, before and after the retraction."""
+    statements = {evidence.statement for evidence in withdrawn.evidence}
+    # Only a verdict on these statements or of these episodes can go: of unaffected the evidence is not read.
+    affected, unaffected = list[Verdict](), list[Verdict]()
+    for verdict in before.verdicts:
+        is_affected = verdict.sequence in withdrawn_sequences or not statements.isdisjoint(
+            (verdict.a, verdict.b)
+        )
+        (affected if is_affected else unaffected).append(verdict)
+    after = retracted(replace(before, verdicts=affected), withdrawn_sequences).records
+    verdicts = sorted([*after.verdicts, *unaffected], key=lambda verdict: (verdict.sequence, verdict.ordinal))
+    after = replace(after, verdicts=verdicts)
+    relations = {evidence.relation for evidence in withdrawn.evidence}
+    unused = relations - {evidence.relation for evidence in after.evidence}
+    for fact in store.rows(kinds.FACTS.all, before.group) if unused else ():
+        if fact.statement not in statements:
+            unused.discard(fact.relation)
+        if not unused:
+            break
+    if unused:  # no other fact has the name of the relation: all evidence tells whether it goes
+        before = records_of(store, before.group)
+        after = retracted(before, withdrawn_sequences).records
+    old_view, new_view = (View(records, lambda _: []) for records in (before, after))
+    for relation in relations - unused:
+        new_view.graph.relations.use(relation)
+    return old_view, new_view
 
 
 # The types of dump rows in the order of the pipeline, with the fields that identify a row.

@@ -1,4 +1,4 @@
-"""One row of input to one Draft. The fields are those that every input format has."""
+"""A row of input to a Draft. All input formats have the same fields."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kgray.times import Instant
 MAX_DEPTH = 64  # of nested JSON: deeper than any record, and far from Python's limit of recursion
 MAX_DIGITS = 400  # of an integer: a double has at most 309
 MAX_SOURCE = 256
-# The names of each field. The first one that is present is used; the other is then metadata, as any key.
+# The names of each field. The first present name is used; others are then metadata, like any other key.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "text": ("text", "content"),
     "at": ("at", "timestamp"),
@@ -41,18 +41,18 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "kind": ("kind",),
     "triples": ("triples",),
 }
-# A record's own times of change, where it has no `at`: taken where they can be read.
+# A record's times of change, used without `at` if they can be read.
 _CHANGED = "updated_at modified_at last_modified last_updated updated_on modified_on updated modified".split()
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # Unicode's category Cc
 _SHOWN_REASONS = 20
 _PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|\b[0-9a-f]{32,}\b|\d+")
 FIELDS = frozenset(name for names in _NAMES.values() for name in names)
-TEXTS = frozenset({*_NAMES["text"], "triples"})  # a row with one of these is no record
+TEXTS = frozenset({*_NAMES["text"], "triples"})  # a row with such a field is no record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A row that was not taken. line: 1-based (a row's number in Parquet); None = the file itself."""
+    """A refused row. line: 1-based (a row's number in Parquet); None = the file itself."""
 
     file: str
     line: int | None
@@ -60,18 +60,18 @@ class Refusal:
     reason: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the form that `kgray add --json` prints."""
+        """Return the JSON object of `kgray add --json`."""
         return asdict(self)
 
 
 def reasons(refused: Iterable[tuple[str | None, str]]) -> dict[str, int]:
-    """Return how often (field, reason) were told; reasons that differ in numbers and quotes alone are one."""
+    """Return the counts of refusals by reason; numbers and quotes in reasons are ignored."""
     counted: Counter[str] = Counter()
     first: dict[str, str] = {}
     for field, reason in refused:
-        whole = f"{field}: {reason}" if field and not reason.startswith(field) else reason
-        kind = _PARTICULARS.sub("", whole)
-        first.setdefault(kind, whole)
+        message = f"{field}: {reason}" if field and not reason.startswith(field) else reason
+        kind = _PARTICULARS.sub("", message)
+        first.setdefault(kind, message)
         counted[kind] += 1
     return {first[kind]: number for kind, number in counted.most_common(_SHOWN_REASONS)}
 
@@ -89,11 +89,11 @@ class Defaults:
 def draft_from(
     row: object, defaults: Defaults | None = None, *, record: bool = False, table: str = ""
 ) -> Draft:
-    """Return the draft that a row describes. Raises InputError with the field and the reason.
+    """Return the draft of a row. Raises InputError with the field and the reason.
 
-    record  the row itself is what is to be read, as with a table without a column of texts; so it is where
-            its kind is "json" and it has no text
-    table   the table that a record stands in; "" = none that has a name
+    record  read the row itself, for a table without a column of texts; also if its kind is "json" and it has
+            no text
+    table   the table of a record; "" = it has no name
     """
     defaults = defaults or Defaults()
     if not isinstance(row, Mapping):
@@ -127,7 +127,7 @@ def draft_from(
 
 
 def _record(row: Mapping[Any, Any], defaults: Defaults, table: str) -> Draft:
-    """Return the `json` episode of a record; its `id` is the thing's: an update is a new episode."""
+    """Return the `json` episode of a record; its `id` is the object's: an update is a new episode."""
     content = {
         key: value for key, value in row.items() if key != "group" and (key, value) != ("kind", "json")
     }
@@ -139,7 +139,7 @@ def _record(row: Mapping[Any, Any], defaults: Defaults, table: str) -> Draft:
             at = _time(row[name], name, None)
             break
         except InputError:
-            if name not in _CHANGED:  # "last week" is no time, and says nothing against the record
+            if name not in _CHANGED:  # "last week" is no time, but the record is valid
                 raise
     metadata = canonical({"table": table}) if table else "{}"
     return Draft(group=group, source=source, kind="json", text=text, reference_time=at, metadata=metadata)
@@ -184,7 +184,7 @@ def _content(kind: EpisodeKind, values: Mapping[str, Any], field: str, at: Insta
 
 
 def _json(value: object, field: str) -> str:
-    """Return canonical JSON; a text that is itself a JSON object or list is taken as that."""
+    """Return canonical JSON; a text that is a JSON object or list is parsed."""
     if isinstance(value, str):
         _check_text(value, field)
         if value.lstrip()[:1] in ("{", "["):
@@ -209,7 +209,7 @@ def _check_signs(text: str, field: str) -> None:
 
 
 def _line(value: object, field: str, limit: int) -> str:
-    """Return a one-line text: no control character, not empty, at most `limit` characters."""
+    """Return a text of a single line: no control character, not empty, at most `limit` characters."""
     if not isinstance(value, str):
         raise InputError(f"{field} must be a text, not {_kind_of(value)}", field=field)
     if not value.strip():
@@ -223,7 +223,7 @@ def _line(value: object, field: str, limit: int) -> str:
 
 
 def _client_id(value: object) -> str | None:
-    if isinstance(value, int) and not isinstance(value, bool):  # 17 and "17" are one id, in every format
+    if isinstance(value, int) and not isinstance(value, bool):  # 17 and "17" are the same id, in every format
         value = str(plain(value, "id"))
     return None if value is None else _line(value, "id", MAX_CLIENT_ID)
 
@@ -265,8 +265,8 @@ def _metadata(row: Mapping[Any, Any], used: set[str]) -> str:
             continue
         if not isinstance(key, str):
             raise InputError("a field's name must be a text")
-        shown = _cut(key)[1:-1]
-        tree[plain(key, shown)] = plain(value, shown)
+        key_text = _cut(key)[1:-1]
+        tree[plain(key, key_text)] = plain(value, key_text)
     return canonical(tree) if tree else "{}"
 
 
@@ -351,5 +351,5 @@ def _constant(name: str) -> float:
 STRICT = json.JSONDecoder(
     object_pairs_hook=_pairs, parse_int=_integer, parse_float=_float, parse_constant=_constant
 )
-# Only finds where a value ends: the numbers that it reads are not used.
+# Only finds the end of a value: the parsed numbers are not used.
 LENIENT = json.JSONDecoder(parse_int=len, parse_float=len)

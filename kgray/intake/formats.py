@@ -1,7 +1,7 @@
 """Rows with their line numbers from JSON Lines, a JSON array, CSV and Parquet, as streams.
 
-Each reader yields (line, row) or (line, InputError) and never raises for what a file contains. It holds
-one row in memory, or BATCH rows of Parquet.
+Each reader yields (line, row) or (line, InputError) and never raises for a file's content. It has a single
+row in memory, or BATCH rows of Parquet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kgray.errors import InputError
 from kgray.intake.drafts import LENIENT, STRICT, parse_json
 from kgray.intake.remote import RemoteFile, first_line
 
-MAX_LINE = 16 << 20  # bytes of one row
+MAX_LINE = 16 << 20  # bytes of a row
 BATCH = 256  # rows of Parquet at a time
 _BLOCK = 1 << 16
 _INK = re.compile("[^ \t\r\n]")  # the next character that JSON does not skip
@@ -33,9 +33,9 @@ NumberedRow = tuple[int | None, object]  # (line, row or InputError)
 
 
 class Position:
-    """How much of a file was read, as a share of its bytes or rows; for progress bars.
+    """The share of a file's bytes or rows that was read; for progress bars.
 
-    columns: of a table, once its header was read; None = the file is none
+    columns: of a table, after its header was read; None = the file is no table
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Position:
         """Measure the share by the position in an open file."""
         size = max(1, file.seek(0, os.SEEK_END))
         file.seek(0)
-        raw: BinaryIO = getattr(file, "raw", file)  # which tells its place while another thread reads
+        raw: BinaryIO = getattr(file, "raw", file)  # it knows its position while another thread reads
 
         def share() -> float:
             with suppress(ValueError):  # closed, maybe by another thread
@@ -57,14 +57,14 @@ class Position:
 
 
 def lines(file: BinaryIO, first: int = 1) -> Iterator[tuple[int, bytes | None]]:
-    """Yield (number, line without its end); None in place of one longer than MAX_LINE bytes."""
+    """Yield (number, line without its end); None in place of a line longer than MAX_LINE bytes."""
     number = first - 1
     while line := file.readline(MAX_LINE + 1):
         number += 1
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
         if len(line) > MAX_LINE and not line.endswith(b"\n"):
-            while (more := file.readline(_BLOCK)) and not more.endswith(b"\n"):
+            while (block := file.readline(_BLOCK)) and not block.endswith(b"\n"):
                 pass
             yield number, None
         else:
@@ -72,7 +72,7 @@ def lines(file: BinaryIO, first: int = 1) -> Iterator[tuple[int, bytes | None]]:
 
 
 def json_lines(file: BinaryIO, first: int = 1, *, skip: int = 0) -> Iterator[NumberedRow]:
-    """Yield one row for each line that is not blank, after the first `skip` of them."""
+    """Yield a row for each line that is not blank, after the first `skip` of them."""
     for number, line in lines(file, first):
         if skip and (line is None or line.strip()):
             skip -= 1
@@ -88,7 +88,7 @@ def json_lines(file: BinaryIO, first: int = 1, *, skip: int = 0) -> Iterator[Num
 
 
 class _TextBuffer:
-    """The part of a file's text that was read and not yet consumed, with its line number."""
+    """The text of a file that was read and not yet consumed, with its line number."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -103,22 +103,22 @@ class _TextBuffer:
         block = self._file.read(max(_BLOCK, len(self._text) - self._at))
         self.ended = not block
         try:
-            more = self._decoder.decode(block, self.ended)
+            decoded = self._decoder.decode(block, self.ended)
         except UnicodeDecodeError:
             raise InputError(f"not valid UTF-8 from here; {_UNREAD}") from None
         if self._at == 0 and not self._text:
-            more = more.removeprefix("\ufeff")
-        self._text, self._at = self._text[self._at :] + more, 0
+            decoded = decoded.removeprefix("\ufeff")
+        self._text, self._at = self._text[self._at :] + decoded, 0
 
     def skip_blanks(self) -> str:
         """Skip blanks and return the next character, "" at the end of the file."""
-        while (found := _INK.search(self._text, self._at)) is None:
+        while (match := _INK.search(self._text, self._at)) is None:
             self.take(len(self._text))
             if self.ended:
                 return ""
             self.grow()
-        self.take(found.start())
-        return found[0]
+        self.take(match.start())
+        return match[0]
 
     def take(self, end: int) -> None:
         self.line += self._text.count("\n", self._at, end)
@@ -130,7 +130,7 @@ class _TextBuffer:
         return sign
 
     def value(self) -> object:
-        """Take a JSON value and return it, or what is wrong with it. Raises InputError: it has no end."""
+        """Consume a JSON value; return it, or its fault. Raises InputError if it has no end."""
         while True:
             try:
                 _, end = LENIENT.raw_decode(self._text, self._at)
@@ -151,16 +151,16 @@ class _TextBuffer:
         except InputError as error:
             return error
 
-    def rest(self) -> Iterator[NumberedRow]:
-        ahead = len(self._text[self._at :].encode()) + len(self._decoder.getstate()[0])
-        self._file.seek(-ahead, os.SEEK_CUR)
+    def remaining_file(self) -> Iterator[NumberedRow]:
+        unread_bytes = len(self._text[self._at :].encode()) + len(self._decoder.getstate()[0])
+        self._file.seek(-unread_bytes, os.SEEK_CUR)
         yield from json_lines(self._file, self.line)
 
 
 def json_values(file: BinaryIO) -> Iterator[NumberedRow]:
-    """Yield the items of a JSON array, or values that follow each other, each with the line where it starts.
+    """Yield the items of a JSON array, or consecutive values, each with the line where it starts.
 
-    One whose end cannot be found ends the file with one refusal, because the next cannot be found either.
+    A value without an end ends the file with a refusal, because the next value cannot be found either.
     Lines after the end of an array are read as JSON Lines.
     """
     text = _TextBuffer(file)
@@ -178,13 +178,13 @@ def json_values(file: BinaryIO) -> Iterator[NumberedRow]:
                 missing = "a comma is missing between two items" if sign else "the array does not end"
                 raise InputError(f"not valid JSON: {missing}; {_UNREAD}")
         if text.skip_blanks():
-            yield from text.rest()
+            yield from text.remaining_file()
     except InputError as error:
         yield text.line, error
 
 
 def csv_rows(file: BinaryIO, delimiter: str, reading: Position) -> Iterator[NumberedRow]:
-    """Yield one row a record under the header's names; an empty cell is an absent field."""
+    """Yield a row for each record, with the header's names; an empty cell is an absent field."""
     header: list[str] | None = None
     for start, cells in _records(file, delimiter):
         if isinstance(cells, InputError):
@@ -214,7 +214,7 @@ def _records(file: BinaryIO, delimiter: str) -> Iterator[tuple[int, list[str] | 
         for number, line in lines(file):
             if line is None:
                 too_long.append(number)
-            # A byte that is no UTF-8 becomes a lone surrogate, and its record is refused as a whole.
+            # A byte that is no UTF-8 becomes a lone surrogate, and its whole record is refused.
             yield "\n" if line is None else line.decode(errors="surrogateescape") + "\n"
 
     reader = csv.reader(texts(), delimiter=delimiter, strict=True)
@@ -233,7 +233,7 @@ def _records(file: BinaryIO, delimiter: str) -> Iterator[tuple[int, list[str] | 
 
 
 def _undecoded(cells: list[str]) -> bool:
-    """Whether a cell has a byte that is no UTF-8: a lone surrogate."""
+    """Tell whether a cell has an invalid UTF-8 byte: a lone surrogate."""
     return any("\udc80" <= c <= "\udcff" for cell in cells if not cell.isascii() for c in cell)
 
 
@@ -248,7 +248,7 @@ def parquet_rows(path: Path | RemoteFile, skip: int, reading: Position) -> Itera
             rows, groups = max(1, file.metadata.num_rows), range(file.metadata.num_row_groups)
             reading.share = lambda: number / rows
             reading.columns = file.schema_arrow.names
-            # A row group that is skipped as a whole is not read at all.
+            # A row group that is skipped completely is not read.
             ends = [*accumulate(file.metadata.row_group(i).num_rows for i in groups)]
             first = bisect_right(ends, skip)
             number = ends[first - 1] if first else 0
@@ -265,7 +265,7 @@ def parquet_rows(path: Path | RemoteFile, skip: int, reading: Position) -> Itera
 
 
 def _micros(batch: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
-    """Return the batch with nanosecond times cut to microseconds, the finest that kgray keeps."""
+    """Return the batch with nanosecond times cut to microseconds, kgray's finest precision."""
     import pyarrow as pa
 
     for i, column in enumerate(batch.schema):
@@ -276,7 +276,7 @@ def _micros(batch: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
 
 
 def _bare(value: object) -> object:
-    """Return a value without the nulls and NaN inside it: every struct of a column has all the keys."""
+    """Return a value without inner nulls and NaN: every struct of a column has all the keys."""
     if isinstance(value, dict):
         bare = ((key, _bare(inner)) for key, inner in value.items() if inner is not None)
         return {key: inner for key, inner in bare if not (isinstance(inner, float) and math.isnan(inner))}

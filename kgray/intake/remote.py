@@ -1,7 +1,7 @@
 """Files at URLs that pyarrow's file systems read and write: s3://, gs://, hdfs://, and file:// for paths.
 
-Credentials come from the environment, as each file system documents it: in a URL they would be stored with
-the run's name and progress.
+Credentials come from the environment, as documented for each file system: a URL would be stored with the
+run's name and progress.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BUFFER = 1 << 20  # bytes of one request
 
 
 def place(path: str) -> str | RemoteFile:
-    """Return what a path or URL names: a local path as it is, or a file elsewhere. Raises InputError."""
+    """Return the local path, or the remote file of a URL. Raises InputError."""
     if "://" not in path:
         return path
     parts = urlsplit(path)
@@ -32,7 +32,7 @@ def place(path: str) -> str | RemoteFile:
         raise InputError(
             f"{parts.scheme}:// is not read or written: give a path, or a URL: {', '.join(_SCHEMES)} or file"
         )
-    # A bucket has no port: what follows a colon is a key, which a slash in it may cut short.
+    # A bucket has no port: the text after a colon is a secret key, possibly cut at a slash.
     keyed = parts.username or ":" in parts.netloc
     if parts.password or (keyed and parts.scheme != "hdfs"):
         raise InputError(
@@ -49,7 +49,7 @@ class RemoteFile:
     url: str
     size: int = 0
     mtime_ns: int = 0
-    _held: tuple[Any, str] | None = field(default=None, compare=False, repr=False)
+    _open_system: tuple[Any, str] | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.name
@@ -70,9 +70,9 @@ class RemoteFile:
         return RemoteFile(f"{self.name.rstrip('/')}/{quote(name)}{mark}{options}")
 
     def open(self, mode: str = "rb") -> BinaryIO:
-        """Return a stream that reads its bytes ("rb"), or writes them ("wb"): once closed, it is there.
+        """Return a stream that reads the file's bytes ("rb"), or writes them ("wb"): complete when closed.
 
-        Raises OSError where it is not there or forbidden, Unavailable as the stream does.
+        Raises OSError if the file is missing or forbidden, and the stream's Unavailable.
         """
         verb = "read" if mode == "rb" else "written"
         with _outages(self.name, verb):
@@ -80,20 +80,20 @@ class RemoteFile:
             if mode == "rb":
                 raw: Any = _Stream(self.name, verb, system.open_input_file(path))
                 return io.BufferedReader(raw, _BUFFER)
-            # Not compressed by its extension: what is written to such a file is compressed already.
+            # No compression by extension: the content of such a file is compressed already.
             raw = _Stream(self.name, verb, system.open_output_stream(path, compression=None))
             return io.BufferedWriter(raw, _BUFFER)
 
-    def found(self) -> Iterator[RemoteFile]:
-        """Yield the file itself, or all files in the folder, sorted. Raises InputError where nothing is."""
+    def files(self) -> Iterator[RemoteFile]:
+        """Yield the file itself, or all files in the folder, sorted. Raises InputError if there are none."""
         from pyarrow import fs
 
         try:
             system, path = self._system()
             info = system.get_file_info(path)
-            inside = [info]
+            entries = [info]
             if info.type == fs.FileType.Directory:
-                inside = system.get_file_info(fs.FileSelector(path, recursive=True))
+                entries = system.get_file_info(fs.FileSelector(path, recursive=True))
         except (OSError, ValueError) as error:
             raise InputError(f"{self.name} cannot be read: {first_line(error)}") from None
         if info.type == fs.FileType.NotFound:
@@ -101,32 +101,32 @@ class RemoteFile:
         parts = urlsplit(self.url)
         root = f"hdfs://{parts.netloc}" if parts.scheme == "hdfs" else f"{parts.scheme}://"
         options = f"?{parts.query}" if parts.query else ""
-        for one in sorted(inside, key=lambda one: str(one.path)):
-            if one.type == fs.FileType.File:
-                url = f"{root}{quote(one.path)}{options}"
-                yield RemoteFile(url, one.size, one.mtime_ns or 0, (system, one.path))
+        for entry in sorted(entries, key=lambda entry: str(entry.path)):
+            if entry.type == fs.FileType.File:
+                url = f"{root}{quote(entry.path)}{options}"
+                yield RemoteFile(url, entry.size, entry.mtime_ns or 0, (system, entry.path))
 
     def _system(self) -> tuple[Any, str]:
         from pyarrow import fs
 
-        found: tuple[Any, str] = self._held or fs.FileSystem.from_uri(self.url)
-        return found
+        system: tuple[Any, str] = self._open_system or fs.FileSystem.from_uri(self.url)
+        return system
 
 
 class _Stream:
-    """A file of pyarrow's as the buffers of `io` want it; its failures are outages: running again goes on."""
+    """A pyarrow file with the interface of `io`; its failures are outages: a new run continues."""
 
     def __init__(self, name: str, verb: str, file: Any) -> None:  # noqa: ANN401 - pyarrow has no types
         self._name, self._verb, self._file = name, verb, file
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the file has
-        found = getattr(self._file, name)
-        return _outages(self._name, self._verb)(found) if callable(found) else found
+        attribute = getattr(self._file, name)
+        return _outages(self._name, self._verb)(attribute) if callable(attribute) else attribute
 
 
 @contextmanager
 def _outages(name: str, verb: str) -> Iterator[None]:
-    """Turn what a file system meets inside into Unavailable, except that a file is missing or forbidden."""
+    """Turn errors of a file system inside into Unavailable, except for missing or forbidden files."""
     try:
         yield
     except (FileNotFoundError, PermissionError):
@@ -136,5 +136,5 @@ def _outages(name: str, verb: str) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error of a library says, in one line."""
+    """Return the first line of a library's error."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

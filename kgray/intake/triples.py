@@ -1,4 +1,4 @@
-"""A list of triples `[{"source", "relation", "target", ...}]` to canonical JSON, and that to an Extraction.
+"""A list of triples `[{"source", "relation", "target", ...}]` as canonical JSON and as an Extraction.
 
 No model reads triples. The canonical JSON is the text of a `triples` episode, so the content hash (R19) does
 not depend on spelling: key order, spaces, epoch seconds or ISO 8601, "works at" or WORKS_AT.
@@ -35,13 +35,13 @@ def normalise(items: object, reference_time: Instant | None = None) -> str:
 
 
 def to_extraction(text: str, reference_time: Instant) -> records.Extraction:
-    """Return what a canonical list says; an item that ends before it starts is a line in `dropped`."""
+    """Return the extraction of a canonical list; an item with an end before its start goes to `dropped`."""
     ordinals: dict[str, int] = {}  # names in order of first appearance
     facts: list[records.ExtractedFact] = []
     dropped: list[str] = []
     for number, item in enumerate(json.loads(text)):
-        given, ended = item.get("valid_at"), item.get("invalid_at")
-        start, start_precision = times.parse(given) if given is not None else (None, None)
+        valid_at, ended = item.get("valid_at"), item.get("invalid_at")
+        start, start_precision = times.parse(valid_at) if valid_at is not None else (None, None)
         end, end_precision = times.parse(ended) if ended is not None else (None, None)
         if "valid_at" not in item:
             start = reference_time
@@ -55,15 +55,15 @@ def to_extraction(text: str, reference_time: Instant) -> records.Extraction:
             continue
         else:
             # A stated start equal to the reference time counts as inferred (R3).
-            known = {"valid_from": start, "from_precision": start_precision}
-            span |= known | {"inferred": start == reference_time}
+            known_start = {"valid_from": start, "from_precision": start_precision}
+            span |= known_start | {"inferred": start == reference_time}
         value = records.Value(**item["value"]) if "value" in item else None
         source = ordinals.setdefault(item["source"], len(ordinals))
         target = None if value is not None else ordinals.setdefault(item["target"], len(ordinals))
-        shown, relation = value.shown() if value is not None else item["target"], item["relation"]
-        said = item.get("text") or f"{item['source']} {relation.replace('_', ' ').lower()} {shown}"
+        object_text, relation = value.shown() if value is not None else item["target"], item["relation"]
+        wording = item.get("text") or f"{item['source']} {relation.replace('_', ' ').lower()} {object_text}"
         fact = records.ExtractedFact(
-            source=source, relation=relation, text=said, target=target, value=value, **span
+            source=source, relation=relation, text=wording, target=target, value=value, **span
         )
         facts.append(fact)
     entities = tuple(records.ExtractedEntity(name=name) for name in ordinals)
@@ -71,7 +71,7 @@ def to_extraction(text: str, reference_time: Instant) -> records.Extraction:
 
 
 def check_name(value: object, field: str) -> str:
-    """Return a clean name (NFC, single spaces). Raises InputError where it is not a usable name."""
+    """Return a clean name (NFC, single spaces). Raises InputError if it is not a usable name."""
     if not isinstance(value, str):
         raise InputError(f"{field} must be a text", field=field)
     if any(unicodedata.category(c) in {"Cc", "Cs"} for c in value):
@@ -84,43 +84,43 @@ def check_name(value: object, field: str) -> str:
     return name
 
 
-def _item(item: object, where: str, reference_time: Instant | None) -> dict[str, Any]:
+def _item(item: object, place: str, reference_time: Instant | None) -> dict[str, Any]:
     if not isinstance(item, Mapping):
-        raise InputError(f"{where} is not an object", field=where)
+        raise InputError(f"{place} is not an object", field=place)
     row: dict[str, Any] = {key: value for key, value in item.items() if key not in _READ}
-    row["source"] = check_name(item.get("source"), f"{where}.source")
-    relation = check_name(item.get("relation"), f"{where}.relation")
+    row["source"] = check_name(item.get("source"), f"{place}.source")
+    relation = check_name(item.get("relation"), f"{place}.relation")
     try:
         row["relation"] = records.clean_relation(relation)
     except ValueError as error:
-        raise InputError(f"{where}.relation: {error}", field=f"{where}.relation") from None
-    row |= _object(item, where)
+        raise InputError(f"{place}.relation: {error}", field=f"{place}.relation") from None
+    row |= _object(item, place)
     if row.get("target", "").casefold() == row["source"].casefold():
-        raise InputError(f"{where}: source and target are the same name", field=f"{where}.target")
+        raise InputError(f"{place}: source and target are the same name", field=f"{place}.target")
     text = item.get("text")
     if text is not None and (not isinstance(text, str) or "\0" in text):
-        raise InputError(f"{where}.text must be a text without U+0000", field=f"{where}.text")
+        raise InputError(f"{place}.text must be a text without U+0000", field=f"{place}.text")
     if text and text.strip():
         row["text"] = text.strip()
-    row |= _span(item, where, reference_time)
+    row |= _span(item, place, reference_time)
     denied = item.get("denied", False)
     if denied is not None and not isinstance(denied, bool):
-        raise InputError(f"{where}.denied must be true or absent", field=f"{where}.denied")
+        raise InputError(f"{place}.denied must be true or absent", field=f"{place}.denied")
     if denied:
         row["denied"] = True
     return row
 
 
-def _object(item: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return {"target": name} or {"value": value}; the two spellings of a value are one."""
+def _object(item: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return {"target": name} or {"value": value}; both spellings of a value are equal."""
     target, value = item.get("target"), item.get("value")
     if target is not None and value is not None:
-        raise InputError(f"{where} has both a target and a value", field=f"{where}.value")
+        raise InputError(f"{place} has both a target and a value", field=f"{place}.value")
     if isinstance(target, str):
-        return {"target": check_name(target, f"{where}.target")}
-    field, value = (f"{where}.target", target) if value is None else (f"{where}.value", value)
+        return {"target": check_name(target, f"{place}.target")}
+    field, value = (f"{place}.target", target) if value is None else (f"{place}.value", value)
     if value is None:
-        raise InputError(f"{where}.target is missing", field=field)
+        raise InputError(f"{place}.target is missing", field=field)
     if isinstance(value, dict) and "value" not in value:
         raise InputError(f'{field} is an object without "value"', field=field)
     try:
@@ -132,19 +132,19 @@ def _object(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"value": read.as_dict()}
 
 
-def _span(item: Mapping[str, Any], where: str, reference_time: Instant | None) -> dict[str, Any]:
+def _span(item: Mapping[str, Any], place: str, reference_time: Instant | None) -> dict[str, Any]:
     row: dict[str, Any] = {}
     start, end = reference_time, None
     if "valid_at" in item:
         row["valid_at"] = start = None
         if item["valid_at"] is not None:
-            start, precision = times.given(item["valid_at"], f"{where}.valid_at")
+            start, precision = times.given(item["valid_at"], f"{place}.valid_at")
             row["valid_at"] = times.show_as(start, precision)
     if item.get("invalid_at") is not None:
-        end, precision = times.given(item["invalid_at"], f"{where}.invalid_at")
+        end, precision = times.given(item["invalid_at"], f"{place}.invalid_at")
         row["invalid_at"] = times.show_as(end, precision)
     if start is not None and end is not None and end <= start:
         raise InputError(
-            f"{where}: the end is not after the start {times.show(start)}", field=f"{where}.invalid_at"
+            f"{place}: the end is not after the start {times.show(start)}", field=f"{place}.invalid_at"
         )
     return row

@@ -1,1 +1,1 @@
-"""Graphs in the formats of other tools: `formats` has the table, `snapshot` what a writer reads."""
+"""Graphs in the formats of other tools: `formats` has the table, `snapshot` the input of writers."""

@@ -14,13 +14,12 @@ from kgray.times import show
 
 
 def write(snapshot: Snapshot, path: Path) -> Rows:
-    """Write a folder. Of a statement the fact that holds stands first, because cognee keeps the first."""
+    """Write a folder. The current fact of a statement comes first, because cognee keeps the first."""
     about = snapshot.about()
-    names = {entity.id: entity.name for entity in snapshot.entities}
     found = {
         "episode": ("episodes", map(_episode, snapshot.episodes())),
         "entity": ("entities", _entities(snapshot)),
-        "fact": ("facts", (_fact(snapshot, names, one) for one in snapshot.ordered_facts())),
+        "fact": ("facts", (_fact(snapshot, one) for one in snapshot.facts("time"))),
         "document": ("documents", map(_document, snapshot.communities)),
     }
     rows = {kind: write_lines(path / f"{name}.jsonl", every) for kind, (name, every) in found.items()}
@@ -58,11 +57,11 @@ def _episode(item: ExportedEpisode) -> dict[str, Any]:
 
 
 def _entities(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
-    for one in snapshot.entities:
+    for one in snapshot.entities():
         yield _row(
             "entity",
             one.id,
-            name=snapshot.names[one.id],
+            name=snapshot.name_of(one.id),
             entity_type=one.labels[0] if one.labels else None,
             description=one.summary,
             aliases=list(one.aliases),
@@ -70,7 +69,7 @@ def _entities(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
         )
 
 
-def _fact(snapshot: Snapshot, names: dict[str, str], fact: Fact) -> dict[str, Any]:
+def _fact(snapshot: Snapshot, fact: Fact) -> dict[str, Any]:
     row = fact_row(fact)
     return _row(
         "fact",
@@ -84,8 +83,8 @@ def _fact(snapshot: Snapshot, names: dict[str, str], fact: Fact) -> dict[str, An
         provenance=list(fact.episodes),
         created_at=row["created_at"],
         metadata={
-            "subject": names.get(fact.source),
-            "object": names.get(fact.target or ""),
+            "subject": snapshot.stored_name(fact.source),
+            "object": snapshot.stored_name(fact.target or ""),
             **{name: row[name] for name in ("statement", "value", "event", "expired_at", "ended_by")},
         },
     )

@@ -1,11 +1,12 @@
-"""Writes a group to a file or a folder that is not there yet; one that is not complete is never there."""
+"""Writes a group to a new file or folder, which appears only when it is complete."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import tarfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from shutil import rmtree
 
@@ -25,7 +26,7 @@ def export(
     """Write a group in a format; the same graph gives the same bytes.
 
     path    a file that does not exist, or for a format of several files a folder that is new or empty
-    as_of, known_at     as of `Snapshot`
+    as_of, known_at     see `Snapshot`
     Raises InputError, StoreError, NoSpace.
     """
     chosen = format_called(to, "writer")
@@ -34,28 +35,29 @@ def export(
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
     def work() -> Rows:
-        _drop(part)  # of a pass that was overtaken by a writer
+        _drop(part)  # of a pass during which the group changed
         if chosen.is_folder:
             part.mkdir(mode=locks.OWNER_FOLDER)
-        rows: Rows = writer.write(Snapshot(store, group, as_of, known_at), part)
+        with closing(Snapshot(store, group, as_of, known_at)) as snapshot:
+            rows: Rows = writer.write(snapshot, part)
         return rows
 
     try:
         with locks.explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             rows = at_one_moment(store, work)
-            files = sorted(one for one in part.rglob("*") if one.is_file()) if chosen.is_folder else [part]
-            for file in files:
+            files = 0
+            for files, file in enumerate(_files(part), 1):  # noqa: B007 - the last is the count
                 locks.sync(file)
             part.replace(path)
             locks.sync(path.parent)
     finally:
         _drop(part)
-    return Report(format=to, files=len(files), rows=rows)
+    return Report(format=to, files=files, rows=rows)
 
 
 def check_free(chosen: Format, path: Path) -> None:
-    """Raise InputError where something is at the path already."""
+    """Raise InputError if the path exists already."""
     if chosen.is_folder and path.is_dir() and not path.is_symlink():
         if any(path.iterdir()):
             raise InputError(f"{path} is not empty: {chosen.name} needs a new folder", field="path")
@@ -66,7 +68,7 @@ def check_free(chosen: Format, path: Path) -> None:
 
 
 def pack(folder: Path, tar: Path, at: Instant) -> None:
-    """Write the files of a folder as a .tar whose bytes follow from them alone. at: the time of all."""
+    """Write the files of a folder as a .tar that depends only on their content. at: the time of all."""
     with (
         open(tar, "wb", opener=locks.for_owner) as raw,
         tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as out,
@@ -84,9 +86,17 @@ def unpack(tar: Path, folder: Path) -> None:
         packed.extractall(folder, filter="data")
 
 
+def _files(path: Path) -> Iterator[Path]:
+    """Yield the files of a folder, or the file itself."""
+    if not path.is_dir():
+        yield path
+    for folder, _, names in os.walk(path):
+        yield from (Path(folder, name) for name in names)
+
+
 def _drop(path: Path) -> None:
     if path.is_dir():
         rmtree(path, ignore_errors=True)
     else:
-        with suppress(OSError):  # it may not be there, nor its folder
+        with suppress(OSError):  # it may be missing, or its folder
             path.unlink()

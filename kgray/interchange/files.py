@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +20,7 @@ DAY = 10  # characters of a date
 _TIMES = ("valid_at", "invalid_at", "created_at", "expired_at")
 # XML 1.0 has no such characters, not even as references.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_PLAIN = re.compile(r"[\w .,:;()/+-]*", re.ASCII)  # needs no quotation
 _XML_MARKS = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"}
 _XML_MARK = re.compile("[&<>\r]")
 # YAML demands that these are escaped; JSON does not.
@@ -124,7 +125,9 @@ class XmlFile:
     def pairs(self, attributes: Mapping[str, object]) -> Iterator[str]:
         """Yield attributes; those that are None are left out."""
         for name, value in attributes.items():
-            if value is not None:
+            if value is not None and _PLAIN.fullmatch(text := str(value)):
+                yield f' {name}="{text}"'
+            elif value is not None:
                 quoted = quoteattr(self.clean(str(value)), {"\r": "&#13;", "\n": "&#10;", "\t": "&#9;"})
                 yield f" {name}={quoted}"
 
@@ -157,7 +160,7 @@ class Graphml:
     def add(self, element: str, place: Mapping[str, object], attributes: Mapping[str, object]) -> None:
         """Write a node or an edge; attributes without a value are left out."""
         written = (
-            self.xml.tag("data", {"key": f"{element[0]}_{name}"}, text=_xml_value(value))
+            f'<data key="{element[0]}_{name}">{self.xml.text(_xml_value(value))}</data>'
             for name, value in attributes.items()
             if value is not None
         )
@@ -174,12 +177,3 @@ def _xml_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else canonical(value)
-
-
-def once(name_of: Callable[[int], str], taken: set[str]) -> str:
-    """Return the first name that is not taken, and take it; case does not tell names of files apart."""
-    number = 0
-    while (name := name_of(number)).casefold() in taken:
-        number += 1
-    taken.add(name.casefold())
-    return name

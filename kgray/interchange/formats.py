@@ -28,7 +28,7 @@ class Report:
 class Format:
     """One format.
 
-    suffix   of its one file; "" = it is a folder
+    suffix   of its file; "" = it is a folder
     writer   a module of this package with `write(snapshot, path) -> rows by kind`: path is a file that does
              not exist yet, or an empty folder. "" = it cannot be written
     reader   a module of this package; "" = it cannot be read
@@ -42,7 +42,7 @@ class Format:
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is several files."""
+        """Tell whether the format has several files."""
         return not self.suffix
 
     def code(self, part: str) -> Any:  # noqa: ANN401 - a module

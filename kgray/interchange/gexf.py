@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kgray.graph import Fact
 from kgray.interchange.files import Rows, XmlFile, day, fact_row, new_file
-from kgray.interchange.graphml import NODE, community_places, node_row, values_of
+from kgray.interchange.graphml import NODE, community_names, node_row
 from kgray.interchange.snapshot import Snapshot
 from kgray.records import canonical
 from kgray.times import DAY
@@ -21,9 +21,7 @@ _EDGE = ("relation", "statement", "facts")
 
 def write(snapshot: Snapshot, path: Path) -> Rows:
     """Write one file."""
-    values, places = values_of(snapshot), community_places(snapshot)
-    depths = sorted({name for of in places.values() for name in of})
-    rows = {"entity": 0, "fact": 0, "statement": 0, "value": sum(map(len, values.values()))}
+    rows = {"entity": 0, "fact": 0, "statement": 0, "value": 0}
     with new_file(path) as file:
         xml = XmlFile(file)
         xml.open("gexf", _GEXF)
@@ -33,22 +31,22 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
         xml.write(xml.tag("description", {}, text=canonical(about)) + "</meta>")
         kind = {"mode": "dynamic", "timeformat": "date", "timerepresentation": "interval"}
         xml.open("graph", {"defaultedgetype": "directed", **kind})
-        nodes = [name for name in (*NODE, *depths) if name != "label"]
+        nodes = [name for name in (*NODE, *community_names(snapshot)) if name != "label"]
         for of, names in (("node", nodes), ("edge", _EDGE)):
             xml.open("attributes", {"class": of})
             for name in names:
                 xml.write(xml.tag("attribute", {"id": f"{of[0]}_{name}", "title": name, "type": "string"}))
             xml.write("</attributes>")
         xml.write("<nodes>")
-        for entity in snapshot.entities:
-            attributes = node_row(snapshot, entity, values) | places.get(entity.id, {})
+        for entity in snapshot.entities():
+            attributes, values = node_row(snapshot, entity)
             xml.open("node", {"id": entity.id, "label": attributes.pop("label")})
             _write_values(xml, "n", attributes)
             xml.write("</node>")
             rows["entity"] += 1
+            rows["value"] += values
         xml.write("</nodes>\n<edges>")
-        facts = [fact for fact in snapshot.facts() if fact.target is not None]
-        facts.sort(key=lambda fact: (fact.statement, fact.valid_at or 0, fact.id))
+        facts = (fact for fact in snapshot.facts("statement") if fact.target is not None)
         for _, spans in groupby(facts, key=lambda fact: fact.statement):
             rows["fact"] += _write_edge(xml, list(spans))
             rows["statement"] += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,15 @@ _EDGE = dict.fromkeys(
 
 def write(snapshot: Snapshot, path: Path) -> Rows:
     """Write one file."""
-    values, places = values_of(snapshot), community_places(snapshot)
-    depths = sorted({name for of in places.values() for name in of})
-    rows = {"entity": 0, "fact": 0, "value": sum(map(len, values.values()))}
+    rows = {"entity": 0, "fact": 0, "value": 0}
     with new_file(path) as file:
-        nodes = NODE | dict.fromkeys(depths, "string")
+        nodes = NODE | dict.fromkeys(community_names(snapshot), "string")
         graph = Graphml(file, nodes=nodes, edges=_EDGE, directed=True)
-        for entity in snapshot.entities:
-            attributes = node_row(snapshot, entity, values) | places.get(entity.id, {})
+        for entity in snapshot.entities():
+            attributes, values = node_row(snapshot, entity)
             graph.add("node", {"id": entity.id}, attributes)
             rows["entity"] += 1
+            rows["value"] += values
         for fact in snapshot.facts():
             if fact.target is not None:
                 row = fact_row(fact) | {"label": fact.relation}
@@ -39,32 +37,25 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
     return rows
 
 
-def node_row(snapshot: Snapshot, entity: Entity, values: dict[str, list[Any]]) -> dict[str, Any]:
-    """Return the attributes of a node; lists are JSON."""
-    return {
-        "label": snapshot.names[entity.id],
+def node_row(snapshot: Snapshot, entity: Entity) -> tuple[dict[str, Any], int]:
+    """Return the attributes of a node, lists as JSON, and the number of its facts with a value.
+
+    No node can stand for a value.
+    """
+    values = [fact_row(fact) for fact in snapshot.facts_of(entity.id, both=False) if fact.target is None]
+    attributes = {
+        "label": snapshot.name_of(entity.id),
         "name": entity.name,
         "type": entity.labels[0] if entity.labels else None,
         "labels": list(entity.labels) or None,
         "aliases": list(entity.aliases) or None,
         "summary": entity.summary or None,
-        "values": values.get(entity.id),
+        "values": values or None,
     }
+    places = snapshot.places.get(entity.id, ())
+    return attributes | {f"community_{one.depth}": one.title for one in places}, len(values)
 
 
-def values_of(snapshot: Snapshot) -> dict[str, list[Any]]:
-    """Return entity id -> its facts with a value, which no node can stand for."""
-    found = defaultdict[str, list[Any]](list)
-    for fact in snapshot.facts():
-        if fact.target is None:
-            found[fact.source].append(fact_row(fact))
-    return found
-
-
-def community_places(snapshot: Snapshot) -> dict[str, dict[str, str]]:
-    """Return entity id -> "community_0" for the coarsest, and so on -> the title of its community."""
-    found = defaultdict[str, dict[str, str]](dict)
-    for one in snapshot.communities:
-        for member in one.members:
-            found[member][f"community_{one.depth}"] = one.title
-    return found
+def community_names(snapshot: Snapshot) -> list[str]:
+    """Return the attributes with the communities of a node: "community_0" for the coarsest, and so on."""
+    return [f"community_{depth}" for depth in sorted({one.depth for one in snapshot.communities})]

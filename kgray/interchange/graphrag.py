@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,21 @@ from kgray.records import canonical, make_id
 from kgray.times import show
 
 _FACTS = 50  # of an entity, that its description tells
+_DOCUMENT = 1_000_000  # characters of a document; a source with more becomes several documents
+_COUNT_DEGREES = """
+INSERT INTO degrees SELECT entity, count(*) FROM (
+    SELECT source AS entity FROM facts WHERE target IS NOT NULL
+    UNION ALL SELECT target FROM facts WHERE target IS NOT NULL
+) GROUP BY entity
+"""
+# (source, characters): the characters of the source so far.
+_ADD_SIZE = (
+    "INSERT INTO sizes VALUES (?, ?) ON CONFLICT DO UPDATE SET size = size + excluded.size RETURNING size"
+)
+_DOCUMENTS = (
+    "SELECT source, part, json_group_array(sequence ORDER BY sequence) FROM documents GROUP BY source, part "
+    "ORDER BY min(sequence)"
+)
 _NUMBERS, _FINDINGS = (
     pa.list_(pa.int64()),
     pa.list_(pa.struct([("explanation", pa.string()), ("summary", pa.string())])),
@@ -57,71 +73,75 @@ class _Tables:
     """Yields the rows of each table. No text is null: a model would read "nan"."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot, self._names = snapshot, snapshot.names
-        self._facts = snapshot.ordered_facts()
-        self._mentions = snapshot.mentions()
-        self._degrees = Counter(end for f in self._facts if f.target is not None for end in f.ends)
-        self._sources: dict[str, list[str]] = defaultdict(list)
-        self._episodes_of: dict[str, list[str]] = defaultdict(list)  # entity -> episodes
-        for one in snapshot.episodes():
-            self._sources[one.episode.source].append(one.episode.id)
-            for entity in self._mentions.get(one.episode.sequence, ()):
-                self._episodes_of[entity].append(one.episode.id)
-        self._by_episode: dict[str, list[Fact]] = defaultdict(list)
-        for fact in self._facts:
-            for id_ in fact.episodes:
-                self._by_episode[id_].append(fact)
+        self._snapshot, self._scratch = snapshot, snapshot.scratch
+        self._scratch.execute("CREATE TABLE degrees (entity TEXT PRIMARY KEY, degree INT)")
+        self._scratch.execute("CREATE TABLE documents (sequence INTEGER PRIMARY KEY, source TEXT, part INT)")
+        snapshot.fact_rows.execute(_COUNT_DEGREES)
+        self._divide_sources()
+
+    def _divide_sources(self) -> None:
+        """Assign the episodes to documents: those of a source, at most _DOCUMENT characters each."""
+        self._scratch.execute("CREATE TABLE sizes (source TEXT PRIMARY KEY, size INT)")
+        for one in self._snapshot.episodes():
+            source, length = one.episode.source, len(one.spoken_text) + 1
+            ((size,),) = self._scratch.rows(_ADD_SIZE, (source, length))
+            self._scratch.execute(
+                "INSERT INTO documents VALUES (?, ?, ?)",
+                (one.episode.sequence, source, (size - length) // _DOCUMENT),
+            )
 
     def documents(self) -> Iterator[tuple[Any, ...]]:
-        texts, first = defaultdict[str, list[str]](list), dict[str, str]()
-        for one in self._snapshot.episodes():
-            texts[one.episode.source].append(one.spoken_text)
-            first.setdefault(one.episode.source, show(one.episode.reference_time) or "")
-        for number, (source, ids) in enumerate(self._sources.items()):
-            text = "\n".join(texts.pop(source))
-            yield self._document(source), number, source, text, ids, first[source], ""
+        for number, (source, part, sequences) in enumerate(self._scratch.rows(_DOCUMENTS)):
+            texts, ids, first = list[str](), list[str](), ""
+            for one in self._snapshot.episodes_at(json.loads(sequences)):
+                texts.append(one.spoken_text)
+                ids.append(one.episode.id)
+                first = first or show(one.episode.reference_time) or ""
+            yield self._document(source, part), number, source, "\n".join(texts), ids, first, ""
 
-    def _document(self, source: str) -> str:
-        return make_id("document", self._snapshot.group, source)
+    def _document(self, source: str, part: int) -> str:
+        return make_id("document", self._snapshot.group, source, *([str(part)] if part else []))
 
     def text_units(self) -> Iterator[tuple[Any, ...]]:
         for number, item in enumerate(self._snapshot.episodes()):
-            one, facts = item.episode, self._by_episode[item.episode.id]
+            one, facts = item.episode, list(self._snapshot.facts_in(item.episode.id))
+            (part,) = self._scratch.first("SELECT part FROM documents WHERE sequence = ?", (one.sequence,))
             yield (
-                one.id, number, item.spoken_text, count_tokens(item.spoken_text), self._document(one.source),
-                self._mentions.get(one.sequence, []), [f.id for f in facts if f.target is not None],
+                one.id, number, item.spoken_text, count_tokens(item.spoken_text),
+                self._document(one.source, part), self._snapshot.entities_in(one.sequence),
+                [f.id for f in facts if f.target is not None],
                 [f.id for f in facts if f.episodes[0] == one.id], one.client_id or "", one.speaker or "",
                 show(one.reference_time), show(item.recorded_at),
             )  # fmt: skip
 
+    def _degree(self, entity: str) -> int:
+        row = self._scratch.first("SELECT degree FROM degrees WHERE entity = ?", (entity,))
+        return row[0] if row else 0
+
     def entities(self) -> Iterator[tuple[Any, ...]]:
-        about = defaultdict[str, list[Fact]](list)
-        for fact in self._facts:
-            for end in fact.ends:
-                if len(about[end]) < _FACTS:
-                    about[end].append(fact)
-        for number, one in enumerate(self._snapshot.entities):
-            episodes_of = self._episodes_of[one.id]
+        for number, one in enumerate(self._snapshot.entities()):
+            episodes_of = self._snapshot.episodes_of(one.id)
+            facts = self._snapshot.facts_of(one.id, limit=_FACTS)
             yield (
-                one.id, number, self._names[one.id], one.labels[0] if one.labels else "",
-                _description(one, about[one.id]), episodes_of, len(episodes_of), self._degrees[one.id],
+                one.id, number, self._snapshot.name_of(one.id), one.labels[0] if one.labels else "",
+                _description(one, facts), episodes_of, len(episodes_of), self._degree(one.id),
                 one.name, list(one.aliases), list(one.labels),
             )  # fmt: skip
 
     def relationships(self) -> Iterator[tuple[Any, ...]]:
-        between = (fact for fact in self._facts if fact.target is not None)
+        between = (fact for fact in self._snapshot.facts("time") if fact.target is not None)
         for number, fact in enumerate(between):
             yield (
-                fact.id, number, self._names[fact.source], self._snapshot.object_of(fact), sentence(fact),
-                float(len(fact.episodes)), sum(self._degrees[end] for end in fact.ends), list(fact.episodes),
-                fact.relation, fact.statement, *_clocks(fact),
+                fact.id, number, self._snapshot.name_of(fact.source), self._snapshot.object_of(fact),
+                sentence(fact), float(len(fact.episodes)), sum(map(self._degree, fact.ends)),
+                list(fact.episodes), fact.relation, fact.statement, *_clocks(fact),
             )  # fmt: skip
 
     def covariates(self) -> Iterator[tuple[Any, ...]]:
-        for number, fact in enumerate(self._facts):
+        for number, fact in enumerate(self._snapshot.facts("time")):
             start, end = show(fact.valid_at) or "NONE", show(fact.invalid_at) or ""
             yield (
-                fact.id, number, "claim", fact.relation, fact.text, self._names[fact.source],
+                fact.id, number, "claim", fact.relation, fact.text, self._snapshot.name_of(fact.source),
                 self._snapshot.object_of(fact), "TRUE", start, end, "", next(iter(fact.episodes), ""),
                 fact.statement, *_clocks(fact),
             )  # fmt: skip
@@ -129,13 +149,12 @@ class _Tables:
     @cached_property
     def _inside(self) -> dict[int, list[Fact]]:
         """Community -> the facts between its members."""
-        places = defaultdict[str, set[int]](set)
-        for one in self._snapshot.communities:
-            for member in one.members:
-                places[member].add(one.number)
+        places = self._snapshot.places
         found = defaultdict[int, list[Fact]](list)
-        for fact in self._facts:
-            for number in set.intersection(*(places[end] for end in fact.ends)):
+        for fact in self._snapshot.facts("time") if places else ():
+            for number in set.intersection(
+                *({one.number for one in places.get(end, ())} for end in fact.ends)
+            ):
                 found[number].append(fact)
         return found
 
@@ -168,7 +187,7 @@ def _place(one: ExportedCommunity) -> tuple[Any, ...]:
     return one.community.id, one.number, one.number, one.depth, parent, list(one.children)
 
 
-def _description(entity: Entity, facts: list[Fact]) -> str:
+def _description(entity: Entity, facts: Iterable[Fact]) -> str:
     known = [f"Also called {', '.join(entity.aliases)}."] if entity.aliases else []
     return "\n".join([*known, *map(sentence, facts)]) or entity.summary or entity.name
 

@@ -1,15 +1,17 @@
 """Turns the rows of another program into episodes: one episode of triples for each of its texts.
 
 A reader yields units, each a text with the facts that it supports. No model reads them. A text without facts
-is omitted, because nobody has read it; `kgray add` has it read. Ids are those of the source, so that a second
+is omitted, because no model has read it; `kgray add` reads it. Ids are from the source, so that a second
 import adds only new rows, and a stopped import continues.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+import re
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,10 +19,11 @@ from kgray import times
 from kgray.errors import InputError
 from kgray.intake import triples
 from kgray.interchange.formats import format_called
+from kgray.interchange.gathering import Gathered, Unit
 from kgray.records import MAX_CLIENT_ID, Draft, canonical
 from kgray.times import Instant
 
-# The metadata of the first triple of an episode, in which a search of episodes finds its text.
+# The key for an episode's text in the metadata of its first triple, where a search of episodes finds it.
 EPISODE_TEXT = "episode_text"
 # The field of a refused triple -> the reason why the fact is omitted.
 REASONS = {
@@ -32,6 +35,16 @@ REASONS = {
     "valid_at": "facts with a time that cannot be read",
     "text": "facts whose sentence cannot be stored",
 }
+# Format -> a file that no folder of another format has.
+MARKS = {
+    "graphrag": "relationships.parquet",
+    "lightrag": "graph_chunk_entity_relation.graphml",
+    "cogx": "facts.jsonl",
+    "parquet": "kgray.json",
+}
+REPEATED = "facts with the id of another fact: the first is taken"
+_REPLACED = "texts with characters that cannot be stored: U+FFFD stands for each"
+_NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
 _UNKNOWN = frozenset({"", "none", "nan", "nat", "null", "unknown"})
 
 
@@ -50,68 +63,65 @@ Add = Callable[[Iterator[Draft]], Awaitable[IngestionReport]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Unit:
-    """A text of the source with its facts.
-
-    at      when the text was written; None: the source does not say
-    facts   pairs of the fact's id and a triple (`kgray.intake.triples`) that was not checked yet
-    about   further fields of the text, for the metadata of its episode
-    """
-
-    id: str
-    at: Instant | None
-    text: str = ""
-    source: str = ""
-    facts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    about: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
 class Import:
     """An import into a group; the counts are final when `drafts` has ended."""
 
     format: str
     group: str
+    gathered: Gathered
     taken: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)  # reason -> rows that were taken with a change
     omitted: Counter[str] = field(default_factory=Counter)  # reason -> rows that were not taken
-    _facts: set[str] = field(default_factory=set)
 
     def drafts(self, units: Iterable[Unit | Draft]) -> Iterator[Draft]:
         """Yield the episodes of units; a draft of a reader passes as it is."""
         for unit in units:
             if isinstance(unit, Draft):
                 self.taken["texts"] += 1
-                yield unit
+                yield self._storable(unit)
                 continue
-            rows = [row for id_, fact in unit.facts if (row := self._checked(id_, fact)) is not None]
+            checked = (self._checked(fact, is_new=is_new) for is_new, fact in unit.facts)
+            rows = [row for row in checked if row is not None]
             if not rows:
                 self.omitted["texts without facts: `kgray add` has them read"] += bool(unit.text.strip())
                 continue
-            if unit.at is None:
+            at = unit.at
+            if at is None and not unit.text.strip():  # a fact of no text
+                at = known_moment(rows[0].get("valid_at"))
+            if at is None:
                 self.changed["texts without a time: they get the time of the import"] += 1
             self.taken["texts"] += bool(unit.text.strip())
             if unit.text.strip():
-                rows[0] = rows[0] | {EPISODE_TEXT: unit.text.replace("\0", "\ufffd")}
+                rows[0] = rows[0] | {EPISODE_TEXT: storable(unit.text)}
             for part, start in enumerate(range(0, len(rows), triples.MAX_TRIPLES)):
                 portion = rows[start : start + triples.MAX_TRIPLES]
-                yield Draft(
+                draft = Draft(
                     group=self.group,
                     source=unit.source or self.format,
                     kind="triples",
-                    text=triples.normalise(portion, unit.at),
-                    reference_time=unit.at,
+                    text=triples.normalise(portion, at),
+                    reference_time=at,
                     client_id=(f"{unit.id}#{part + 1}" if part else unit.id)[:MAX_CLIENT_ID],
                     metadata=canonical({self.format: dict(unit.about)}),
                 )
+                yield self._storable(draft)
 
-    def _checked(self, id_: str, fact: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a usable triple; None if the fact is omitted. A fact of several texts counts once."""
-        is_new = id_ not in self._facts
-        self._facts.add(id_)
+    def _storable(self, draft: Draft) -> Draft:
+        """Return a draft whose texts the store can hold."""
+        names = ("text", "source", "client_id", "metadata")
+        found = {name: storable(text) for name in names if (text := getattr(draft, name))}
+        changed: dict[str, Any] = {n: text for n, text in found.items() if text != getattr(draft, n)}
+        self.changed[_REPLACED] += bool(changed)
+        return replace(draft, **changed)
+
+    def _checked(self, fact: dict[str, Any], *, is_new: bool) -> dict[str, Any] | None:
+        """Return a usable triple; None if the fact is omitted. is_new: it counts, no earlier text has it."""
         row = {key: value for key, value in fact.items() if value is not None or key == "valid_at"}
         try:
-            triples.normalise([row], None)
+            triples.normalise([row], None).encode()
+        except UnicodeEncodeError:
+            self.omitted[REASONS["text"]] += is_new
+            return None
         except InputError as error:
             reason = REASONS.get((error.field or "").rpartition(".")[2], "facts that cannot be stored")
             if "the same name" in str(error):
@@ -148,13 +158,15 @@ class ImportReport:
 async def import_from(path: Path, form: str, group: str, add: Add | None) -> ImportReport:
     """Import a file or a folder into a group; see `Memory.import_from`. add: None in a dry run."""
     reader = format_called(form, "reader").code("reader")
-    importing = Import(format=form, group=group)
-    drafts = importing.drafts(reader.units(path, importing))
+    check_folder(path, form)
     ingestion = None
-    if add is None:
-        deque(drafts, maxlen=0)
-    else:
-        ingestion = await add(drafts)
+    with closing(Gathered()) as gathered:
+        importing = Import(format=form, group=group, gathered=gathered)
+        drafts = importing.drafts(reader.units(path, importing))
+        if add is None:
+            deque(drafts, maxlen=0)
+        else:
+            ingestion = await add(drafts)
     reasons = {name: count for name, count in (importing.changed + importing.omitted).items() if count}
     return ImportReport(
         format=form,
@@ -166,32 +178,14 @@ async def import_from(path: Path, form: str, group: str, add: Add | None) -> Imp
     )
 
 
-def with_facts(
-    texts: Iterable[Unit], facts: Mapping[str, dict[str, Any]], homes: Mapping[str, Iterable[str]]
-) -> Iterator[Unit]:
-    """Yield texts, oldest first, with their facts; then a unit for each fact whose texts are not there.
-
-    facts   triples by the fact's id
-    homes   the fact's id -> the ids of the texts that support it
-    """
-    by_text, orphans = defaultdict[str, list[str]](list), dict.fromkeys(facts)
-    for id_ in facts:
-        for text in dict.fromkeys(homes.get(id_, ())):
-            by_text[text].append(id_)
-    for unit in sorted(texts, key=lambda unit: (unit.at is None, unit.at or 0)):
-        ids = sorted(by_text.get(unit.id, ()), key=lambda id_: facts[id_].get("valid_at") or "")
-        unit.facts = [(id_, facts[id_]) for id_ in ids]  # a later state of one subject ends an earlier state
-        for id_, _ in unit.facts:
-            orphans.pop(id_, None)
-        yield unit
-    for id_ in orphans:
-        yield Unit(id=f"fact {id_}", at=known_moment(facts[id_].get("valid_at")), facts=[(id_, facts[id_])])
-
-
-def without_facts(names: Iterable[str], facts: Mapping[str, Mapping[str, Any]]) -> int:
-    """Return how many names of entities are in no fact."""
-    linked = {name for fact in facts.values() for name in (fact["source"], fact.get("target"))}
-    return len(set(names) - linked)
+def check_folder(path: Path, form: str) -> None:
+    """Raise InputError where a folder has files of another format beside those of `form`."""
+    for other, file in MARKS.items():
+        if other != form and (path / file).exists() and (path / MARKS.get(form, "")).is_file():
+            raise InputError(
+                f"{path} has files of two formats, {MARKS[form]} of {form} and {file} of {other}: move those "
+                f"of one to a folder of their own"
+            )
 
 
 def moment(value: object) -> Instant | None:
@@ -218,6 +212,16 @@ def time_text(value: object) -> str | None:
     except (ValueError, OverflowError):
         return str(value)
     return times.show(instant)
+
+
+def storable(text: str) -> str:
+    """Return a text with U+FFFD for each character that the store cannot hold."""
+    return _NOT_STORABLE.sub("\ufffd", text)
+
+
+def object_of(value: object) -> Mapping[str, Any]:
+    """Return an object of JSON; an empty one for any other value."""
+    return value if isinstance(value, dict) else {}
 
 
 def text_of(value: object) -> str:

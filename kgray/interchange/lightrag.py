@@ -5,8 +5,7 @@ LightRAG makes the vectors itself, when the folder is rebuilt there.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,70 +24,53 @@ _NODE = dict.fromkeys(
 _EDGE = dict.fromkeys("keywords description source_id file_path truncate kgray".split(), "string")
 _NODE |= {"created_at": "long"}
 _EDGE |= {"created_at": "long", "weight": "double"}
-_Pair = tuple[str, str]  # ids of entities whose names are in order
 
 
 def write(snapshot: Snapshot, path: Path) -> Rows:
     """Write a folder."""
-    names, sources = snapshot.names, dict[str, str]()
-    mentioned, sequences = snapshot.mentions(), dict[int, str]()
-    for one in snapshot.episodes():
-        sources[one.episode.id] = one.episode.source
-        sequences[one.episode.sequence] = one.episode.id
-    episodes_of = defaultdict[str, list[str]](list)  # entity -> episodes
-    for sequence, entities in mentioned.items():
-        for id_ in entities if sequence in sequences else ():
-            episodes_of[id_].append(sequences[sequence])
-    facts, pairs = snapshot.facts_by_entity(both=False), defaultdict[_Pair, list[Fact]](list)
-    for fact in (fact for of in facts.values() for fact in of):
-        if fact.target is not None and fact.target != fact.source:
-            first, second = sorted(fact.ends, key=names.__getitem__)
-            pairs[first, second].append(fact)
-    in_order = sorted(pairs, key=lambda pair: (names[pair[0]], names[pair[1]]))
+    rows = {"episode": 0, "entity": 0, "relation": 0}
     with new_file(path / "graph_chunk_entity_relation.graphml") as file:
         graph = Graphml(file, nodes=_NODE, edges=_EDGE, directed=False)
         made = snapshot.recorded_at // SECOND
-        for entity in snapshot.entities:
-            row = _node(names[entity.id], entity, facts[entity.id])
-            row |= _sources_of(episodes_of[entity.id], sources) | {"created_at": made}
-            graph.add("node", {"id": names[entity.id]}, row)
-        for pair in in_order:
-            row = _edge(pairs[pair]) | _sources_of(_episodes(pairs[pair]), sources)
-            created = min(fact.created_at for fact in pairs[pair]) // SECOND
-            place = {"source": names[pair[0]], "target": names[pair[1]]}
-            graph.add("edge", place, row | {"created_at": created})
+        for rows["entity"], entity in enumerate(snapshot.entities(), 1):
+            name = snapshot.name_of(entity.id)
+            row = _node(name, entity, snapshot.facts_of(entity.id, both=False))
+            row |= _sources_of(snapshot, snapshot.episodes_of(entity.id)) | {"created_at": made}
+            graph.add("node", {"id": name}, row)
+        for rows["relation"], (pair, facts) in enumerate(_pairs(snapshot), 1):
+            edge = _edge(facts) | _sources_of(snapshot, _episodes(facts))
+            created = min(fact.created_at for fact in facts) // SECOND
+            graph.add(
+                "edge", dict(zip(("source", "target"), pair, strict=True)), edge | {"created_at": created}
+            )
         graph.close(snapshot.about())
-    of_entity = ((names[one.id], episodes_of[one.id]) for one in snapshot.entities)
-    of_pair = ((_JOIN.join(names[end] for end in pair), _episodes(pairs[pair])) for pair in in_order)
+    of_entity = ((snapshot.name_of(e.id), snapshot.episodes_of(e.id)) for e in snapshot.entities())
+    of_pair = ((_JOIN.join(pair), _episodes(facts)) for pair, facts in _pairs(snapshot))
     for kind, pairs_of_ids in (("entity", of_entity), ("relation", of_pair)):
         chunks = ((name, _counted("chunk_ids", list(map(_chunk, ids)))) for name, ids in pairs_of_ids)
         write_json(path / f"kv_store_{kind}_chunks.json", chunks)
-    _write_documents(snapshot, path, mentioned, pairs)
-    return {"episode": len(sources), "entity": len(snapshot.entities), "relation": len(pairs)}
-
-
-def _write_documents(
-    snapshot: Snapshot, path: Path, mentioned: Mapping[int, list[str]], pairs: Mapping[_Pair, list[Fact]]
-) -> None:
-    names, by_episode = snapshot.names, defaultdict[str, list[list[str]]](list)
-    for pair, facts in pairs.items():
-        for id_ in _episodes(facts):
-            by_episode[id_].append([names[end] for end in pair])
-
-    def entities() -> Iterator[tuple[str, Any]]:
-        for one in snapshot.episodes():
-            found = [names[id_] for id_ in mentioned.get(one.episode.sequence, ())]
-            yield one.episode.id, _counted("entity_names", found)
-
-    def relations() -> Iterator[tuple[str, Any]]:
-        for one in snapshot.episodes():
-            yield one.episode.id, _counted("relation_pairs", sorted(by_episode[one.episode.id]))
-
-    write_json(path / "kv_store_text_chunks.json", map(_text_chunk, snapshot.episodes()))
+    rows["episode"] = write_json(path / "kv_store_text_chunks.json", map(_text_chunk, snapshot.episodes()))
     write_json(path / "kv_store_full_docs.json", map(_full_doc, snapshot.episodes()))
     write_json(path / "kv_store_doc_status.json", map(_status, snapshot.episodes()))
-    write_json(path / "kv_store_full_entities.json", entities())
-    write_json(path / "kv_store_full_relations.json", relations())
+    of_episode = (one.episode for one in snapshot.episodes())
+    entities = ((e.id, list(map(snapshot.name_of, snapshot.entities_in(e.sequence)))) for e in of_episode)
+    found = ((id_, _counted("entity_names", names)) for id_, names in entities)
+    write_json(path / "kv_store_full_entities.json", found)
+    write_json(path / "kv_store_full_relations.json", _relations(snapshot))
+    return rows
+
+
+def _pairs(snapshot: Snapshot) -> Iterator[tuple[list[str], list[Fact]]]:
+    """Yield the names of each pair, in their order, and its facts."""
+    for ends, facts in snapshot.pairs():
+        yield sorted(map(snapshot.name_of, ends)), facts
+
+
+def _relations(snapshot: Snapshot) -> Iterator[tuple[str, Any]]:
+    for one in snapshot.episodes():
+        facts = snapshot.facts_in(one.episode.id)
+        ends = {tuple(sorted(map(snapshot.name_of, fact.ends))) for fact in facts if len(set(fact.ends)) > 1}
+        yield one.episode.id, _counted("relation_pairs", sorted(map(list, ends)))
 
 
 def _chunk(episode: str) -> str:
@@ -103,12 +85,12 @@ def _episodes(facts: list[Fact]) -> list[str]:
     return sorted({id_ for fact in facts for id_ in fact.episodes})
 
 
-def _sources_of(episodes: list[str], sources: Mapping[str, str]) -> dict[str, Any]:
-    files = sorted({sources[id_] for id_ in episodes if id_ in sources})
+def _sources_of(snapshot: Snapshot, episodes: list[str]) -> dict[str, Any]:
+    files = sorted({cited.source for cited in map(snapshot.cited, episodes) if cited is not None})
     return {"source_id": _JOIN.join(map(_chunk, episodes)), "file_path": _JOIN.join(files), "truncate": ""}
 
 
-def _node(name: str, entity: Entity, facts: list[Fact]) -> dict[str, Any]:
+def _node(name: str, entity: Entity, facts: Iterable[Fact]) -> dict[str, Any]:
     values = [sentence(fact) for fact in facts if fact.target is None]
     known = [f"Also called {', '.join(entity.aliases)}."] if entity.aliases else []
     kept = {"id": entity.id, "name": entity.name, "aliases": entity.aliases, "labels": entity.labels}

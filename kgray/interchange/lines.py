@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kgray.errors import InputError
 
-MAX_LINE = 64 << 20  # characters: a longer line is no row of a text
+MAX_LINE = 64 << 20  # characters: a longer line or value is no row of a text
+_CHUNK = 1 << 20  # characters that are read at once
+_DECODER = json.JSONDecoder()
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 - JSON
@@ -20,6 +22,95 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 - JSON
         raise InputError(f"{path} is not there") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as JSON ({error}): it may be truncated") from None
+
+
+def read_members(path: Path) -> Iterator[tuple[str, Any, bool]]:
+    """Yield (key, value, whether it is an item of a list) of a JSON object, one in memory at a time.
+
+    A list under a key comes item by item, but an empty list as a value; the key of a list outside an object
+    is "". Raises InputError, with the path, for a file that is no JSON.
+    """
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            reader = _Reader(file)
+            if reader.peek() == "[":
+                yield from reader.items("")
+            else:
+                yield from reader.members()
+            if reader.peek():
+                raise ValueError("there is more after the end")
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as JSON ({error}): it may be truncated") from None
+
+
+class _Reader:
+    """Reads a JSON file value by value."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file, self._text, self._at, self._ended = file, "", 0, False
+
+    def members(self) -> Iterator[tuple[str, Any, bool]]:
+        """Yield the members of an object."""
+        self._take("{")
+        separator = "" if self.peek() != "}" else self._take("}")
+        while separator != "}":
+            key = self._value()
+            if not isinstance(key, str):
+                raise ValueError(f"{key!r:.40} is no key")
+            self._take(":")
+            if self.peek() == "[":
+                yield from self.items(key)
+            else:
+                yield key, self._value(), False
+            separator = self._take(",}")
+
+    def items(self, key: str) -> Iterator[tuple[str, Any, bool]]:
+        """Yield the items of a list."""
+        separator = self._take("[")
+        if self.peek() == "]":
+            self._take("]")
+            yield key, [], False
+            return
+        while separator != "]":
+            yield key, self._value(), True
+            separator = self._take(",]")
+
+    def peek(self) -> str:
+        """Return the next character that is no space; "" at the end."""
+        while True:
+            while self._at < len(self._text) and self._text[self._at] in " \t\r\n":
+                self._at += 1
+            if self._at < len(self._text) or self._ended:
+                return self._text[self._at : self._at + 1]
+            self._read()
+
+    def _take(self, expected: str) -> str:
+        if (mark := self.peek()) not in expected or not mark:
+            raise ValueError(f"{mark or 'the end'} where {' or '.join(expected)} should be")
+        self._at += 1
+        return mark
+
+    def _value(self) -> Any:  # noqa: ANN401 - JSON
+        self.peek()
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._text, self._at)
+                if end < len(self._text) or self._ended:  # else a number may go on
+                    self._at = end
+                    return value
+            except ValueError:
+                if self._ended:
+                    raise
+            if len(self._text) - self._at > MAX_LINE:
+                raise ValueError(f"a value with more than {MAX_LINE} characters, or with a fault")
+            self._read()
+
+    def _read(self) -> None:
+        rest = self._text[self._at :]
+        more = self._file.read(max(_CHUNK, len(rest)))
+        self._text, self._at, self._ended = rest + more, 0, not more
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

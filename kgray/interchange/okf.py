@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from kgray.graph import Entity, Fact
-from kgray.interchange.files import Rows, day, fact_row, new_file, once, span_words, yaml_value
-from kgray.interchange.snapshot import ExportedCommunity, ExportedEpisode, Snapshot
+from kgray.interchange.files import Rows, day, fact_row, new_file, span_words, yaml_value
+from kgray.interchange.snapshot import CitedEpisode, ExportedEpisode, Snapshot
 from kgray.times import from_datetime, show
 
 _SLUG = 60  # characters of a name in the name of a file
-_TITLE = 80  # of a text that stands for a title
+_TITLE = 80  # characters of a text that serves as a title
 _BEGINNING = 8  # digits of an id
-# What Markdown, Obsidian or HTML would take for a mark.
+# Characters that Markdown, Obsidian or HTML would interpret.
 _MARK = re.compile(r"[\\`*_\[\]<>#|$%&~^=]")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NO_TAG = re.compile(r"[^\w-]+")
@@ -37,34 +36,40 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
 
 class _Vault:
     def __init__(self, snapshot: Snapshot, path: Path) -> None:
-        self._snapshot, self._path, self._names = snapshot, path, snapshot.names
-        self._about, taken = snapshot.about(), set[str]()
-        self._pages = {one.id: _page_name(one, snapshot.names[one.id], taken) for one in snapshot.entities}
-        # Episode id -> (the label of its footnote, its title)
-        self._sources: dict[str, tuple[str, str]] = {
-            one.episode.id: (f"e{one.episode.sequence}", _episode_title(one)) for one in snapshot.episodes()
-        }
-        self._communities: dict[str, list[ExportedCommunity]] = defaultdict(list)
-        for one in snapshot.communities:
-            for member in one.members:
-                self._communities[member].append(one)
+        self._snapshot, self._path, self._name = snapshot, path, snapshot.name_of
+        self._about = snapshot.about()
+        snapshot.scratch.execute("CREATE TABLE pages (id TEXT PRIMARY KEY, page TEXT UNIQUE)")
+        for entity in snapshot.entities():
+            for page in _page_names(entity, self._name(entity.id)):
+                if snapshot.scratch.execute("INSERT OR IGNORE INTO pages VALUES (?, ?)", (entity.id, page)):
+                    break
+
+    def _page(self, entity: str) -> str | None:
+        row = self._snapshot.scratch.first("SELECT page FROM pages WHERE id = ?", (entity,))
+        return None if row is None else str(row[0])
+
+    def _linked(self, entity: str) -> str:
+        return f"[{_escaped(self._name(entity))}]({self._page(entity)}.md)"
+
+    def _footnote(self, episode: str) -> tuple[str, str] | None:
+        """Return the label of an episode's footnote and its title; None: there is no page of the episode."""
+        cited = self._snapshot.cited(episode)
+        return cited and (f"e{cited.sequence}", _episode_title(cited))
 
     def write_entities(self) -> int:
-        facts = self._snapshot.facts_by_entity()
-        for entity in self._snapshot.entities:
-            self._write_entity(entity, facts.pop(entity.id, []))
-        listed = (
-            f"* [{_escaped(self._names[one.id])}]({self._pages[one.id]}.md)" + _short(one.summary)
-            for one in self._snapshot.entities
-        )
+        count = 0
+        for count, entity in enumerate(self._snapshot.entities(), 1):  # noqa: B007 - the last is the count
+            self._write_entity(entity, list(self._snapshot.facts_of(entity.id)))
+        listed = (f"* {self._linked(one.id)}" + _short(one.summary) for one in self._snapshot.entities())
         self._write_list("entities", listed)
-        return len(self._snapshot.entities)
+        return count
 
     def _write_entity(self, entity: Entity, facts: list[Fact]) -> None:
-        name = self._names[entity.id]
+        name = self._name(entity.id)
         moments = (max(fact.created_at, fact.expired_at or 0) for fact in facts)
         moment = max(moments, default=self._snapshot.recorded_at)
-        used = dict.fromkeys(id_ for fact in facts for id_ in fact.episodes if id_ in self._sources)
+        ids = dict.fromkeys(id_ for fact in facts for id_ in fact.episodes)
+        used = {id_: note for id_ in ids if (note := self._footnote(id_)) is not None}
         head = {
             "type": entity.labels[0] if entity.labels else "Thing",
             "title": name,
@@ -74,7 +79,7 @@ class _Vault:
             "tags": list(dict.fromkeys(map(_tag, entity.labels))) or None,
             "sources": [
                 {"id": label, "resource": f"../episodes/{id_}.md", "title": title}
-                for id_, (label, title) in ((id_, self._sources[id_]) for id_ in used)
+                for id_, (label, title) in used.items()
             ] or None,
             "generated": {"by": f"kgray/{self._about['kgray']}", "at": show(moment)},
             "kgray": {"id": entity.id, "name": entity.name, "labels": list(entity.labels), "facts": [
@@ -86,30 +91,31 @@ class _Vault:
         current = [fact for fact in facts if fact.invalid_at is None or now < fact.invalid_at]
         former = [fact for fact in facts if fact.invalid_at is not None and fact.invalid_at <= now]
         body = [f"# {_escaped(name)}", ""]
-        for one in self._communities[entity.id]:
+        for one in self._snapshot.places.get(entity.id, ()):
             body.append(f"Part of [{_escaped(one.title)}](../communities/{one.community.id}.md).")
-        body += ["", "## Facts", *(self._bullet(entity.id, fact) for fact in current)] if current else []
-        body += ["", "# Former", *(self._bullet(entity.id, fact) for fact in former)] if former else []
-        notes = (
-            f"[^{label}]: [{_escaped(title)}](../episodes/{id_}.md)"
-            for id_, (label, title) in ((id_, self._sources[id_]) for id_ in used)
+        body += (
+            ["", "## Facts", *(self._bullet(entity.id, fact, used) for fact in current)] if current else []
         )
-        self._write_page(f"entities/{self._pages[entity.id]}", head, [*body, "", *notes])
+        body += ["", "# Former", *(self._bullet(entity.id, fact, used) for fact in former)] if former else []
+        notes = (
+            f"[^{label}]: [{_escaped(title)}](../episodes/{id_}.md)" for id_, (label, title) in used.items()
+        )
+        self._write_page(f"entities/{self._page(entity.id)}", head, [*body, "", *notes])
 
-    def _bullet(self, entity: str, fact: Fact) -> str:
+    def _bullet(self, entity: str, fact: Fact, used: Mapping[str, tuple[str, str]]) -> str:
         """Return the line of a fact: its text, dates, the page of the other entity, its sources."""
         other = fact.target if fact.source == entity else fact.source
         link = ""
-        if other is not None and other in self._pages and other != entity:
-            link = f" → [{_escaped(self._names[other])}]({self._pages[other]}.md)"
+        if other is not None and other != entity and self._page(other) is not None:
+            link = f" → {self._linked(other)}"
         words = span_words(fact)
-        notes = "".join(f"[^{self._sources[id_][0]}]" for id_ in fact.episodes if id_ in self._sources)
+        notes = "".join(f"[^{used[id_][0]}]" for id_ in fact.episodes if id_ in used)
         return f"- {_escaped(fact.text)}{f' ({words})' if words else ''}{link}{notes}"
 
     def write_episodes(self) -> int:
-        mentions, count, listed = self._snapshot.mentions(), 0, []
+        count = 0
         for count, item in enumerate(self._snapshot.episodes(), 1):  # noqa: B007 - the last is the count
-            one, title = item.episode, self._sources[item.episode.id][1]
+            one, title = item.episode, _title_of(item)
             kept = {
                 name: getattr(one, name)
                 for name in ("id", "client_id", "sequence", "source", "kind", "speaker")
@@ -125,11 +131,12 @@ class _Vault:
             said = " ".join(filter(None, (_escaped(one.speaker or ""), f"({day(one.reference_time)})")))
             body = [f"# {_escaped(title)}", "", f"{said}:", "", *_quoted(one.text), ""]
             links = (
-                f"- [{_escaped(self._names[id_])}](../entities/{self._pages[id_]}.md)"
-                for id_ in mentions.get(one.sequence, ())
+                f"- [{_escaped(self._name(id_))}](../entities/{self._page(id_)}.md)"
+                for id_ in self._snapshot.entities_in(one.sequence)
             )
             self._write_page(f"episodes/{one.id}", head, [*body, *links])
-            listed.append(f"* [{_escaped(title)}]({one.id}.md)")
+        every = self._snapshot.episodes()
+        listed = (f"* [{_escaped(_title_of(item))}]({item.episode.id}.md)" for item in every)
         self._write_list("episodes", listed)
         return count
 
@@ -151,7 +158,7 @@ class _Vault:
             body = [f"# {_escaped(one.title)}", "", _escaped(one.community.summary), ""]
             for finding in one.findings:
                 body += [f"## {_escaped(finding['summary'])}", "", _escaped(finding["explanation"]), ""]
-            links = (f"- [{_escaped(self._names[m])}](../entities/{self._pages[m]}.md)" for m in one.members)
+            links = (f"- [{_escaped(self._name(m))}](../entities/{self._page(m)}.md)" for m in one.members)
             self._write_page(f"communities/{one.community.id}", head, [*body, "## Members", *links])
         listed = (
             f"* [{_escaped(one.title)}]({one.community.id}.md)" + _short(one.community.summary)
@@ -182,17 +189,21 @@ class _Vault:
             file.writelines([f"# {folder.title()}\n\n", *(f"{line}\n" for line in listed)])
 
 
-def _page_name(entity: Entity, name: str, taken: set[str]) -> str:
-    """Return the name of an entity's file, without its end: ASCII letters, digits and hyphens."""
+def _page_names(entity: Entity, name: str) -> Iterator[str]:
+    """Yield possible names of an entity's file, without its end: ASCII letters, digits and hyphens."""
     ascii_ = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     slug = re.sub(r"[^a-z0-9]+", "-", ascii_).strip("-")[:_SLUG].strip("-") or "entity"
     digits = entity.id.replace("-", "")
-    return once(lambda more: f"{slug}-{digits[: _BEGINNING + more]}", taken)
+    return (f"{slug}-{digits[:length]}" for length in range(_BEGINNING, len(digits) + 1))
 
 
-def _episode_title(item: ExportedEpisode) -> str:
+def _title_of(item: ExportedEpisode) -> str:
     one = item.episode
-    return _line(f"{one.client_id or one.source}, {day(one.reference_time)}")[:_TITLE]
+    return _episode_title(CitedEpisode(one.sequence, one.client_id, one.source, one.reference_time))
+
+
+def _episode_title(cited: CitedEpisode) -> str:
+    return _line(f"{cited.client_id or cited.source}, {day(cited.reference_time)}")[:_TITLE]
 
 
 def _line(text: str) -> str:
@@ -200,7 +211,7 @@ def _line(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text on one line in which nothing is a mark: no link, tag, footnote or HTML."""
+    """Return a text on one line without markup: no link, tag, footnote or HTML."""
     marked = _MARK.sub(r"\\\g<0>", _line(text))
     return _LIST_MARK.sub(lambda m: f"{m[1]}{m[2][:-1]}\\{m[2][-1]}", marked)
 

@@ -1,4 +1,4 @@
-"""A whole group as Parquet tables of the store's rows, from which an import restores it as it was.
+"""A whole group as Parquet tables of the store's rows; an import restores it unchanged.
 
 kgray.json      the group's counters, the embedder of its vectors, the columns and the number of rows of
                 each table
@@ -20,8 +20,8 @@ from kgray.interchange.tables import TEXTS, write_table
 from kgray.kinds import ACCESS_KEYS, AUDIT, BY_NAME, KINDS, SCHEDULES, WEBHOOKS, Kind
 
 MANIFEST = "kgray.json"
-_OWN = frozenset({ACCESS_KEYS, AUDIT, WEBHOOKS, SCHEDULES})  # of which no group has rows
-VERSION = 1  # of the layout; one of a greater number is refused
+_OWN = frozenset({ACCESS_KEYS, AUDIT, WEBHOOKS, SCHEDULES})  # kinds without rows of groups
+VERSION = 1  # of the layout; a greater number is refused
 TYPES = {"int": pa.int64(), "bool": pa.bool_(), "text": pa.string(), "texts": TEXTS, "bytes": pa.binary()}
 
 
@@ -41,6 +41,7 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
             counts[kind.name] = write_table(path / f"{kind.name}.parquet", schema_of(kind), rows, about)
     head, store = snapshot.head, snapshot.store
     manifest = {"format": VERSION, **about, "last": head.last, "last_recorded": head.last_recorded}
+    manifest["removals"] = head.removals
     manifest |= {"embedder": store.embedder, "dimensions": store.dimensions}
     manifest["tables"] = {
         name: {"rows": count, "columns": [f"{c.name} {c.type}" for c in BY_NAME[name].columns]}
@@ -51,7 +52,7 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
 
 
 def _rows(snapshot: Snapshot, kind: Kind[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a kind, without entries that others have appended since."""
+    """Yield the rows of a kind, without entries appended in between."""
     place = kind.names.index("sequence") if kind.log else None
     for row in snapshot.store.rows(kind.all, snapshot.group):
         if place is None or row[place] <= snapshot.head.last:

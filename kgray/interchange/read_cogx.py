@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from kgray.errors import InputError
-from kgray.interchange.importing import (
-    Import,
-    Unit,
-    known_moment,
-    text_of,
-    time_text,
-    with_facts,
-    without_facts,
-)
+from kgray.interchange.gathering import Gathered, Unit
+from kgray.interchange.importing import REPEATED, Import, known_moment, object_of, text_of, time_text
 from kgray.interchange.lines import read_json, read_lines
 
 _MEMBERS, _MEMBER_BYTES, _BYTES = 100_000, 512 << 20, 2 << 30  # the limits of cognee's reader
@@ -54,44 +48,60 @@ def _unpack(path: Path, folder: Path) -> None:
 
 
 def _units(path: Path, importing: Import) -> Iterator[Unit]:
-    _check(path)
-    names = {
-        _id(row, number, "entities"): text_of(row.get("name")) for number, row in _rows(path, "entities")
-    }
-    facts, homes = dict[str, dict[str, Any]](), dict[str, list[str]]()
+    stated = _check(path)
+    gathered, counts = importing.gathered, Counter[str]()
+    for number, row in _rows(path, "entities"):
+        counts["entity"] += 1
+        gathered.add_name(_id(row, number, "entities"), text_of(row.get("name")))
     for number, row in _rows(path, "facts"):
+        counts["fact"] += 1
         id_, episodes = _id(row, number, "facts"), row.get("provenance") or []
         if not isinstance(episodes, list):
             raise InputError(f"{path}/facts.jsonl, line {number}: provenance is not a list")
-        facts[id_], homes[id_] = _fact(row, names), [text_of(episode) for episode in episodes]
-    yield from with_facts(_texts(path), facts, homes)
-    importing.omitted["entities in no fact"] += without_facts(names.values(), facts)
+        is_new = gathered.add_fact(id_, _fact(row, gathered), map(text_of, episodes))
+        importing.omitted[REPEATED] += not is_new
+    for unit in _texts(path):
+        counts["episode"] += 1
+        gathered.add_text(unit)
+    for kind, count in counts.items():
+        if count < (number := stated.get(kind) or 0):
+            raise InputError(
+                f"{path} has {count} rows of kind {kind}, and its manifest says {number}: it may be truncated"
+            )
     for name in _UNREAD:
         importing.omitted[name.replace("_", " ")] += sum(1 for _ in _rows(path, name))
+    importing.omitted["entities in no fact"] += gathered.without_facts()
+    yield from gathered.units()
 
 
-def _check(path: Path) -> None:
-    """Raise InputError where a folder is no archive that can be read."""
+def _check(path: Path) -> dict[str, int]:
+    """Return the numbers of rows by the manifest. Raises InputError for a folder that is no archive."""
     if (path / "permissions.json").exists():
         raise InputError(f"{path} has permissions.json, with hashes of passwords: delete that file first")
     if (path / "manifest.json").exists():
         manifest = read_json(path / "manifest.json")
-        version = text_of(manifest.get("cogx_version")) if isinstance(manifest, dict) else "?"
+        if not isinstance(manifest, dict):
+            raise InputError(f"{path}/manifest.json is not an object")
+        version, counts = text_of(manifest.get("cogx_version")), manifest.get("counts")
         if version.partition(".")[0] not in ("", "0"):
             raise InputError(f"{path} is of COGX {version}: this version of kgray reads 0.x")
-    elif not (path / "facts.jsonl").exists():
+        known = counts.items() if isinstance(counts, dict) else ()
+        return {kind: count for kind, count in known if isinstance(count, int)}
+    if not (path / "facts.jsonl").exists():
         raise InputError(f"{path} has neither manifest.json nor facts.jsonl: name the folder of an archive")
+    return {}
 
 
 def _texts(path: Path) -> Iterator[Unit]:
     for number, row in _rows(path, "episodes"):
-        turns = [turn for turn in row.get("turns") or () if isinstance(turn, dict)]
+        listed = row.get("turns")
+        turns = [turn for turn in listed if isinstance(turn, dict)] if isinstance(listed, list) else []
         times = (known_moment(turn.get("occurred_at")) for turn in turns)
         yield Unit(
             id=_id(row, number, "episodes"),
             at=next((at for at in times if at is not None), None),
             text="\n".join(map(_said, turns)),
-            source=text_of((row.get("scope") or {}).get("session_id"))[:256],
+            source=text_of(object_of(row.get("scope")).get("session_id"))[:256],
             about={"title": text_of(row.get("title"))},
         )
 
@@ -111,19 +121,23 @@ def _said(turn: dict[str, Any]) -> str:
     return f"{role}: {content}" if role not in ("", "user") else content
 
 
-def _fact(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+def _fact(row: dict[str, Any], gathered: Gathered) -> dict[str, Any]:
     """Return the triple of a fact. A reference that is no id of an entity is a plain name.
 
     kgray's export has the object's value in the metadata.
     """
-    told = row.get("metadata") if isinstance(row.get("metadata"), dict) else {}
     subject, target = text_of(row.get("subject_ref")), text_of(row.get("object_ref"))
-    value = told.get("value") if told else None
+    value = object_of(row.get("metadata")).get("value")
     return {
-        "source": names.get(subject, subject),
+        "source": _named(gathered, subject),
         "relation": text_of(row.get("predicate")),
-        **({"value": value} if isinstance(value, dict) else {"target": names.get(target, target)}),
+        **({"value": value} if isinstance(value, dict) else {"target": _named(gathered, target)}),
         "text": text_of(row.get("fact_text")),
         "valid_at": time_text(row.get("valid_at")),
         "invalid_at": time_text(row.get("invalid_at")),
     }
+
+
+def _named(gathered: Gathered, reference: str) -> str:
+    name = gathered.name(reference)
+    return reference if name is None else name

@@ -7,14 +7,16 @@ all three in the attribute `kgray`.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 from kgray.errors import InputError
-from kgray.interchange.importing import Import, Unit, known_moment, text_of, with_facts, without_facts
-from kgray.interchange.lines import read_json
+from kgray.interchange.gathering import Unit
+from kgray.interchange.importing import REPEATED, Import, known_moment, object_of, storable, text_of
+from kgray.interchange.lines import read_members
 from kgray.interchange.read_graphrag import UNNAMED
 from kgray.records import clean_relation, make_id
 
@@ -25,46 +27,57 @@ _SPACE = "{http://graphml.graphdrawing.org/xmlns}"
 
 def units(path: Path, importing: Import) -> Iterator[Unit]:
     """Yield the chunks with the facts of their edges. Raises InputError."""
+    gathered = importing.gathered
     if path.is_file():
-        yield from _custom_units(read_json(path), importing)
+        _gather_custom(path, importing)
+        yield from gathered.units()
         return
-    nodes, edges = _graph(path / GRAPH)
-    ours = {
-        kept["id"]: name for name, row in nodes.items() if "kgray" in row and (kept := _kept(row["kgray"]))
-    }
-    facts, homes = dict[str, dict[str, Any]](), dict[str, list[str]]()
-    for source, target, row in edges:
+    for source, target, row in _graph(path / GRAPH):
+        if target is None:
+            kept = object_of(_kept(row.get("kgray", "")))
+            gathered.add_name(text_of(kept.get("id")) or source, source)
+            continue
         chunks = [chunk for chunk in row.get("source_id", "").split(_JOIN) if chunk]
-        for id_, fact in _facts(source, target, row, ours, importing):
-            facts[id_], homes[id_] = fact, chunks
-    status = path / "kv_store_doc_status.json"
-    documents = read_json(status) if status.exists() else {}
-    yield from with_facts(
-        _texts(read_json(path / "kv_store_text_chunks.json"), documents, importing), facts, homes
-    )
-    importing.omitted["entities in no fact between entities"] += without_facts(nodes, facts)
+        for id_, fact in _facts(source, target, row, importing):
+            importing.omitted[REPEATED] += not gathered.add_fact(id_, fact, chunks)
+    if (status := path / "kv_store_doc_status.json").exists():
+        for id_, document, _ in read_members(status):
+            _check_object(document, status, id_)
+            said = object_of(document.get("metadata")).get("reference_time")
+            gathered.add_note(id_, known_moment(said), known_moment(document.get("created_at")))
+    for id_, chunk, _ in read_members(texts := path / "kv_store_text_chunks.json"):
+        _check_object(chunk, texts, id_)
+        _gather_text(id_, chunk, importing)
+    importing.omitted["entities in no fact between entities"] += gathered.without_facts()
+    yield from gathered.units()
 
 
-def _texts(texts: Mapping[str, Any], documents: Mapping[str, Any], importing: Import) -> Iterator[Unit]:
-    for id_, chunk in texts.items():
-        document = documents.get(text_of(chunk.get("full_doc_id")), {})
-        at = known_moment((document.get("metadata") or {}).get("reference_time"))
-        if at is None and (at := known_moment(document.get("created_at"))) is not None:
-            importing.changed["texts with the time of their insertion into LightRAG"] += 1
-        source = text_of(chunk.get("file_path"))[:256]
-        yield Unit(id=id_, at=at, text=text_of(chunk.get("content")), source=source)
+def _check_object(row: object, path: Path, key: str) -> None:
+    if not isinstance(row, dict):
+        raise InputError(f"{path}: {key[:80]} is not an object")
+
+
+def _gather_text(id_: str, chunk: Mapping[str, Any], importing: Import) -> None:
+    at, inserted_at = importing.gathered.note(text_of(chunk.get("full_doc_id"))) or (None, None)
+    if at is None and inserted_at is not None:
+        at = inserted_at
+        importing.changed["texts with the time of their insertion into LightRAG"] += 1
+    source = text_of(chunk.get("file_path"))[:256]
+    importing.gathered.add_text(Unit(id=id_, at=at, text=text_of(chunk.get("content")), source=source))
 
 
 def _facts(
-    source: str, target: str, row: Mapping[str, str], ours: Mapping[str, str], importing: Import
+    source: str, target: str, row: Mapping[str, str], importing: Import
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the facts of an edge: those that kgray wrote, or one in the order of the file."""
-    for kept in _kept(row["kgray"]) or () if "kgray" in row else ():
-        first = ours.get(kept["source"])
+    listed = _kept(row.get("kgray", ""))
+    for kept in filter(object_of, listed if isinstance(listed, list) else ()):
+        first = importing.gathered.name(text_of(kept.get("source")))
         ends = (source, target) if first in (None, source) else (target, source)
         names = ("relation", "text", "valid_at", "invalid_at")
-        yield kept["id"], {"source": ends[0], "target": ends[1], **{name: kept.get(name) for name in names}}
-    if "kgray" not in row:
+        fact = {"source": ends[0], "target": ends[1], **{name: kept.get(name) for name in names}}
+        yield text_of(kept.get("id")), fact | {"relation": text_of(kept.get("relation"))}
+    if not isinstance(listed, list):
         yield _foreign(source, target, row, importing)
 
 
@@ -82,26 +95,26 @@ def _foreign(
     importing.changed["facts without dates"] += 1
     text = " ".join(text_of(row.get("description")).split(_JOIN))
     fact = {"source": source, "relation": relation, "target": target, "text": text, "valid_at": None}
-    return make_id("lightrag", source, target), fact
+    return make_id("lightrag", storable(source), storable(target)), fact
 
 
-def _custom_units(kg: Any, importing: Import) -> Iterator[Unit]:  # noqa: ANN401 - JSON
-    """Yield the chunks of a custom knowledge graph. Of equal pairs LightRAG keeps the last one, kgray all."""
-    lists = {name: kg.get(name) or [] for name in ("chunks", "relationships")} if isinstance(kg, dict) else {}
-    if not lists.get("relationships") and not lists.get("chunks"):
-        raise InputError("the file has neither `chunks` nor `relationships`: it is no custom_kg of LightRAG")
-    facts, homes = dict[str, dict[str, Any]](), dict[str, list[str]]()
-    for number, row in enumerate(lists["relationships"]):
-        if not isinstance(row, dict):
-            raise InputError(f"relationships[{number}] is not an object")
-        id_, fact = _foreign(text_of(row.get("src_id")), text_of(row.get("tgt_id")), row, importing)
-        facts[f"{id_} {number}"], homes[f"{id_} {number}"] = fact, [text_of(row.get("source_id"))]
-    texts = {
-        text_of(row.get("source_id")): {"content": row.get("content"), "file_path": row.get("file_path")}
-        for row in lists["chunks"]
-        if isinstance(row, dict)
-    }
-    yield from with_facts(_texts(texts, {}, importing), facts, homes)
+def _gather_custom(path: Path, importing: Import) -> None:
+    """Add a custom knowledge graph. Of equal pairs LightRAG keeps the last one, kgray all."""
+    counts = Counter[str]()
+    for name, row, _ in read_members(path):
+        if name not in ("chunks", "relationships") or row == []:
+            continue
+        _check_object(row, path, f"{name}[{counts[name]}]")
+        if name == "relationships":
+            id_, fact = _foreign(text_of(row.get("src_id")), text_of(row.get("tgt_id")), row, importing)
+            home = [text_of(row.get("source_id"))]
+            importing.gathered.add_fact(f"{id_} {counts[name]}", fact, home)
+        else:
+            chunk = {"content": row.get("content"), "file_path": row.get("file_path")}
+            _gather_text(text_of(row.get("source_id")), chunk, importing)
+        counts[name] += 1
+    if not counts:
+        raise InputError(f"{path} has neither `chunks` nor `relationships`: it is no custom_kg of LightRAG")
 
 
 def _kept(text: str) -> Any:  # noqa: ANN401 - JSON
@@ -111,28 +124,30 @@ def _kept(text: str) -> Any:  # noqa: ANN401 - JSON
         return None
 
 
-def _graph(path: Path) -> tuple[dict[str, dict[str, str]], list[tuple[str, str, dict[str, str]]]]:
-    """Return the nodes by name, and the edges, of a GraphML file, with their attributes by name."""
-    keys, nodes, edges = dict[str, str](), dict[str, dict[str, str]](), []
+def _graph(path: Path) -> Iterator[tuple[str, str | None, dict[str, str]]]:
+    """Yield (name, None, attributes) of each node, (source, target, attributes) of each edge, of GraphML."""
+    keys, graph = dict[str, str](), None
     try:
-        for _, element in ET.iterparse(path):  # noqa: S314 - expat bounds the expansion of entities
-            match element.tag.removeprefix(_SPACE):
-                case "key":
+        for event, element in ET.iterparse(path, ("start", "end")):  # noqa: S314 - expat bounds entities
+            match event, element.tag.removeprefix(_SPACE):
+                case "end", "key":
                     keys[element.attrib["id"]] = element.attrib["attr.name"]
-                case "node":
-                    nodes[element.attrib["id"]] = _data(element, keys)
-                    element.clear()
-                case "edge":
-                    ends = element.attrib["source"], element.attrib["target"]
-                    edges.append((*ends, _data(element, keys)))
-                    element.clear()
+                case "start", "graph":
+                    graph = element
+                case "end", "node":
+                    yield element.attrib["id"], None, _data(element, keys)
+                case "end", "edge":
+                    yield element.attrib["source"], element.attrib["target"], _data(element, keys)
+                case _:
+                    continue
+            if event == "end" and graph is not None:
+                graph.clear()  # what was read
     except FileNotFoundError:
         raise InputError(
             f"{path} is not there: name LightRAG's working folder, or a custom_kg file"
         ) from None
     except (ET.ParseError, KeyError, OSError) as error:
         raise InputError(f"{path} cannot be read as GraphML ({error}): it may be truncated") from None
-    return nodes, edges
 
 
 def _data(element: Iterable[ET.Element], keys: Mapping[str, str]) -> dict[str, str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from kgray.errors import InputError
-from kgray.interchange.importing import Import, known_moment, text_of
-from kgray.interchange.lines import read_json
+from kgray.interchange.importing import Import, known_moment, storable, text_of
+from kgray.interchange.lines import read_members
 from kgray.records import MAX_CLIENT_ID, Draft, canonical, make_id
 
 _LISTS = ("results", "memories", "items")
@@ -23,11 +23,11 @@ def units(path: Path, importing: Import) -> Iterator[Draft]:
         files = sorted(path.glob("*.md"))
         if not files:
             raise InputError(f"{path} has no .md file of Mem0's plug-in")
-        rows = [_front(file) for file in files]
+        rows: Iterable[Mapping[str, Any]] = map(_front, files)
     elif path.suffix == ".md":
         rows = [_front(path)]
     else:
-        rows = _items(read_json(path), path)
+        rows = _items(path)
     for row in rows:
         text = next((text for name in _TEXTS if (text := text_of(row.get(name)).strip())), "")
         if not text:
@@ -37,22 +37,30 @@ def units(path: Path, importing: Import) -> Iterator[Draft]:
             importing.changed["texts without a time: they get the time of the import"] += 1
         owner = next((text_of(row[name]) for name in ("user_id", "agent_id", "run_id") if row.get(name)), "")
         about = {name: value for name, value in row.items() if name not in _TEXTS}
-        id_ = text_of(row.get("id")) or make_id("mem0", text, text_of(row.get("created_at")))
+        id_ = text_of(row.get("id")) or make_id(
+            "mem0", storable(text), storable(text_of(row.get("created_at")))
+        )
         yield Draft(
             group=importing.group, source=owner[:256] or "mem0", kind="text", text=text, reference_time=at,
             client_id=id_[:MAX_CLIENT_ID], metadata=canonical({"mem0": about}),
         )  # fmt: skip
 
 
-def _items(document: object, path: Path) -> list[Mapping[str, Any]]:
-    rows: object = document
-    if isinstance(document, dict):
-        rows = next((document[name] for name in _LISTS if isinstance(document.get(name), list)), None)
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+def _items(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the memories of the first list that has some, after the whole file was read once."""
+    filled, is_list, is_faulty = set[str](), False, False
+    for key, row, is_item in read_members(path):
+        if key in _LISTS or not key:
+            is_list = True
+            is_faulty = is_faulty or not (isinstance(row, dict) if is_item else row == [])
+            filled.update([key] * is_item)
+    if is_faulty or not is_list:
         raise InputError(
             f"{path} has no list of memories ({', '.join(_LISTS)}): the export that fills a schema is no dump"
         )
-    return rows
+    for key, row, is_item in read_members(path):
+        if is_item and key == next((name for name in _LISTS if name in filled), ""):
+            yield row
 
 
 def _front(path: Path) -> Mapping[str, Any]:

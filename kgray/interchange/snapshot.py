@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import marshal
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from importlib.metadata import version
-from itertools import chain, count
-from typing import Any
+from itertools import chain, count, groupby
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
 
-from kgray import kinds, rows
+from kgray import kinds, reads, rows
 from kgray.communities.reading import current_run
 from kgray.derivation import dump
 from kgray.derivation.change import mentioned_entities
 from kgray.derivation.stored import View, in_pieces, records_of
-from kgray.derivation.summaries import summarised
+from kgray.derivation.summaries import summary_of
 from kgray.graph import Community, Entity, Fact
 from kgray.interchange.files import xml_text
-from kgray.ledger import dumped_episodes, episodes_at
+from kgray.kinds import EntityRow, FactRow, R, Row
+from kgray.ledger import dumped_episodes, dumped_rows, episodes_at
 from kgray.ports import Store
-from kgray.records import Episode, Evidence
+from kgray.records import Episode
+from kgray.stores.sqlite.scratch import Scratch
 from kgray.times import Instant, show, to_datetime
+
+_CACHED = 4_096  # names of entities
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,15 @@ class ExportedEpisode:
         """The text with its speaker."""
         one = self.episode
         return f"{one.speaker}: {one.text}" if one.speaker else one.text
+
+
+class CitedEpisode(NamedTuple):
+    """An episode as a citation names it."""
+
+    sequence: int
+    client_id: str | None
+    source: str
+    reference_time: Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +91,50 @@ class ExportedCommunity:
         return [{name: str(one.get(name, "")) for name in named} for one in every]
 
 
+_TABLES = """
+CREATE TABLE entities (id TEXT PRIMARY KEY, sequence INT, ordinal INT, name TEXT, row BLOB);
+CREATE TABLE names (id TEXT PRIMARY KEY, name TEXT, folded TEXT UNIQUE) WITHOUT ROWID;
+CREATE TABLE facts (
+    no INTEGER PRIMARY KEY, statement TEXT, source TEXT, target TEXT, ended INT, until INT, since INT,
+    row BLOB
+);
+CREATE TABLE supports (episode TEXT, fact INT, PRIMARY KEY (episode, fact)) WITHOUT ROWID;
+CREATE TABLE episodes (sequence INTEGER PRIMARY KEY, id TEXT UNIQUE, client_id TEXT, source TEXT, at INT);
+CREATE TABLE mentions (sequence INT, entity TEXT, PRIMARY KEY (sequence, entity)) WITHOUT ROWID;
+"""
+_ADD_ENTITY = "INSERT INTO entities VALUES (?, ?, ?, ?, ?)"
+_ADD_NAME = "INSERT OR IGNORE INTO names VALUES (?, ?, ?)"
+_ADD_FACT = "INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_BORN = "SELECT row FROM entities ORDER BY sequence, ordinal, id"
+# Of a statement the span that holds (else the last) comes first.
+_NEWEST = "ORDER BY ended, until, since, no"
+_FACTS = {
+    "id": "SELECT row FROM facts ORDER BY no",
+    "time": f"SELECT row FROM facts {_NEWEST}",  # noqa: S608 - of constants
+    "statement": "SELECT row FROM facts ORDER BY statement, since, no",
+}
+_OF_SUBJECT = f"SELECT row FROM facts WHERE source = ?1 {_NEWEST} LIMIT ?2"  # noqa: S608 - of constants
+_OF_ENTITY = f"SELECT row FROM facts WHERE source = ?1 OR target = ?1 {_NEWEST} LIMIT ?2"  # noqa: S608
+_OF_PAIRS = (
+    "SELECT min(source, target) AS a, max(source, target) AS b, row FROM facts "  # noqa: S608 - of constants
+    f"WHERE target <> source ORDER BY a, b, {_NEWEST.removeprefix('ORDER BY ')}"
+)
+_SUPPORTED = "SELECT row FROM supports JOIN facts ON no = fact WHERE episode = ? ORDER BY no"
+_SAYING = (
+    "SELECT e.id FROM mentions AS m JOIN episodes AS e ON e.sequence = m.sequence WHERE m.entity = ? "
+    "ORDER BY e.sequence"
+)
+
+
 class Snapshot:
-    """A group as known at one moment; to be made and read inside `ports.at_one_moment`.
+    """A group as known at one moment; to be made and read inside `ports.at_one_moment`, and closed.
 
     as_of     only facts that hold then; None = facts of all spans
     known_at  what the memory knew then; None = now
     Entities, facts and communities are in the order of their ids, episodes in that of the log.
+
+    Rows that are read in several orders lie in a temporary database, so that memory does not grow with the
+    group. A past `known_at` derives the group in memory, and communities are in memory with their members.
     """
 
     def __init__(
@@ -91,6 +144,12 @@ class Snapshot:
         self.head = store.heads([group])[group]
         is_past = known_at is not None and known_at < self.head.last_recorded
         self._is_stored = not is_past and not in_pieces(store, group)
+        self.scratch = Scratch(_TABLES)
+        self.name_of = lru_cache(_CACHED)(self._name_of)
+
+    def close(self) -> None:
+        """Delete the temporary rows."""
+        self.scratch.close()
 
     @cached_property
     def view(self) -> View:
@@ -116,75 +175,147 @@ class Snapshot:
         }
 
     @cached_property
-    def entities(self) -> Sequence[Entity]:
-        """All entities, by id, with summaries."""
-        if self._is_stored and self.as_of is None:
-            return [rows.entity(row) for row in self.store.rows(kinds.ENTITIES.all, self.group)]
-        moment = self.recorded_at if self.as_of is None else self.as_of
-        return summarised(self.view, self.view.all_entities(), moment)
+    def _entity_rows(self) -> Scratch:
+        """The database, with entities and their unique names."""
+        stored: Iterable[EntityRow] = self.store.rows(kinds.ENTITIES.all, self.group)
+        entity_rows = stored if self._is_stored else map(rows.entity_row, self.view.all_entities())
+        added = ((r.id, r.born_sequence, r.born_ordinal, r.name, _packed(r)) for r in entity_rows)
+        self.scratch.pour(_ADD_ENTITY, added)
+        for (row,) in self.scratch.rows(_BORN):
+            entity = rows.entity(_unpacked(EntityRow, row))
+            for name in _possible_names(entity):
+                if self.scratch.execute(_ADD_NAME, (entity.id, name, rows.folded(name))):
+                    break
+        return self.scratch
 
     @cached_property
-    def names(self) -> dict[str, str]:
-        """Entity id -> a name that no other entity has: see `unique_names`."""
-        return unique_names(self.entities)
+    def fact_rows(self) -> Scratch:
+        """The database, with facts."""
+        stored: Iterable[FactRow] = self.store.rows(kinds.FACTS.all, self.group)
+        facts = stored
+        if not self._is_stored:
+            facts = map(rows.fact_row, sorted(self.view.all_facts(), key=lambda fact: fact.id))
+        self.scratch.pour(
+            _ADD_FACT, (_fact_values(n, row) for n, row in enumerate(facts) if self._holds(row))
+        )
+        for end in ("source", "target"):
+            self.scratch.execute(f"CREATE INDEX facts_{end} ON facts ({end})")
+        return self.scratch
 
-    def facts(self) -> Iterator[Fact]:
-        """Yield the facts, by id."""
-        if self._is_stored:
-            every: Iterable[Fact] = map(rows.fact, self.store.rows(kinds.FACTS.all, self.group))
-        else:
-            every = sorted(self.view.all_facts(), key=lambda fact: fact.id)
-        return (fact for fact in every if self.as_of is None or fact.holds_at(self.as_of))
+    def _holds(self, row: FactRow) -> bool:
+        return self.as_of is None or rows.fact(row).holds_at(self.as_of)
 
-    def ordered_facts(self) -> list[Fact]:
-        """Return the facts by time: of a statement, the span that holds (else the last) comes first."""
-        found = list(self.facts())
-        found.sort(key=lambda f: (f.invalid_at is not None, -(f.invalid_at or 0), f.valid_at or 0, f.id))
-        return found
+    def entities(self) -> Iterator[Entity]:
+        """Yield all entities, by id, with summaries."""
+        moment = self.recorded_at if self.as_of is None else self.as_of
+        for (row,) in self._entity_rows.rows("SELECT row FROM entities ORDER BY id"):
+            entity = rows.entity(_unpacked(EntityRow, row))
+            if not self._is_stored or self.as_of is not None:
+                entity = replace(entity, summary=summary_of(self.facts_of(entity.id), moment))
+            yield entity
 
-    def facts_by_entity(self, *, both: bool = True) -> dict[str, list[Fact]]:
-        """Return entity id -> the facts about it, as ordered above; both: those that point at it, too."""
-        found = defaultdict[str, list[Fact]](list)
-        for fact in self.ordered_facts():
-            for end in dict.fromkeys(fact.ends if both else fact.ends[:1]):
-                found[end].append(fact)
-        return found
+    def count(self, table: Literal["entities", "episodes"]) -> int:
+        """Return the number of rows."""
+        filled = self._entity_rows if table == "entities" else self._episode_rows
+        return int(filled.first(f"SELECT count(*) FROM {table}")[0])  # noqa: S608 - one of two
+
+    def _name_of(self, entity: str) -> str:
+        """Return a name that no other entity has: all but the oldest of those with one name get a suffix.
+
+        The suffix is a label, else the beginning of the id: "Acme (Place)", "Acme (3f2a)". Characters that
+        XML lacks are replaced, so that the files of one export agree.
+        """
+        row = self._entity_rows.first("SELECT name FROM names WHERE id = ?", (entity,))
+        return entity if row is None else str(row[0])
+
+    def stored_name(self, entity: str) -> str | None:
+        """Return the name of an entity as it is; None: there is no such entity."""
+        row = self._entity_rows.first("SELECT name FROM entities WHERE id = ?", (entity,))
+        return None if row is None else str(row[0])
+
+    def facts(self, order: Literal["id", "time", "statement"] = "id") -> Iterator[Fact]:
+        """Yield the facts; by time: of a statement, the span that holds (else the last) comes first."""
+        return map(_fact, self.fact_rows.rows(_FACTS[order]))
+
+    def facts_of(self, entity: str, *, both: bool = True, limit: int = -1) -> Iterator[Fact]:
+        """Yield the facts about an entity, by time; both: those that point at it, too."""
+        return map(_fact, self.fact_rows.rows(_OF_ENTITY if both else _OF_SUBJECT, (entity, limit)))
+
+    def pairs(self) -> Iterator[tuple[tuple[str, str], list[Fact]]]:
+        """Yield each pair of ids of entities, with the facts that connect them, by time."""
+        for ends, fact_rows in groupby(self.fact_rows.rows(_OF_PAIRS), key=itemgetter(0, 1)):
+            yield ends, [_fact(row[2:]) for row in fact_rows]
+
+    def facts_in(self, episode: str) -> Iterator[Fact]:
+        """Yield the facts that an episode supports, by id."""
+        return map(_fact, self._supports.rows(_SUPPORTED, (episode,)))
+
+    @cached_property
+    def _supports(self) -> Scratch:
+        pairs = (
+            (episode, number)
+            for number, row in self.fact_rows.rows("SELECT no, row FROM facts ORDER BY no")
+            for episode in _fact((row,)).episodes
+        )
+        self.scratch.pour("INSERT INTO supports VALUES (?, ?)", pairs)
+        return self.scratch
 
     def object_of(self, fact: Fact) -> str:
         """Return the name of a fact's object, or its value as people read it."""
         if fact.value is not None:
             return fact.value.shown()
-        return self.names.get(fact.target or "", fact.target or "")
+        return self.name_of(fact.target or "")
 
     def episodes(self) -> Iterator[ExportedEpisode]:
         """Yield the episodes that the graph rests on."""
-        ended = {row.sequence: row.ended_at or 0 for row in self.store.rows(kinds.EPISODES.all, self.group)}
-        for one in dumped_episodes(self.store, self.group, self.known_at):
-            if one.state == "committed":
-                yield ExportedEpisode(one, ended[one.sequence])
+        for row in dumped_rows(self.store, self.group, self.known_at):
+            if row.state == kinds.COMMITTED:
+                yield ExportedEpisode(rows.episode(self.group, row), row.ended_at or 0)
+
+    def episodes_at(self, sequences: Sequence[int]) -> Iterator[ExportedEpisode]:
+        """Yield the episodes with these sequences."""
+        for row in self.store.rows(reads.EPISODES_AT, self.group, sequences):
+            yield ExportedEpisode(rows.episode(self.group, row), row.ended_at or 0)
+
+    @cached_property
+    def _episode_rows(self) -> Scratch:
+        every = (one.episode for one in self.episodes())
+        episode_rows = ((e.sequence, e.id, e.client_id, e.source, e.reference_time) for e in every)
+        self.scratch.pour("INSERT INTO episodes VALUES (?, ?, ?, ?, ?)", episode_rows)
+        return self.scratch
+
+    def cited(self, episode: str) -> CitedEpisode | None:
+        """Return the fields that a citation shows of an episode; None: there is no such episode."""
+        row = self._episode_rows.first(
+            "SELECT sequence, client_id, source, at FROM episodes WHERE id = ?", (episode,)
+        )
+        return None if row is None else CitedEpisode._make(row)
 
     def dumped(self) -> Iterator[dump.DumpRow]:
         """Yield the rows of the dump, unsorted, without facts that do not hold at `as_of`."""
-        found = dump.rows(self.view, dumped_episodes(self.store, self.group, self.known_at))
         kept = None if self.as_of is None else {fact.id for fact in self.facts()}
+        found = dump.rows(self.view, dumped_episodes(self.store, self.group, self.known_at))
         return (row for row in found if kept is None or row["type"] != "fact" or row["id"] in kept)
 
-    def mentions(self) -> dict[int, list[str]]:
-        """Return the sequence of an episode -> ids of the entities that it mentions."""
-        found = defaultdict[int, list[str]](list)
-        pairs: Iterable[tuple[str, int]]
-        if self._is_stored:
-            pairs = ((row.entity, row.sequence) for row in self.store.rows(kinds.MENTIONS.all, self.group))
-        else:
+    @cached_property
+    def _mention_rows(self) -> Scratch:
+        stored = self.store.rows(kinds.MENTIONS.all, self.group)
+        pairs: Iterable[tuple[str, int]] = stored
+        if not self._is_stored:
             pairs = mentioned_entities(self.view.graph.fold, self.view.records.mentions)
-        for entity, sequence in sorted(pairs):
-            found[sequence].append(entity)
-        return found
+        found = ((sequence, entity) for entity, sequence in pairs)
+        self._episode_rows.pour("INSERT OR IGNORE INTO mentions VALUES (?, ?)", found)
+        self.scratch.execute("CREATE INDEX mentions_entity ON mentions (entity)")
+        return self.scratch
 
-    def evidence(self) -> Iterator[tuple[Evidence, str | None]]:
-        """Yield the evidence with the statement that it shows as; None: a loop, which states nothing."""
-        for piece in self.view.records.evidence:
-            yield piece, self.view.places.get((piece.sequence, piece.ordinal))
+    def entities_in(self, sequence: int) -> list[str]:
+        """Return the ids of the entities that an episode mentions."""
+        asked = "SELECT entity FROM mentions WHERE sequence = ? ORDER BY entity"
+        return [entity for (entity,) in self._mention_rows.rows(asked, (sequence,))]
+
+    def episodes_of(self, entity: str) -> list[str]:
+        """Return the ids of the episodes that mention an entity, in the order of the log."""
+        return [id_ for (id_,) in self._mention_rows.rows(_SAYING, (entity,))]
 
     @cached_property
     def communities(self) -> Sequence[ExportedCommunity]:
@@ -193,7 +324,9 @@ class Snapshot:
         above = {id_: run.upwards(one.parent) for id_, one in run.by_id.items()}
         order = sorted(run.by_id.values(), key=lambda one: (len(above[one.id]), -one.size, one.id))
         number = {one.id: place for place, one in enumerate(order)}
-        there = {entity.id for entity in self.entities}
+        there = (
+            {entity for (entity,) in self._entity_rows.rows("SELECT id FROM entities")} if order else set()
+        )
         members, children = defaultdict[str, list[str]](list), defaultdict[str, list[int]](list)
         for entity, lowest in sorted(run.owner.items()):
             for id_ in run.upwards(lowest) if entity in there else ():
@@ -213,20 +346,38 @@ class Snapshot:
             for one in order
         ]
 
+    @cached_property
+    def places(self) -> Mapping[str, Sequence[ExportedCommunity]]:
+        """Entity id -> its communities, the coarsest first."""
+        found = defaultdict[str, list[ExportedCommunity]](list)
+        for one in self.communities:
+            for member in one.members:
+                found[member].append(one)
+        return found
 
-def unique_names(entities: Iterable[Entity]) -> dict[str, str]:
-    """Return entity id -> its name; all but the oldest of those with one name get a suffix.
 
-    The suffix is a label, else the beginning of the id: "Acme (Place)", "Acme (3f2a)". What XML cannot carry
-    is replaced, so that files of one export agree.
-    """
-    names, taken = dict[str, str](), set[str]()
-    for one in sorted(entities, key=lambda one: (one.born, one.id)):
-        digits = one.id.replace("-", "")
-        beginnings = (digits[:length] for length in range(4, len(digits) + 1))
-        plain = xml_text(one.name)[0]
-        marked = (f"{plain} ({mark})" for mark in chain(one.labels[:1], beginnings, count(2)))
-        name = next(name for name in chain([plain], marked) if rows.folded(name) not in taken)
-        taken.add(rows.folded(name))
-        names[one.id] = name
-    return names
+def _possible_names(entity: Entity) -> Iterator[str]:
+    digits = entity.id.replace("-", "")
+    beginnings = (digits[:length] for length in range(4, len(digits) + 1))
+    plain = xml_text(entity.name)[0]
+    yield plain
+    for mark in chain(entity.labels[:1], beginnings, count(2)):
+        yield f"{plain} ({mark})"
+
+
+def _packed(row: Row) -> bytes:
+    return marshal.dumps(tuple(row))
+
+
+def _unpacked(kind: type[R], row: bytes) -> R:
+    made: Any = kind
+    return made._make(marshal.loads(row))  # type: ignore[no-any-return]  # noqa: S302 - of this process
+
+
+def _fact(row: Row) -> Fact:
+    return rows.fact(_unpacked(FactRow, row[0]))
+
+
+def _fact_values(number: int, row: FactRow) -> tuple[Any, ...]:
+    order = (row.invalid_at is not None, -(row.invalid_at or 0), row.valid_at or 0)
+    return number, row.statement, row.source, row.target, *order, _packed(row)

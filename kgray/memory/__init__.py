@@ -1,9 +1,11 @@
-"""The public API of the library: `Memory`, in face.py, and what its methods return."""
+"""The public API of the library: `Memory`, which blocks, `AsyncMemory`, and the results of their methods."""
 
 from __future__ import annotations
 
 from kgray.memory.answers import EntityCount, History
-from kgray.memory.face import BothWays, Memory
+from kgray.memory.blocking import Memory
+from kgray.memory.face import AsyncMemory
 from kgray.memory.ingesting import Report
+from kgray.memory.reads import GroupSize
 
-__all__ = ["BothWays", "EntityCount", "History", "Memory", "Report"]
+__all__ = ["AsyncMemory", "EntityCount", "GroupSize", "History", "Memory", "Report"]

@@ -14,6 +14,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from functools import partial
 from itertools import compress
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from kgray import reads, rows
@@ -23,9 +24,10 @@ from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import View, records_around, records_of, view_now
 from kgray.derivation.summaries import summarised
 from kgray.errors import Ambiguous, InputError, NotFound
-from kgray.graph import Entity, FactSpan, named
+from kgray.graph import Entity, Fact, FactSpan, named
 from kgray.kinds import ENTITIES, EPISODES, FACTS
 from kgray.ledger import Bearers, Failure, dumped_episodes, episodes_at, failures, find, stated_at
+from kgray.memory.inferred import inferred_dates
 from kgray.ports import GraphView, Store
 from kgray.record_rows import UnpackedRecords
 from kgray.records import Episode, Evidence, GroupRecords, Mention, Place, is_storable
@@ -401,13 +403,53 @@ def _called(store: Store, view: GraphView, asked: str, nothing: str, *, of_all: 
     raise Ambiguous(f"{asked!r} {what} {len(found)} of the group; say which id: {ids}{more}")
 
 
-def entities_of(store: Store, view: GraphView) -> list[Entity]:
-    """Return all entities that a view shows, oldest first."""
+def entities_of(store: Store, view: GraphView, ids: Sequence[str] | None = None) -> list[Entity]:
+    """Return all entities that a view shows, oldest first, or those with these ids in the order given."""
     if isinstance(view, View):
         found = view.all_entities()
     else:
-        found = [rows.entity(row) for row in store.rows(ENTITIES.all, view.group)]
-    return sorted(found, key=lambda entity: (entity.born, entity.id))
+        read = (ENTITIES.all, view.group) if ids is None else (reads.ENTITIES_OF, view.group, ids)
+        found = [rows.entity(row) for row in store.rows(*read)]
+    if ids is None:
+        return sorted(found, key=lambda entity: (entity.born, entity.id))
+    by_id = {entity.id: entity for entity in found}
+    return [by_id[id_] for id_ in ids if id_ in by_id]
+
+
+_moments_of = attrgetter("valid_at", "invalid_at", "created_at", "expired_at")
+
+
+def fact_rows(store: Store, view: GraphView, facts: Sequence[Fact]) -> list[dict[str, Any]]:
+    """Return facts as `History.as_dict` does, with statements and `inferred_dates`, in the order given.
+
+    It makes no `FactSpan` of each: an answer has up to 20,000 facts.
+    """
+    ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
+    names = {entity.id: entity.name for entity in entities_of(store, view, ends)}
+    clients = view.supporters(sorted({episode for fact in facts for episode in fact.episodes}))
+    inferred = inferred_dates(store, view.group, facts)
+    instants = {at for fact in facts for at in _moments_of(fact)}
+    moments = {at: show(at) for at in instants}
+    return [
+        {
+            "id": fact.id,
+            "statement": fact.statement,
+            "text": fact.text,
+            "source_id": fact.source,
+            "source": names.get(fact.source),
+            "relation": fact.relation,
+            "target_id": fact.target,
+            "target": names.get(fact.target or "") if fact.value is None else fact.value.shown(),
+            "valid_at": moments[fact.valid_at],
+            "invalid_at": moments[fact.invalid_at],
+            "event": fact.event,
+            "created_at": moments[fact.created_at],
+            "expired_at": moments[fact.expired_at],
+            "episodes": [{"id": id_, "client_id": clients.get(id_)} for id_ in fact.episodes],
+            "inferred": inferred.get(fact.id, []),
+        }
+        for fact in facts
+    ]
 
 
 def no_group(store: Store, group: str) -> str:

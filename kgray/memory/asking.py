@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from kgray.errors import InputError, InvalidAnswer, Refused
 from kgray.graph import Hit
 from kgray.memory.conversation import Turn, newest, query_of, turns_of
-from kgray.memory.face import Memory
+from kgray.memory.face import AsyncMemory
 from kgray.memory.report_points import Reading, chosen, of_level
 from kgray.memory.spending import Spending
 from kgray.prompting.prompts import answer_data
@@ -132,7 +132,7 @@ class _Evidence(NamedTuple):
 class MemoryQuestion:
     """A question to a group's memory; chosen: the arguments of `Memory.context`."""
 
-    memory: Memory
+    memory: AsyncMemory
     spending: Spending
     question: str
     group: str
@@ -216,7 +216,7 @@ class MemoryQuestion:
         if self._narrows:
             raise InputError("mode global takes no scope and no filter: a report tells of all", field="mode")
         options, group, (tokens, count) = self.options, self.group, self._budget
-        everyone = await self.memory.communities(group=group, known_at=self.chosen.get("known_at"))
+        everyone = await self.memory.communities.list(group=group, known_at=self.chosen.get("known_at"))
         if not everyone:
             raise InputError(
                 f"group {group} has no communities: run `kgray communities refresh --group {group}` first",

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from kgray.errors import KgrayError
 from kgray.ledger import pending_groups
-from kgray.memory.face import Memory
+from kgray.memory.face import AsyncMemory
 
 _LOOK_S = 0.25  # between two looks for what other processes append
 _AGAIN_S = 5.0  # after an outage or a fault
@@ -22,7 +22,7 @@ _log = logging.getLogger("kgray.server")
 class Background:
     """Ingests in a thread from `start` to `stop`; knows how much waits, and for how long."""
 
-    def __init__(self, memory: Memory, on_outcome: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, memory: AsyncMemory, on_outcome: Callable[[str], None] = lambda _: None) -> None:
         """on_outcome: called in the thread with what became of each entry."""
         self.fault = ""  # why it does not ingest now, in one line
         self.pending = 0  # entries that have not ended, when `look` was last called

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from kgray.derivation import names
 from kgray.derivation.dump import DumpRow
@@ -31,6 +31,7 @@ from kgray.locks import explained
 from kgray.memory.access import Webhooks
 from kgray.memory.answers import entity_called
 from kgray.memory.exploring import Exploration
+from kgray.memory.options import CorrectionOptions
 from kgray.ports import Embedder, Store, at_one_moment, embedded
 from kgray.ports.ingest import Ingest, IngestOutcome, OnWait, Queued, Sequences, Stop, never
 from kgray.reads import EpisodeHeadRow, TakenRow
@@ -85,18 +86,18 @@ class Corrections(Exploration):
         """Undo the merge, split or distinction with this sequence."""
         return await self._correct("undo", group, stop, target=sequence)
 
-    async def request(self, kind: CorrectionKind, *, group: str, **what: Any) -> int:  # noqa: ANN401
+    async def request(self, kind: CorrectionKind, *, group: str, **fields: Unpack[CorrectionOptions]) -> int:
         """Request a merge, split, distinct or undo and return its sequence; whoever ingests carries it out.
 
-        what    entities, surfaces or target, as of `records.Operation`; checked against what is committed.
-                While anything is pending in the group, an undo is not: what is committed cannot decide it
+        fields  entities, surfaces or target of a `records.Operation`, checked against the committed graph. An
+                undo is not checked while entries of the group are pending: the graph cannot decide it yet
         Raises NotFound or InputError.
         """
         check_group(group)
         self.check_embedder()
 
         def checked() -> Operation:
-            operation = Operation(group=group, kind=kind, **what)
+            operation = Operation(group=group, kind=kind, **fields)
             if kind == "undo":
                 _check_undo(self.store, operation)
                 return operation
@@ -135,15 +136,17 @@ class Corrections(Exploration):
         chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
         return await self._take_out("remove", group, chosen, stop, reread=reread)
 
-    async def foresee(self, kind: OperationKind, *, group: str, **what: Any) -> list[DumpRow]:  # noqa: ANN401
+    async def foresee(
+        self, kind: OperationKind, *, group: str, **fields: Unpack[CorrectionOptions]
+    ) -> list[DumpRow]:  # fmt: skip
         """Return what a correction or retraction would change, as rows of the dump with "op"; writes nothing.
 
-        what    as of `request`; of a retraction: episodes, ids. Raises NotFound or InputError.
+        fields  as for `request`; of a retraction: episodes. Raises NotFound or InputError.
         """
         from kgray.ingest.preview import correction_rows
 
         def foreseen() -> list[DumpRow]:
-            operation = Operation(group=check_group(group), kind=kind, **what)
+            operation = Operation(group=check_group(group), kind=kind, **fields)
             if not operation.withdraws and kind != "undo":
                 view = view_now(self.store, group)
                 ids = tuple(entity_called(self.store, view, asked).id for asked in operation.entities)

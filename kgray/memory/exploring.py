@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from itertools import islice
 
 from kgray import reads, rows
@@ -11,10 +10,12 @@ from kgray.communities.reading import list_of, owners_of
 from kgray.derivation.stored import view_now
 from kgray.errors import InputError, NotFound
 from kgray.garbage import garbage_not_collected
-from kgray.kinds import ENTITIES
 from kgray.ledger import episodes_at, sequences_of
 from kgray.memory import answers
-from kgray.memory.reads import GroupReads, Row, When, check_limit, of_one_moment
+from kgray.memory.inferred import inferred_dates
+from kgray.memory.moments import Row, When, check_limit
+from kgray.memory.outline import texts
+from kgray.memory.reads import GroupReads, of_one_moment
 from kgray.record_rows import UnpackedRecords, judgements
 from kgray.rows import folded
 from kgray.search import spans_of
@@ -51,13 +52,14 @@ class Exploration(GroupReads):
         held: dict[str, tuple[int, Names]] = self.__dict__.setdefault("_names", {})
         at, names = held.pop(group, (-1, []))
         if at != last:
-            counts: Counter[str] = Counter()
+            outline = self._outline_of(view_now(self.store, group), None)
+            counts = dict(
+                zip(texts(outline.entities), outline.degrees(outline.holding(None)).tolist(), strict=True)
+            )
             with garbage_not_collected():
-                for ends in self.store.rows(reads.FACT_ENDS, group):
-                    counts.update({end for end in (ends.source, ends.target) if end is not None})
                 names = [
-                    (folded(name), name, one.id, one.name, counts[one.id])
-                    for one in map(rows.entity, self.store.rows(ENTITIES.all, group))
+                    (folded(name), name, one.id, one.name, counts.get(one.id, 0))
+                    for one in self.store.rows(reads.ENTITY_NAMES, group)
                     for name in (one.name, *one.aliases)
                 ]
             names.sort(key=lambda row: (-row[4], row[3], row[2], row[1] != row[3]))
@@ -86,6 +88,7 @@ class Exploration(GroupReads):
         statement = facts[0].statement
         facts = sorted(view.facts_of([statement], None), key=lambda f: (f.valid_at or 0, f.id))
         spans, _ = spans_of(view, facts)
+        inferred = inferred_dates(self.store, group, facts)
         ends = [fact.ended_by for fact in facts if fact.ended_by is not None][:limit]
         supporters = sorted({id_ for fact in facts for id_ in fact.episodes})
         support = sequences_of(self.store, group, supporters)
@@ -100,7 +103,7 @@ class Exploration(GroupReads):
             "statement": statement,
             "facts": [
                 {"id": f.id, "text": f.text, "statement": statement} | spans[f.id].as_dict()
-                | {"ended_by": list(f.ended_by) if f.ended_by else None}
+                | {"ended_by": list(f.ended_by) if f.ended_by else None, "inferred": inferred.get(f.id, [])}
                 for f in facts
             ],
             "evidence": evidence,
@@ -172,15 +175,11 @@ class Exploration(GroupReads):
         check_limit(limit)
         known = None if known_at is None else given(known_at, "known_at")[0]
         every = list_of(self.store, group, level, known)
-        shown = {one.id for one in every[:limit]}
-        owner, links = owners_of(self.store, group, level, known), Counter[tuple[str, str]]()
-        for ends in self.store.rows(reads.FACT_ENDS, group):
-            pair = sorted({owner.get(end or "", "") for end in (ends.source, ends.target)} & shown)
-            if len(pair) == 2:
-                links[pair[0], pair[1]] += 1
+        outline = self._outline_of(view_now(self.store, group), None)
+        links = outline.links(owners_of(self.store, group, level, known), [one.id for one in every[:limit]])
         return {
             "communities": [one.as_dict() | {"summary": one.summary} for one in every[:limit]],
-            "links": [[*pair, count] for pair, count in links.most_common(4 * limit)],
+            "links": links[: 4 * limit],
             "truncated": len(every) > limit,
             "total": {"communities": len(every), "links": len(links)},
         }

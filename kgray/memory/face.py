@@ -1,33 +1,31 @@
-"""`Memory`, the public class: one store and the methods on it; those that read or write name their group."""
+"""`AsyncMemory`: one store and the methods on it; reads and writes name their group."""
 
 from __future__ import annotations
 
-import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
-from functools import cached_property, partial, wraps
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kgray import ledger, times
 from kgray.communities.found import Clustering, clustered
-from kgray.communities.refresh import OnGroup, Refresh, Refreshed
-from kgray.derivation.repair import differences, repaired
-from kgray.errors import InputError, KgrayError, NoSpace, NotFound, SettingsError
+from kgray.errors import InputError, NoSpace, NotFound, SettingsError
 from kgray.graph import Hit
+from kgray.ingest.local import LocalIngest, last_sequences
 from kgray.intake.drafts import FIELDS, Defaults, Refusal, draft_from
 from kgray.interchange import exporting, formats
 from kgray.interchange.importing import ImportReport, import_from
 from kgray.ledger import retry
-from kgray.memory.access import Access
+from kgray.memory.admin import AsyncAdmin
 from kgray.memory.answers import no_group
+from kgray.memory.communities import AsyncCommunities
 from kgray.memory.correcting import Corrections
-from kgray.memory.ingesting import Item, LocalIngest, Report, Submission, foreseen, last_sequences
-from kgray.memory.reads import When, instant_of
-from kgray.memory.schedules import Schedules
+from kgray.memory.ingesting import Item, Report, Submission
+from kgray.memory.moments import When, instant_of
+from kgray.memory.options import AskOptions, SearchOptions, SelectionOptions
 from kgray.ontology import Ontology, shipped
-from kgray.ports import Answerer, Embedder, GraphView, SearchScope, Store, Summarizer, at_one_moment
+from kgray.ports import Answerer, Embedder, GraphView, SearchScope, Store, Summarizer
 from kgray.ports import Reranker as RerankingModel
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Stop, ignore, never
 from kgray.prompting.tokens import Counter, count_tokens
@@ -39,10 +37,7 @@ from kgray.spans import span
 
 if TYPE_CHECKING:
     from kgray.ingest.parts import OnCall, OnStage, Parts
-    from kgray.ingest.preview import Preview
     from kgray.memory.asking import MemoryQuestion
-    from kgray.memory.ontology_check import OntologyFault
-    from kgray.memory.ontology_suggest import RelationSuggestion
     from kgray.search.answering import Answered, OnText
 
 
@@ -50,28 +45,12 @@ _MOMENTS = ("as_of", "known_at", "said_after", "said_before")
 _LISTS = ("scopes", "seeds", "methods")
 
 
-class BothWays(ABC):
-    """Methods to await with `async with`, and the same ones blocking with `with`."""
+class AsyncMemory(Corrections):
+    """A temporal knowledge graph of messages, texts and records; its methods are awaited.
 
-    @abstractmethod
-    def close(self) -> None:
-        """Release what is held; idempotent."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
-    def __enter__(self) -> Blocking:
-        return Blocking(self)
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Memory(Corrections, BothWays):
-    """A temporal knowledge graph of what was said; use it `with` (blocking) or `async with`."""
+    `kgray.open_async` and `kgray.connect_async` return it; close it with `async with` or `close`.
+    `kgray.Memory` has the same methods, which block.
+    """
 
     def __init__(
         self, store: Store, embedder: Callable[[], Embedder], build: Callable[[], Parts], *,
@@ -100,7 +79,7 @@ class Memory(Corrections, BothWays):
         self.clustering: Clustering = clustered  # where communities are found: here, or on Ray
         self.groups_at_once = 1
         self._build, self._answerer, self._summarizer = build, answerer, summarizer
-        self._ontology = ontology
+        self.ontology = ontology
         self.runtime: Ingest = ingest or LocalIngest(
             store, lambda: replaced(self.parts, watch=self.on_stage, on_call=self.on_call)
         )
@@ -115,36 +94,28 @@ class Memory(Corrections, BothWays):
         """Raise StoreError or SettingsError where there is no embedder for the store: before a change."""
         _ = self.embedder
 
-    def vectors(self) -> dict[str, Any]:
-        """Return the embedder of the store's vectors: its name, dimensions, and fault.
+    @cached_property
+    def communities(self) -> AsyncCommunities:
+        """The communities of the groups: list, get, refresh."""
+        return AsyncCommunities(self)
 
-        fault   why the settings' embedder cannot take its place, in one line; None = it can
-        """
-        fault = None
-        try:
-            self.check_embedder()
-        except KgrayError as error:
-            fault = str(error)
-        return {"name": self.store.embedder, "dimensions": self.store.dimensions, "fault": fault}
+    @cached_property
+    def admin(self) -> AsyncAdmin:
+        """Checks, repairs, keys and schedules; not over HTTP."""
+        return AsyncAdmin(self)
+
+    def summarizer(self) -> Summarizer | None:
+        """Return the model that summarises communities; None where no model is configured."""
+        return self._summarizer() if self._summarizer is not None else None
 
     @cached_property
     def _searcher(self) -> Searcher:
-        return Searcher(self.store, self.embedder, self._reranker, self._ontology)
+        return Searcher(self.store, self.embedder, self._reranker, self.ontology)
 
     @cached_property
     def parts(self) -> Parts:
         """The parts of a run, built at first use. Raises SettingsError."""
         return self._build()
-
-    @property
-    def access(self) -> Access:
-        """The keys of the HTTP server, and its audit log."""
-        return Access(self.store)
-
-    @property
-    def schedules(self) -> Schedules:
-        """When communities are refreshed."""
-        return Schedules(self.store)
 
     async def add(
         self, text: object, *, group: str, at: When | None = None, speaker: str | None = None,
@@ -208,18 +179,6 @@ class Memory(Corrections, BothWays):
         done = await self.runtime.carry_out(None, stop=stop, on_step=on_step, on_wait=self.on_wait)
         return Report(**done.told())
 
-    def check(self, items: Iterable[Item], *, replace: bool = False) -> Report:
-        """Return what accepting would refuse, with taken ids unless they replace; accepts nothing."""
-        self.check_embedder()
-        found = foreseen(self.store, items, replace=replace)
-        return Report(refusals=tuple(one for one in found if isinstance(one, Refusal)))
-
-    def preview(self, *, replace: bool = False, again: bool = False) -> Preview:
-        """Return a `Preview`: its `rows(draft)` are the changes that a draft would make."""
-        from kgray.ingest.preview import Preview  # a process that only reads does not import them
-
-        return Preview(self.parts, replace=replace, again=again)
-
     async def retry(
         self, *, group: str | None = None, episodes: Sequence[str] = (),
         on_step: OnStep = ignore, stop: Stop = never,
@@ -247,71 +206,72 @@ class Memory(Corrections, BothWays):
         said_after, said_before     episodes said at this time or later; before it. as_of hides none (R5)
         The other arguments are the fields of kgray.search.Query.
         """
-        found = await self.explain(
+        ranking = await self.explain(
             query, group=group, as_of=as_of, known_at=known_at, said_after=said_after,
             said_before=said_before, scopes=scopes, limit=limit, recipe=recipe, filters=filters,
             methods=methods, reranker=reranker, centre=centre, seeds=seeds, any_time=any_time,
             recent=recent, depth=depth, mmr_lambda=mmr_lambda,
         )  # fmt: skip
-        return [*found.hits]
+        return [*ranking.hits]
 
-    async def explain(self, query: str, **how: Any) -> Ranking:  # noqa: ANN401 - the arguments of `search`
-        """Return the hits of a search with the signals that ranked them, and what was left out."""
-        asked, view = self._query(query, **how)
+    async def explain(self, query: str, *, group: str, **options: Unpack[SearchOptions]) -> Ranking:
+        """Return the hits of a search with the signals that ranked them, and the omitted hits."""
+        selection, view = self._query(query, group, options)
         with span("kgray search"):
-            return await self._searcher.ranking(asked, view=view)
+            return await self._searcher.ranking(selection, view=view)
 
     async def context(
         self, query: str, *, group: str, tokens: int = 1500, limit: int | None = None,
-        count: Counter = count_tokens, template: Template = "kgray",
-        **how: Any,  # noqa: ANN401 - the other arguments of `search`
+        count: Counter = count_tokens, template: Template = "kgray", **options: Unpack[SelectionOptions],
     ) -> Context:  # fmt: skip
-        """Return the text to put into a prompt, at most `tokens` long.
+        """Return a text to put into a prompt.
 
-        limit   hits that are looked at; None = as many as the budget may hold, at most 1,000
-        count   the tokens of a text as your model counts them; by default an estimate
+        tokens      the most tokens of the text
+        limit       the most hits to consider; None = as many as may fit, at most 1,000
+        count       returns the tokens of a text as your model counts them; the default is an estimate
         template    kgray, or paper: the constructor of Zep's appendix, facts and entities alone
-        The other arguments are those of `search`: as_of, known_at, scopes, filters, ...
         """
-        asked, view = self._query(query, group=group, **how)
         bounds: dict[str, Any] = {"tokens": tokens, "limit": limit, "count": count, "template": template}
+        selection, view = self._query(query, group, options)
         with span("kgray context"):
-            return await build_context(self._searcher, asked, view=view, **bounds)
+            return await build_context(self._searcher, selection, view=view, **bounds)
 
-    def _query(self, text: str, **how: Any) -> tuple[Query, Callable[[], GraphView] | None]:  # noqa: ANN401
-        """Return the query, and what makes the view of a past one. how: the arguments of `search`."""
-        told = {name: how[name] for name in _MOMENTS if how.get(name) is not None}
-        how |= {name: times.given(moment, name)[0] for name, moment in told.items()}
-        how |= {name: tuple(how[name]) for name in _LISTS if how.get(name) is not None}
-        # The range of reference times that is asked for is a filter.
-        said, filters = (how.pop("said_after", None), how.pop("said_before", None)), how.pop("filters", None)
-        filters = filters or Filters()
+    def _query(
+        self, text: str, group: str, options: Mapping[str, Any]
+    ) -> tuple[Query, Callable[[], GraphView] | None]:
+        """Return the query, and a function that makes the view of a past `known_at`."""
+        fields = dict(options)
+        for name in _MOMENTS:
+            if fields.get(name) is not None:
+                fields[name] = times.given(fields[name], name)[0]
+        fields |= {name: tuple(fields[name]) for name in _LISTS if fields.get(name) is not None}
+        # A range of reference times is a filter.
+        said = fields.pop("said_after", None), fields.pop("said_before", None)
+        filters = fields.pop("filters", None) or Filters()
         filters = filters if said == (None, None) else replaced(filters, said=said)
-        asked = Query(text=text, filters=filters, **how)
-        past = asked.known_at
-        return asked, None if past is None else partial(self._view_at, asked.group, past)
+        query = Query(text=text, group=group, filters=filters, **fields)
+        past = query.known_at
+        return query, None if past is None else partial(self.view_at, group, past)
 
     async def ask(
-        self, question: str, *, group: str, on_text: OnText | None = None, **how: Any,  # noqa: ANN401
+        self, question: str, *, group: str, on_text: OnText | None = None, **options: Unpack[AskOptions]
     ) -> Answered:  # fmt: skip
-        """Return a model's answer from what the group's memory holds, with citations; it writes nothing.
+        """Return a model's answer from the group's memory, with citations; it writes nothing.
 
         on_text     takes the pieces of the answer as they arrive
-        how         the fields of `kgray.memory.asking.AnswerOptions` (mode, history, suggest, ...), and what
-                    `context` takes: tokens, as_of, known_at, scopes, filters, ...
-        Where nothing is found, no model is asked. Raises SettingsError: there is none; InputError: a bound
-        pays for no answer; Refused, InvalidAnswer, Unavailable.
+        No model is asked where the memory has no hit. Raises SettingsError: no model is configured;
+        InputError: a bound is too small for an answer; Refused, InvalidAnswer, Unavailable.
         """
-        return await self._question(question, group, how).answered(on_text or (lambda _: None))
+        return await self._question(question, group, options).answered(on_text or (lambda _: None))
 
     async def suggest(
-        self, about: str, *, group: str, limit: int = 4, **how: Any,  # noqa: ANN401
+        self, about: str, *, group: str, limit: int = 4, **options: Unpack[SelectionOptions]
     ) -> list[str]:  # fmt: skip
-        """Return up to `limit` questions that the memory can answer about something; one call of the model.
+        """Return up to `limit` questions about a subject that the memory can answer; one call of the model.
 
-        how, and what it raises: as of `ask`. None where nothing is found.
+        Errors: as for `ask`. The list is empty where the memory has no hit.
         """
-        question = self._question(about, group, how | {"max_calls": 1, "suggest": limit})
+        question = self._question(about, group, options | {"max_calls": 1, "suggest": limit})
         context = await question.context()
         return await question.suggested(context.lines if context.hits else (), limit)
 
@@ -329,82 +289,15 @@ class Memory(Corrections, BothWays):
             raise InputError("this memory was opened without a model that answers")
         return self._answerer()
 
-    def _question(self, question: str, group: str, how: dict[str, Any]) -> MemoryQuestion:
+    def _question(self, question: str, group: str, options: Mapping[str, Any]) -> MemoryQuestion:
         from kgray.memory.asking import AnswerOptions, MemoryQuestion  # other reads need no prompts
         from kgray.memory.spending import Spending
 
-        options = AnswerOptions.parted(how)
-        spending = Spending(self.answerer(), options.max_calls, options.max_tokens)
+        selection = dict(options)
+        chosen = AnswerOptions.parted(selection)
+        spending = Spending(self.answerer(), chosen.max_calls, chosen.max_tokens)
         self.check_embedder()
-        return MemoryQuestion(self, spending, question, group, options, how)
-
-    async def refresh_communities(
-        self, groups: Sequence[str] = (), *, profiles: bool = False, max_tokens: int | None = None,
-        on_group: OnGroup = lambda *_: None, **how: Any,  # noqa: ANN401 - flags of `Refresh`
-    ) -> dict[str, Refreshed]:  # fmt: skip
-        """Find, name and summarise the communities of these groups (none: of all); return what was done.
-
-        profiles    have the model write of entities with 5 facts or more, too
-        max_tokens  of all groups together, where a model is configured; the rest is written without it
-        how         of `Refresh`: cold = from nothing, and not from the current run; due = only groups of
-                    which a tenth is new since; dry_run = say which calls it would make, and publish nothing
-        Groups without news cost nothing. Raises NotFound, Unavailable, SettingsError.
-        """
-        if max_tokens is not None and max_tokens < 1:
-            raise InputError(f"max_tokens is {max_tokens}: use 1 or more", field="max_tokens")
-        for group in groups:
-            if missing := no_group(self.store, check_group(group)):
-                raise NotFound(missing)
-        embedder, chosen = self.embedder, list(dict.fromkeys(groups)) or list(self.store.heads())
-        summarizer = self._summarizer() if self._summarizer is not None else None
-        if profiles and summarizer is None:
-            raise SettingsError(
-                'profiles are written by a model: set model.backend = "openai" with model.base_url and '
-                "model.name; without one, `kgray history` and `kgray entities` make them of facts."
-            )
-        refresh = Refresh(
-            store=self.store,
-            embedder=embedder,
-            summarizer=summarizer,
-            profiles=profiles,
-            max_tokens=max_tokens,
-            cluster=self.clustering,
-            **how,
-        )
-        return await refresh.groups(chosen, at_once=self.groups_at_once, on_group=on_group)
-
-    async def relation_suggestions(self, *, group: str, limit: int = 50) -> list[RelationSuggestion]:
-        """Return what a person may declare of relation names, because models answered alike of them.
-
-        What most answers speak for comes first; nothing that the ontology answers already. It passes once
-        over the group's evidence and verdicts. Raises InputError for a limit below 1.
-        """
-        from kgray.memory.ontology_suggest import suggestions  # other reads need no ontology
-
-        if limit < 1:
-            raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
-        check_group(group)
-        ontology = self._ontology()
-        return at_one_moment(self.store, lambda: suggestions(self.store, group, ontology, limit=limit))
-
-    async def ontology_faults(self) -> list[OntologyFault]:
-        """Return the contradictions in what the settings declare of relations and types, notes last."""
-        from kgray.memory.ontology_check import faults_of
-
-        return faults_of(self._ontology())
-
-    async def repair(self, group: str) -> list[str]:
-        """Derive a group anew from its records, and store it; return what was done, in lines."""
-        if missing := no_group(self.store, check_group(group)):
-            raise NotFound(missing)
-        found = repaired(self.store, group)
-        if group in ledger.held(self.store):
-            ledger.release(self.store, group)
-        return found
-
-    async def verify(self, group: str) -> list[str]:
-        """Compare the stored index with a derivation from the records; one line for each difference."""
-        return differences(self.store, check_group(group))
+        return MemoryQuestion(self, spending, question, group, chosen, selection)
 
     async def export(
         self, path: str | Path, *, to: str, group: str,
@@ -448,25 +341,8 @@ class Memory(Corrections, BothWays):
         self.runtime.close()
         self.store.close()
 
+    async def __aenter__(self) -> Self:
+        return self
 
-class Blocking:
-    """The methods of a Memory, blocking; not for use inside a running event loop."""
-
-    def __init__(self, memory: object) -> None:
-        self._memory = memory
-
-    def __dir__(self) -> list[str]:
-        return [name for name in dir(self._memory) if not name.startswith("_")]
-
-    def __getattr__(self, verb: str) -> Any:  # noqa: ANN401 - whatever a Memory has
-        """Return the method, as a call that blocks until it is done; anything else as it is."""
-        method = getattr(self._memory, verb)
-        if not callable(method):
-            return method
-
-        @wraps(method)
-        def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the verb takes and gives
-            answer = method(*args, **kwargs)
-            return asyncio.run(answer) if asyncio.iscoroutine(answer) else answer
-
-        return run
+    async def __aexit__(self, *_: object) -> None:
+        self.close()

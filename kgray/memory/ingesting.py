@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from kgray import ledger, times
-from kgray.errors import Locked, NoSpace, Unavailable, exit_code_of
+from kgray import times
+from kgray.errors import exit_code_of
 from kgray.intake.drafts import Refusal
 from kgray.intake.files import Submitted
-from kgray.ledger import Acceptance, Foresight, accept, failures, live_ids, pending_groups, request
-from kgray.outages import OUTAGES
+from kgray.ledger import Acceptance, Foresight, accept, live_ids, request
 from kgray.ports import GroupCounts, Store
 from kgray.ports.ingest import (
     IngestOutcome,
-    OnStep,
-    OnWait,
     Queued,
-    Room,
-    Sequences,
-    Stop,
-    Totals,
-    boundless,
-    ignore,
-    joined,
-    never,
 )
 from kgray.reads import EXTRACTIONS_AT
 from kgray.records import Draft, Operation
 from kgray.rows import extraction
 
 if TYPE_CHECKING:
-    from kgray.ingest.parts import Parts
-    from kgray.ingest.runner import Runner
+    pass
 
 Item = Draft | Submitted | Refusal
 OnAnswer = Callable[[Refusal | Literal["accepted", "duplicate", "conflict"]], None]
@@ -52,15 +37,6 @@ def ledger_of(counts: Mapping[str, GroupCounts]) -> dict[str, Any]:
     costs = ("calls", "prompt_tokens", "completion_tokens")
     groups = {name: {state: getattr(row, state) for state in states} for name, row in counts.items()}
     return {"groups": groups, "model": {n: sum(getattr(row, n) for row in counts.values()) for n in costs}}
-
-
-def group_rows(counts: Mapping[str, GroupCounts]) -> list[dict[str, Any]]:
-    """Return the groups with the sizes that `kgray groups --json` prints."""
-    return [
-        {"group": name, "episodes": episodes, "entities": row.entities, "facts": row.facts}
-        for name, row in counts.items()
-        for episodes in [row.accepted + row.extracted + row.committed + row.failed]
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,169 +188,3 @@ def foreseen(
     while batch := list(islice(rows, MAX_ROWS)):
         drafts = [row.draft for row in batch if isinstance(row, Submitted)]
         yield from _outcomes(batch, foresight.of(drafts))
-
-
-_PAUSE_S = 0.1  # between two looks at what another process has done
-_LOOK_S = 0.02  # between two looks for what is appended meanwhile
-_PAGE = 10_000  # sequences read at once
-
-
-class LocalIngest:
-    """Ingests in this process; if another process holds the folder, waits until that one is done."""
-
-    def __init__(self, store: Store, parts: Callable[[], Parts]) -> None:
-        self._store, self._parts = store, parts
-
-    @cached_property
-    def _runner(self) -> Runner:
-        """It keeps groups' states from one verb to the next; a process that only reads does without it."""
-        from kgray.ingest.parts import Direct
-        from kgray.ingest.runner import Runner
-
-        # A run that has a writer leaves it to its caller to hold the store: `carry_out` holds it.
-        parts = self._parts()
-        return Runner(replace(parts, writer=parts.writer or Direct(self._store)))
-
-    async def carry_out(
-        self, queued: Mapping[str, Queued] | None, *, groups: Collection[str] | None = None,
-        before: Mapping[str, int] | None = None, more: Stop = never, stop: Stop = never,
-        room: Room = boundless, on_step: OnStep = ignore, on_wait: OnWait = ignore,
-    ) -> IngestOutcome:  # fmt: skip
-        """Carry out all that is pending; see `Ingest`. If the other process ends first, this one goes on."""
-        store, announced = self._store, False
-        counted = last_sequences(store) if before is None else before
-        wait, ended = Awaited(store, {} if queued is None else queued), Counter[str]()
-
-        def step(group: str, sequence: int, outcome: str) -> None:
-            if sequence <= counted.get(group, 0) or wait.has(group, sequence):
-                ended[outcome] += 1
-            on_step(group, sequence, outcome)
-
-        while True:
-            try:
-                with store.writing():
-                    ended.clear()
-                    ended.update(wait.ended())
-                    return await self._run(step, ended, groups, more, stop, room)
-            except Locked as error:
-                if not announced and queued is None:
-                    wait = Awaited(store, {name: pending_now(store, name) for name in pending_groups(store)})
-                coming = more()  # asked first, as below
-                left = wait.left()
-                if stop() or not (left or coming):
-                    return replace(wait.done(), stopped=left or coming)
-                if not announced:
-                    on_wait(f"waiting: {error}")
-                    announced = True
-                await asyncio.sleep(_PAUSE_S)
-            except NoSpace as error:
-                return IngestOutcome(stopped=True, reason=str(error))
-
-    def seats(self) -> int:
-        """Return 0: a model's server has its own limit."""
-        return 0
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
-
-    async def _run(
-        self, step: OnStep, ended: Mapping[str, int], groups: Collection[str] | None,
-        more: Stop, stop: Stop, room: Room,
-    ) -> IngestOutcome:  # fmt: skip
-        """Run until nothing is pending. ended: how many have ended how, which `step` counts."""
-        reason, totals = "", Totals()
-        held: dict[str, str] = {}
-        try:
-            while True:
-                coming = more()  # asked first: the run below sees all that was queued before a "no"
-                try:
-                    await self._runner.run(groups=groups, stop=stop, room=room, on_step=step)
-                finally:
-                    totals = joined(totals, self._runner.totals)
-                if stop() or not coming:
-                    break
-                await asyncio.sleep(_LOOK_S)
-            pending = pending_groups(self._store)
-            waits = [group for group in pending if groups is None or group in groups]
-            stopped = stop() and (more() or any(group not in self._runner.holds for group in waits))
-            reason = OUTAGES.why() if stopped else ""  # a run that waits is often stopped for that
-            held = {name: one.reason for name, one in self._runner.holds.items() if name in waits}
-        except (Unavailable, NoSpace) as error:
-            stopped, reason = True, str(error)
-        how: dict[str, Any] = {"stopped": stopped, "reason": reason, "held": held, "totals": totals}
-        return IngestOutcome(committed=ended["committed"], failed=ended["failed"], **how)
-
-
-class Awaited:
-    """What a run waits for, asked of the store, whichever process carries it out."""
-
-    def __init__(self, store: Store, *queues: Mapping[str, Queued]) -> None:
-        """queues: by group; they may still grow."""
-        self._store, self._queues = store, queues
-
-    def left(self) -> bool:
-        """Whether anything has not ended, and its group is not held until later."""
-        if next(self._waiting(), None) is None:
-            return False
-        now = times.now()
-        paused = {group for group, one in ledger.held(self._store).items() if one.again_at > now}
-        return any(group not in paused for group in self._waiting())
-
-    def has(self, group: str, sequence: int) -> bool:
-        """Whether this run waits for the episode."""
-        return any(sequence in queued[group].sequences for queued in self._queues if group in queued)
-
-    def ended(self) -> Counter[str]:
-        """Return how many entries were committed and failed."""
-        found = Counter[str]()
-        for group, queue in self._each():
-            first = _first_pending(self._store, group)
-            if ended := queue.sequences.before(first):
-                bad = (row.episode.sequence for row in failures(self._store, group))
-                failed = sum(n in queue.sequences and (first is None or n < first) for n in bad)
-                found += Counter(committed=ended - failed, failed=failed)
-        return found
-
-    def done(self) -> IngestOutcome:
-        """Return what has ended, and why groups are held in which something waits."""
-        ended, held = self.ended(), ledger.held(self._store)
-        why = {group: held[group].reason for group in self._waiting(held)}
-        return IngestOutcome(committed=ended["committed"], failed=ended["failed"], held=why)
-
-    def _each(self) -> Iterator[tuple[str, Queued]]:
-        return (pair for queued in self._queues for pair in queued.items())
-
-    def _waiting(self, among: Container[str] | None = None) -> Iterator[str]:
-        """Yield the groups (among some) in which something has not ended."""
-        for group, queue in self._each():
-            first = None if among is not None and group not in among else _first_pending(self._store, group)
-            if first is not None and first <= queue.last:
-                yield group
-
-
-def last_sequences(store: Store) -> dict[str, int]:
-    """Return the last sequence of each group with anything pending: what was pending before a run."""
-    heads = store.heads(list(pending_groups(store)))
-    return {group: head.last for group, head in heads.items()}
-
-
-def _first_pending(store: Store, group: str) -> int | None:
-    return next((sequence for sequence, _ in store.pending_sequences(group, 0, 1)), None)
-
-
-def pending_now(
-    store: Store, group: str, *, last: int | None = None, without: Sequences | None = None
-) -> Queued:
-    """Return a queue of what is pending in a group, up to sequence `last` (None: all), except `without`."""
-    queue, after = Queued(), 0
-    # A page at a time and no texts: a backlog may be larger than memory.
-    while page := store.pending_sequences(group, after, _PAGE):
-        after = page[-1][0]
-        for sequence, is_episode in page:
-            if last is not None and sequence > last:
-                return queue
-            if without is None or sequence not in without:
-                queue.last = sequence
-                if is_episode:
-                    queue.sequences.append(sequence)
-    return queue

@@ -7,29 +7,30 @@ group; likely duplicates a look-up for each of its names; changes, and a page of
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from functools import partial, wraps
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from kgray import kinds, ledger, reads, rows, times
-from kgray.communities.reading import ShownCommunity, list_of, members_of, one_of, owners_of
+from kgray import kinds, ledger, reads, rows
+from kgray.communities.reading import members_of, owners_of
 from kgray.derivation import dump as dumping
 from kgray.derivation.names import EntityNote
 from kgray.derivation.names import digits as digits_of
 from kgray.derivation.stored import View, in_pieces, stored_names, stored_records, view_now
 from kgray.errors import InputError, NotFound
 from kgray.garbage import garbage_not_collected
-from kgray.graph import Community, Fact
+from kgray.graph import Entity, Fact
 from kgray.ingest.candidates import Likeness, code_match, likeness
 from kgray.ingest.resolve import NAME_FLOOR
 from kgray.ingest.state import GroupState
 from kgray.ledger import Failure, failures, result, sequences_of
 from kgray.memory import answers
+from kgray.memory.moments import Row, When, check_limit, instant_of
+from kgray.memory.outline import Outline, differences, facts_of, texts
 from kgray.ports import GraphView, GroupCounts, Store, at_one_moment
 from kgray.reads import EndedEpisodeRow, EndedOperationRow
 from kgray.records import check_group
@@ -38,11 +39,10 @@ from kgray.search.context import profile_of
 from kgray.times import Instant, show
 
 MAX_DEPTH = 4
-MAX_ROWS = 1000
 MAX_NODES, MAX_FACTS = 2000, 20_000  # of a neighbourhood
 _LOOKED = 20_000  # episodes that one page of the log looks at
-_TOLD = ("text", "valid_at", "invalid_at", "source", "relation", "target")
 _VIEWS = 2  # known_at views kept: searches at one moment often follow one another
+_OUTLINES = 4  # kept outlines: 7 MB each at 100,000 facts
 # Of likely duplicates: names near a name by vector, itself and some others; what a shared neighbour counts,
 # of two at most; what a likeness of names counts. One of several likenesses, the highest, is told. A cosine
 # counts half, below all others that are surer.
@@ -54,8 +54,7 @@ _COUNTS: dict[Likeness, tuple[float, str]] = {
     "acronym": (0.6, "one name is a code for the other"),
     "surname": (0.5, "the same last name"),
 }
-Row = dict[str, Any]
-When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
+_Neighbourhood = tuple[list[Entity], list[Fact], dict[str, int]]  # the last: how many there are of both
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _Reads = TypeVar("_Reads", bound="GroupReads")
@@ -74,6 +73,29 @@ class LikelyPair:
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
         return asdict(self) | {"names": list(self.names), "score": round(self.score, 3)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSize:
+    """The name of a group and the numbers of its episodes, entities and facts."""
+
+    group: str
+    episodes: int
+    entities: int
+    facts: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a row of `kgray groups --json`."""
+        return asdict(self)
+
+
+def group_sizes(counts: Mapping[str, GroupCounts]) -> list[GroupSize]:
+    """Return the sizes of groups from their counts."""
+    return [
+        GroupSize(group=name, episodes=episodes, entities=row.entities, facts=row.facts)
+        for name, row in counts.items()
+        for episodes in [row.accepted + row.extracted + row.committed + row.failed]
+    ]
 
 
 def of_one_moment(
@@ -97,15 +119,16 @@ class GroupReads:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._views: dict[tuple[str, Instant, Instant], View] = {}
+        self._outlines: dict[tuple[str, Instant | None, Instant], Outline] = {}
         self.on_view: Callable[[], None] = lambda: None  # called when a past view is derived
 
     async def status(self, *, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger's counts by group."""
         return ledger.counts(self.store, None if group is None else check_group(group))
 
-    async def groups(self) -> dict[str, GroupCounts]:
-        """Return the groups with their counts."""
-        return ledger.counts(self.store)
+    async def groups(self) -> list[GroupSize]:
+        """Return the groups with their sizes."""
+        return group_sizes(ledger.counts(self.store))
 
     async def failures(self, *, group: str | None = None) -> list[answers.ToldFailure]:
         """Return the failed episodes with their reasons, and where a group is held, that."""
@@ -140,7 +163,7 @@ class GroupReads:
         Raises NotFound, and Ambiguous where several entities have the name.
         """
         moment, known = instant_of(as_of, "as_of"), instant_of(known_at, "known_at")
-        return answers.history_of(self.store, self._view_at(group, known), name_or_id, moment, known)
+        return answers.history_of(self.store, self.view_at(group, known), name_or_id, moment, known)
 
     async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
         """Return the dump rows of one episode, entity, statement or fact and of all that belongs to it.
@@ -244,37 +267,48 @@ class GroupReads:
         check_limit(most_facts, MAX_FACTS)
         if not 0 <= depth <= MAX_DEPTH:
             raise InputError(f"depth is {depth}: use 0 to {MAX_DEPTH}", field="depth")
-        view = self._view_at(group, known)
+        view = self.view_at(group, known)
         if centre is None:
-            facts = _facts_at(self.store, view, moment)
-            degrees = Counter(end for fact in facts for end in fact.ends)
-            everyone = answers.entities_of(self.store, view)
-            if community is not None:
-                inside = set(members_of(self.store, group, community, known))
-                everyone = [one for one in everyone if one.id in inside]
-                facts = [fact for fact in facts if not inside.isdisjoint(fact.ends)]
-            ordered = sorted(everyone, key=lambda one: (-degrees[one.id], one.born, one.id))
+            entities, facts, total = self._most_connected(view, moment, known, limit, most_facts, community)
         else:
-            edge = [answers.entity_called(self.store, view, centre).id]
-            steps, walked = dict.fromkeys(edge, 0), dict[str, Fact]()
-            for step in range(1, depth + 1):
-                met = view.facts_at(edge, moment, None) if edge else []
-                walked.update((fact.id, fact) for fact in met)
-                edge = [e for e in dict.fromkeys(end for fact in met for end in fact.ends) if e not in steps]
-                steps.update(dict.fromkeys(edge, step))
-            facts = [*walked.values()]
-            ordered = sorted(view.entities(list(steps)), key=lambda one: (steps[one.id], one.born, one.id))
-        kept = {one.id for one in ordered[:limit]}
-        between = [fact for fact in facts if kept.issuperset(fact.ends)]
-        between.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))
+            entities, facts, total = self._around_one(view, centre, moment, depth, limit)
+            facts = facts[:most_facts]
         owner = {} if level is None else owners_of(self.store, group, level, known)
-        told = {id_: {"community": owner.get(id_)} for id_ in kept} if level is not None else {}
+        told = {} if level is None else {one.id: {"community": owner.get(one.id)} for one in entities}
         return {
-            "entities": [answers.entity_row(one) | told.get(one.id, {}) for one in ordered[:limit]],
-            "facts": _fact_rows(view, between[:most_facts]),
-            "truncated": len(kept) < len(ordered) or min(most_facts, len(between)) < len(facts),
-            "total": {"entities": len(ordered), "facts": len(facts)},
+            "entities": [answers.entity_row(one) | told.get(one.id, {}) for one in entities],
+            "facts": answers.fact_rows(self.store, view, facts),
+            "truncated": len(entities) < total["entities"] or len(facts) < total["facts"],
+            "total": total,
         }
+
+    def _most_connected(
+        self, view: GraphView, moment: Instant | None, known: Instant | None, limit: int, most_facts: int,
+        community: str | None,
+    ) -> _Neighbourhood:  # fmt: skip
+        """Return the entities with most facts, of a group or a community."""
+        outline = self._outline_of(view, known)
+        inside = None if community is None else members_of(self.store, view.group, community, known)
+        ids, between, total = outline.most_connected(moment, limit, inside)
+        entities = answers.entities_of(self.store, view, texts(ids))
+        return entities, facts_of(view, between[:most_facts]), total
+
+    def _around_one(
+        self, view: GraphView, centre: str, moment: Instant | None, depth: int, limit: int
+    ) -> _Neighbourhood:
+        """Return the entities around one, nearest first."""
+        edge = [answers.entity_called(self.store, view, centre).id]
+        steps, walked = dict.fromkeys(edge, 0), dict[str, Fact]()
+        for step in range(1, depth + 1):
+            met = view.facts_at(edge, moment, None) if edge else []
+            walked.update((fact.id, fact) for fact in met)
+            edge = [e for e in dict.fromkeys(end for fact in met for end in fact.ends) if e not in steps]
+            steps.update(dict.fromkeys(edge, step))
+        ordered = sorted(view.entities(list(steps)), key=lambda one: (steps[one.id], one.born, one.id))
+        shown = {one.id for one in ordered[:limit]}
+        facts = [fact for fact in walked.values() if shown.issuperset(fact.ends)]
+        facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))
+        return ordered[:limit], facts, {"entities": len(ordered), "facts": len(walked)}
 
     @of_one_moment
     def diff(
@@ -291,34 +325,29 @@ class GroupReads:
         known = instant_of(from_known_at, "from_known_at"), instant_of(to_known_at, "to_known_at")
         moments = instant_of(from_as_of, "from_as_of"), instant_of(to_as_of, "to_as_of")
         check_limit(limit)
-        old_view, new_view = views = [self._view_at(group, at) for at in known]
-        before, after = (
-            {f.id: f for f in sorted(_facts_at(self.store, *at), key=lambda f: (f.created_at, f.id))}
-            for at in zip(views, moments, strict=True)
+        old, new = (self.view_at(group, at) for at in known)
+        found = differences(
+            (self._outline_of(old, known[0]), moments[0]), (self._outline_of(new, known[1]), moments[1])
         )
-        was, now = ({one.id: one for one in answers.entities_of(self.store, view)} for view in views)
-        both = [id_ for id_ in after if id_ in before]
-        changed = [i for i in both if any(getattr(before[i], n) != getattr(after[i], n) for n in _TOLD)]
-        opened = [fact for id_, fact in after.items() if id_ not in before]
-        ended = [fact for id_, fact in before.items() if id_ not in after]
-        named = {
-            "entities_new": [one for one in now.values() if one.id not in was],
-            "entities_gone": [one for one in was.values() if one.id not in now],
-            "entities_renamed": [one for i, one in now.items() if i in was and one.name != was[i].name],
+        facts = {
+            name: answers.fact_rows(self.store, view, facts_of(view, getattr(found, name)[:limit]))
+            for name, view in (("opened", new), ("ended", old), ("before", old), ("after", new))
         }
-        total = {"opened": len(opened), "ended": len(ended), "changed": len(changed)}
-        total |= {name: len(found) for name, found in named.items()}
-        old = _fact_rows(old_view, [before[id_] for id_ in changed[:limit]])
-        new = _fact_rows(new_view, [after[id_] for id_ in changed[:limit]])
+        entities = {
+            name: answers.entities_of(self.store, view, texts(getattr(found, name)[:limit]))
+            for name, view in (("entities_new", new), ("entities_gone", old), ("entities_renamed", new))
+        }
+        total = {"opened": len(found.opened), "ended": len(found.ended), "changed": len(found.after)}
+        total |= {name: len(getattr(found, name)) for name in entities}
+        changed = zip(facts.pop("before"), facts.pop("after"), strict=True)
         return {
-            "opened": _fact_rows(new_view, opened[:limit]),
-            "ended": _fact_rows(old_view, ended[:limit]),
-            "changed": [{"before": was_, "after": is_} for was_, is_ in zip(old, new, strict=True)],
-            **{name: [answers.entity_row(one) for one in found[:limit]] for name, found in named.items()},
+            **facts,
+            "changed": [{"before": before, "after": after} for before, after in changed],
+            **{name: [answers.entity_row(one) for one in some] for name, some in entities.items()},
             "merged": [
                 {"id": one.id, "name": one.name, "into": into[0].id, "into_name": into[0].name}
-                for one in named["entities_gone"][:limit]
-                if (into := new_view.entities([one.id]))
+                for one in entities["entities_gone"]
+                if (into := new.entities([one.id]))
             ],
             "truncated": any(count > limit for count in total.values()),
             "total": total,
@@ -338,7 +367,7 @@ class GroupReads:
         opened = ((row.created_at, row.id) for row in self.store.rows(reads.FACTS_OPENED, group, begin))
         expired = ((row.expired_at, row.id) for row in self.store.rows(reads.FACTS_EXPIRED, group, begin))
         if in_pieces(self.store, group):  # what is stored is not so any more (R27)
-            facts = _facts_at(self.store, view_now(self.store, group), None)
+            facts = answers.derived(self.store, group, None).all_facts()
             opened = (pair for pair in sorted((f.created_at, f.id) for f in facts) if pair[0] > since)
             expired = (pair for pair in sorted((f.expired_at or 0, f.id) for f in facts) if pair[0] > since)
 
@@ -412,19 +441,7 @@ class GroupReads:
             return {"sequence": sequence, "kind": row.kind, "state": state, "result": answer}
         raise NotFound(f"group {group} has no operation {sequence}")
 
-    async def communities(
-        self, *, group: str, level: int | None = None, known_at: When | None = None
-    ) -> list[Community]:
-        """Return the communities, by level, the largest first; none where no run was known then."""
-        return list_of(self.store, check_group(group), level, instant_of(known_at, "known_at"))
-
-    async def community(self, identifier: str, *, group: str, known_at: When | None = None) -> ShownCommunity:
-        """Return a community with its members, by its id or its beginning. Raises NotFound, Ambiguous."""
-        known = instant_of(known_at, "known_at")
-        view = None if known is None else self._view_at(check_group(group), known)
-        return one_of(self.store, check_group(group), identifier, known, view)
-
-    def _view_at(self, group: str, known_at: Instant | None) -> GraphView:
+    def view_at(self, group: str, known_at: Instant | None) -> GraphView:
         """Return the graph as known then (None: now); to be called within the snapshot that reads it."""
         last = self.store.heads([group])[group].last_recorded if known_at is not None else 0
         if known_at is None or known_at >= last:  # nothing was recorded since: the store holds what was known
@@ -439,29 +456,15 @@ class GroupReads:
             self._views.pop(old, None)  # another thread may read too
         return view
 
-
-def instant_of(value: When | None, field: str) -> Instant | None:
-    """Return the instant of an argument. Raises InputError with the argument's name."""
-    return None if value is None else times.given(value, field)[0]
-
-
-def check_limit(limit: int, most: int = MAX_ROWS) -> None:
-    """Raise InputError for a limit that is not 1 to `most`."""
-    if not 1 <= limit <= most:
-        raise InputError(f"limit is {limit}: use 1 to {most}", field="limit")
-
-
-def _fact_rows(view: GraphView, facts: Sequence[Fact]) -> list[Row]:
-    """Return facts in the form of `History.as_dict`, in the order given."""
-    spans, _ = spans_of(view, facts)
-    return [{"id": f.id, "statement": f.statement, "text": f.text} | spans[f.id].as_dict() for f in facts]
-
-
-def _facts_at(store: Store, view: GraphView, as_of: Instant | None) -> list[Fact]:
-    """Return all facts that hold at a moment; None = of all spans."""
-    found = map(rows.fact, store.rows(kinds.FACTS.all, view.group))
-    every = view.all_facts() if isinstance(view, View) else found
-    return [fact for fact in every if as_of is None or fact.holds_at(as_of)]
+    def _outline_of(self, view: GraphView, known_at: Instant | None) -> Outline:
+        """Return the outline of a view of `view_at`; kept until the group's next record, as views are."""
+        key = (view.group, known_at, self.store.heads([view.group])[view.group].last_recorded)
+        if (outline := self._outlines.pop(key, None)) is None:
+            outline = Outline.of(self.store, view)
+        self._outlines[key] = outline
+        for old in list(self._outlines)[:-_OUTLINES]:
+            self._outlines.pop(old, None)
+        return outline
 
 
 def _alike(

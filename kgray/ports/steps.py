@@ -1,7 +1,7 @@
-"""Steps: the work on one request of a language model, cut at the model's calls, so that no step waits.
+"""Steps: the work on a request of a language model, cut at the model's calls, so that no step waits.
 
-A step is a pure function of the request and of the replies so far. It returns the next call, or the result. So
-any process can carry out any step, and a step that was lost with its process is carried out again.
+A step is a pure function of the request and the replies so far. It returns the next call, or the result. So
+any process can carry out any step, and a step that was lost with its process is repeated.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from kgray.ports import ExtractionRequest, Judged, QuestionRequest
 from kgray.records import Extraction, Spent
 
 T = TypeVar("T")
-Mode = Literal["json_schema", "json_object", "text"]  # the form in which a server is asked, strongest first
+Mode = Literal["json_schema", "json_object", "text"]  # the form of a request to a server, strongest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
-    """One call of a language model: any worker with the same settings can make it, and has its prompt.
+    """A call of a language model: any worker with the same settings can make it, and has its prompt.
 
-    kinds   of the questions that the reply answers, sorted: they decide on its schema; () for an extraction
-    room    most tokens of the reply
-    weaker  how many forms below the strongest form that the server obeys the reply is asked for
+    kinds   kinds of the answered questions, sorted: they determine the schema; () for an extraction
+    room    maximum tokens of the reply
+    weaker  number of forms below the strongest form that the server supports
     """
 
     task: str
@@ -37,9 +37,9 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply(Spent):
-    """A model's reply to a call, or the server's words where it rejects the call.
+    """A model's reply to a call, or the server's message if it rejects the call.
 
-    mode    the form in which the server was asked; cut: whether the reply was cut at its bound
+    mode    the form of the request; cut: whether the reply was cut at its bound
     """
 
     mode: Mode
@@ -48,31 +48,31 @@ class ModelReply(Spent):
     rejection: str | None = None
 
 
-# What a model is asked: one call of a language model, or a whole request of a model that needs no prompt.
-Asked = ModelCall | ExtractionRequest | QuestionRequest
+# A call of a language model, or a whole request of a model without prompts.
+AnyCall = ModelCall | ExtractionRequest | QuestionRequest
 Reply = ModelReply | Extraction | Judged
-Steps = Generator[Any, Any, T]  # yields calls (`Asked`), is sent their replies, and returns the result
+Steps = Generator[Any, Any, T]  # yields calls (`AnyCall`), is sent their replies, and returns the result
 
 
 @dataclass(frozen=True, slots=True)
 class NextCall:
-    """The call that a step needs before the work can go on."""
+    """The call that a step needs before it can continue."""
 
     stage: Literal["extract", "judge"]
     group: str
     sequence: int
-    call: Asked
+    call: AnyCall
 
 
 @runtime_checkable
 class Stepwise(Protocol):
-    """An extractor or a judge whose work consists of steps; another model answers a request in one call."""
+    """An extractor or a judge that works in steps; other models answer a request in a single call."""
 
     def steps(self, request: Any) -> Steps[Any]:  # noqa: ANN401 - ExtractionRequest or QuestionRequest
         """Return the steps of a request. They raise InvalidAnswer and Refused."""
 
     async def answer(self, call: ModelCall) -> ModelReply:
-        """Make one call. Raises as `Extractor.extract` does."""
+        """Make a call. Raises the errors of `Extractor.extract`."""
 
 
 def steps_of(model: object, request: ExtractionRequest | QuestionRequest) -> Steps[Any]:
@@ -80,8 +80,8 @@ def steps_of(model: object, request: ExtractionRequest | QuestionRequest) -> Ste
     return model.steps(request) if isinstance(model, Stepwise) else _single_call(request)
 
 
-def replayed(steps: Steps[T], replies: Sequence[Reply]) -> tuple[Asked | None, T | None]:
-    """Return the call that comes after these replies, or else the result."""
+def replayed(steps: Steps[T], replies: Sequence[Reply]) -> tuple[AnyCall | None, T | None]:
+    """Return the next call after these replies, or else the result."""
     try:
         call = next(steps)
         for reply in replies:

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kgray.communities.found import Problem, clustered
 from kgray.communities.partition import Levels
 from kgray.errors import KgrayError, SettingsError, Unavailable
-from kgray.memory import ingesting
-from kgray.memory.ingesting import Awaited
+from kgray.ingest.local import Awaited, last_sequences, pending_now
 from kgray.outages import OUTAGES, Outage
 from kgray.ports import Answerer, Embedder, Reranker, Store, Summarizer
 from kgray.ports import ingest as port
@@ -73,21 +72,21 @@ class RayIngest:
         on_wait: port.OnWait = port.ignore,
     ) -> port.IngestOutcome:
         """Have the actors carry out all pending entries; detached actors stay up."""
-        before = ingesting.last_sequences(self._store) if before is None else before
+        before = last_sequences(self._store) if before is None else before
         queue = {} if queued is None else queued  # not a copy: the caller may still add to it
         wait = Awaited(self._store, queue, _earlier_entries(self._store, before, queue, groups))
-        if not wait.left() and not more():
-            return wait.done()  # nothing to do is no reason to start Ray
+        if not wait.has_pending() and not more():
+            return wait.outcome()  # nothing to do is no reason to start Ray
         follower = Follower(self._up(on_wait), wait.has, on_step, on_wait)
         while True:
             coming = more()
-            remaining = wait.left()
+            remaining = wait.has_pending()
             reason = await follower.look() if remaining or coming else ""
             if follower.away_s and (session := self._session) is not None:
                 if await asyncio.to_thread(session.ended):
                     self._leave()
                     ended = f"the Ray at {session.address} has ended"
-                    return replace(wait.done(), stopped=True, reason=ended, totals=follower.run_totals)
+                    return replace(wait.outcome(), stopped=True, reason=ended, totals=follower.run_totals)
                 if follower.away_s > _LOST_S and session.silent_since is None:
                     follower.follow(self._looked_up_again(on_wait))
             if stop() or reason or not (remaining or coming):
@@ -98,10 +97,10 @@ class RayIngest:
             if (ours := self._deployment) is not None and ours.ours:  # others' go on
                 ours.stop(ours.spec.cluster.limits.grace_s)
                 self._deployment = None
-            remaining = wait.left()
+            remaining = wait.has_pending()
         stopped = remaining or coming
         reason = reason or (OUTAGES.why() if stopped else "")
-        return replace(wait.done(), stopped=stopped, reason=reason, totals=totals)
+        return replace(wait.outcome(), stopped=stopped, reason=reason, totals=totals)
 
     def seats(self) -> int:
         """Return how many calls the engines of the profile take at a time; 0 without vLLM in the workers."""
@@ -372,7 +371,7 @@ def _earlier_entries(
     for group, last in last_sequences.items():
         if groups is None or group in groups:
             own_sequences = queued[group].sequences if group in queued else None
-            queue = ingesting.pending_now(store, group, last=last, without=own_sequences)
+            queue = pending_now(store, group, last=last, excluded=own_sequences)
             if queue.last:
                 queues[group] = queue
     return queues

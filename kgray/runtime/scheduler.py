@@ -1,7 +1,7 @@
 """Communities on Ray: an actor of `kgray up` submits their refreshes as jobs; a task a group finds them.
 
 Nothing of the actor is durable: the store knows which run is open, and Ray how its job went, so an actor that
-Ray starts again goes on from there (`kgray.memory.schedules`).
+Ray starts again goes on from there (`kgray.communities.schedules`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import ray
 from kgray import times
 from kgray.communities.found import Problem, clustered
 from kgray.communities.partition import Levels
+from kgray.communities.schedules import JobState, Schedule, Schedules, Ticks
 from kgray.errors import STOPPED, Unavailable
-from kgray.memory.schedules import JobState, Schedule, Schedules, Ticks
 from kgray.runtime import telemetry
 from kgray.runtime.actors import control
 from kgray.runtime.jobs import Job, JobServer, exit_code_of, reason_of
@@ -97,7 +97,7 @@ class Scheduler:
 
 
 class RefreshJobs:
-    """`memory.schedules.Jobs` of one store, through a Ray's job server."""
+    """`communities.schedules.Jobs` of one store, through a Ray's job server."""
 
     def __init__(self, spec: DeploymentSpec, server: JobServer) -> None:
         self._spec, self._server = spec, server

@@ -22,7 +22,16 @@ from pydantic.dataclasses import dataclass
 from kgray.errors import SettingsError
 from kgray.records import canonical
 from kgray.settings import KEYS, Settings, load, variable_of
-from kgray.settings.checks import CLOSED, FilledText, Secret, fault, one_line, places, read_toml, within
+from kgray.settings.checks import (
+    CLOSED,
+    FilledText,
+    Secret,
+    error_line,
+    fault,
+    places,
+    read_toml,
+    within,
+)
 from kgray.settings.engine import EngineLimits
 
 if TYPE_CHECKING:
@@ -196,7 +205,7 @@ def profile_of(values: Mapping[str, Any], source: str) -> Profile:
     try:
         profile = _PROFILE.validate_python(values)
     except ValidationError as error:
-        line = one_line(error, source, places(Profile), what="a key of a cluster profile")
+        line = error_line(error, source, places(Profile), subject="a key of a cluster profile")
         raise SettingsError(line) from None
     if not profile.extraction.workers:  # reading needs a worker; embedding may do without
         raise SettingsError(

@@ -106,9 +106,8 @@ class Searcher:
             latest = min(clock, int(index.messages.times.max(initial=0))) or clock
             counted_from = latest if query.as_of is None else query.as_of
             question = read_question(text, speakers=index.messages.known, clock=counted_from)
-        topic: ports.Embedding | None = None
-        if {"cosine", "sparse"} & {*recipe.methods} or recipe.reranker == "mmr":
-            topic = await query_embedding(self.embedder, question.topic)
+        by_vectors = {"cosine", "sparse"} & {*recipe.methods} or recipe.reranker == "mmr"
+        topic = await query_embedding(self.embedder, question.topic) if by_vectors else None
         with self._indexes.lock:
             summaries = self._current_summaries(query)
             ranked, state_question, near = _first_stage(self.store, index, question, query, topic, summaries)

@@ -1,4 +1,4 @@
-"""One frozen tree of settings, from TOML, then KGRAY_* variables, then arguments; the later source wins."""
+"""A frozen tree of settings, from TOML, then KGRAY_* variables, then arguments; the later source wins."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from kgray.settings.checks import (
     Secret,
     Uri,
     Url,
-    Whole,
-    one_line,
+    WholeNumber,
+    error_line,
     places,
     read_toml,
-    unknown,
+    unknown_key,
     within,
 )
 
@@ -39,7 +39,7 @@ Precision = Literal["fp32", "fp16", "bf16"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class StoreSettings:
-    """Where the graph is stored; all keys but `backend` are for Neo4j."""
+    """The store of the graph; all keys but `backend` are for Neo4j."""
 
     backend: Literal["sqlite", "neo4j"] = "sqlite"
     uri: Uri | None = None
@@ -60,7 +60,7 @@ class ModelSettings:
     api_key: ApiKey | None = None
     api_key_file: File | None = None
     timeout_s: Seconds = 120.0
-    max_concurrency: Whole = 32
+    max_concurrency: WholeNumber = 32
     patience_s: Seconds = 600.0
     instructions: FilledText | None = None
     instructions_file: File | None = None
@@ -74,8 +74,8 @@ class EmbedderSettings:
     base_url: Url | None = None
     name: FilledText | None = None
     api_key: ApiKey | None = None
-    dimensions: Annotated[int, within(16, 65_536)] | None = None  # None = the backend's; a server is asked
-    sparse: bool = True  # whether `bge` weighs a text's tokens too; the others cannot
+    dimensions: Annotated[int, within(16, 65_536)] | None = None  # None = the backend's or the server's
+    sparse: bool = True  # `bge` also weighs a text's tokens; other backends cannot
     # Of `bge`. None = the card in fp16 if the process sees one, else the processor in fp32.
     # A value that is set is part of the identity of vectors.
     device: Device | None = None
@@ -96,11 +96,11 @@ class RerankerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class PipelineSettings:
-    """How ingestion is divided into model calls (docs/models.md), and how much context these get.
+    """The division of ingestion into model calls (docs/models.md), and the context of each call.
 
-    unit_tokens     the most tokens of a text that a language model reads in a single call; 0 = no limit. The
+    unit_tokens     maximum tokens of a text that a language model reads in a single call; 0 = no limit. The
                     reply of a call has at most 4,096 tokens: enough for the facts of 1,600 tokens of text
-    unit_overlap    the tokens of a text unit that the next unit shows again: four or five sentences
+    unit_overlap    tokens of a text unit that the next unit repeats: four or five sentences
     """
 
     extraction: Literal["combined", "separate"] = "combined"
@@ -113,29 +113,29 @@ class PipelineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class PromptSettings:
-    """The prompts. folder: files of the user's that replace shipped prompts of the same name."""
+    """The prompts. folder: the user's files, which replace shipped prompts of the same name."""
 
     folder: File | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RecordSettings:
-    """How records are told apart. key: fields that identify one, before `id`; several separated by commas."""
+    """The identity of records. key: fields that identify a record, before `id`; separated by commas."""
 
     key: FilledText | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RuntimeSettings:
-    """Where ingestion runs."""
+    """The place of ingestion: this process or Ray."""
 
     backend: Literal["local", "ray"] = "local"
     address: FilledText | None = None
     profile: File | None = None  # of the cluster, a TOML file; None = the laptop's
-    window: Whole = 128  # most episodes in flight
-    state_mb: Whole = 1024  # most memory for groups' states
-    chunk_episodes: Whole | None = None
-    chunk_requests: Whole | None = None
+    window: WholeNumber = 128  # most episodes in flight
+    state_mb: WholeNumber = 1024  # most memory for groups' states
+    chunk_episodes: WholeNumber | None = None
+    chunk_requests: WholeNumber | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -163,7 +163,7 @@ class Settings:
 
 _PLACES = tuple(places(Settings))  # of sections and keys: ("model",), ("model", "name"), ...
 KEYS = tuple(".".join(place) for place in _PLACES if len(place) == 2 and place[0] != "ontology")
-_KINDS = {  # key -> its type, and of an optional one those that it joins
+_KINDS = {  # key -> its type, and the members of an optional type
     key: (kind, *get_args(kind))
     for key in KEYS
     for section, name in [key.split(".")]
@@ -173,9 +173,9 @@ _SECRETS = {key for key, kinds in _KINDS.items() if Secret in kinds}
 _PATHS = {key for key, kinds in _KINDS.items() if Path in kinds}
 _MODEL_SERVER = {
     "base_url": "the server's address, mostly ending in /v1",
-    "name": "the model's name as the server knows it",
+    "name": "the model's name on the server",
 }
-# What a backend cannot work without, and what that is.
+# Required keys by section and backend, with a description.
 _NEEDS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("store", "neo4j"): {"uri": "the server's address, such as bolt://localhost:7687"},
     ("model", "scripted"): {"script": "the file of answers"},
@@ -187,18 +187,18 @@ _NEEDS: Mapping[tuple[str, str], Mapping[str, str]] = {
 
 
 def require(settings: Settings, section: str) -> None:
-    """Raise SettingsError for the first key that the section's backend requires and that is not set."""
+    """Raise SettingsError for the first missing key that the section's backend requires."""
     chosen = getattr(settings, section)
-    for name, what in _NEEDS.get((section, chosen.backend), {}).items():
+    for name, description in _NEEDS.get((section, chosen.backend), {}).items():
         if getattr(chosen, name) is None:
             variable = f"KGRAY_{section}_{name}".upper()
             raise SettingsError(
-                f'{section}.backend = "{chosen.backend}" needs {section}.{name} ({variable}): {what}.'
+                f'{section}.backend = "{chosen.backend}" needs {section}.{name} ({variable}): {description}.'
             )
 
 
 def unbuilt(settings: Settings) -> Iterator[str]:
-    """Yield one line for each set value that is valid, and that the others leave nothing to do for."""
+    """Yield a line for each valid value that has no effect because of other settings."""
     if settings.model.backend == "vllm" and settings.runtime.backend != "ray":
         yield (
             'model.backend = "vllm" runs in actors of Ray, and runtime.backend is '
@@ -231,7 +231,7 @@ _TABLE_KEYS: Mapping[str, tuple[str, ...]] = {
     "entities": ("description", "attributes"),
 }
 _ENVIRONMENT, _ARGUMENTS = "the environment", "the arguments"
-_SHOWN_PATH = 200
+_MAX_PATH_TEXT = 200
 _Tree = dict[str, Any]  # section -> key -> value
 
 _SETTINGS = TypeAdapter(Settings)
@@ -245,16 +245,18 @@ def variable_of(key: str) -> str:
 _VARIABLES = {variable_of(key): key for key in KEYS}
 
 
-def data_folder(asked: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
-    """Return the data folder: as asked, else KGRAY_DATA, else ./kgray-data."""
-    return Path(asked or environ.get(DATA_VARIABLE) or "kgray-data")
+def data_folder(requested: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
+    """Return the data folder: the requested folder, else KGRAY_DATA, else ./kgray-data."""
+    return Path(requested or environ.get(DATA_VARIABLE) or "kgray-data")
 
 
-def config_file(asked: str | os.PathLike[str] | None, data: Path, environ: Mapping[str, str]) -> Path | None:
-    """Return the settings file: as asked, of KGRAY_CONFIG, kgray.toml in `data` or the current folder."""
-    if named := asked or environ.get(CONFIG_VARIABLE):
+def config_file(
+    requested: str | os.PathLike[str] | None, data: Path, environ: Mapping[str, str]
+) -> Path | None:
+    """Return the settings file: requested, of KGRAY_CONFIG, or kgray.toml in `data` or the current folder."""
+    if named := requested or environ.get(CONFIG_VARIABLE):
         if not _is_file(Path(named)):
-            source = "--config" if asked else CONFIG_VARIABLE
+            source = "--config" if requested else CONFIG_VARIABLE
             raise SettingsError(f"{source} names {str(named)!r}, and there is no such file.")
         return Path(named)
     return next(filter(_is_file, (data / CONFIG_NAME, Path(CONFIG_NAME))), None)
@@ -263,9 +265,9 @@ def config_file(asked: str | os.PathLike[str] | None, data: Path, environ: Mappi
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError as error:  # a folder on the way that may not be entered, a name that is too long
-        shown = str(path) if len(str(path)) < _SHOWN_PATH else f"{str(path)[:_SHOWN_PATH]}..."
-        raise SettingsError(f"{shown} cannot be looked for: {error.strerror or error}.") from None
+    except OSError as error:  # a parent folder without permission, a name that is too long
+        name = str(path) if len(str(path)) < _MAX_PATH_TEXT else f"{str(path)[:_MAX_PATH_TEXT]}..."
+        raise SettingsError(f"{name} cannot be opened: {error.strerror or error}.") from None
 
 
 def load(
@@ -285,21 +287,21 @@ def load(
         if config and isinstance(table, dict) and isinstance(text := table.get(name), str) and text:
             table[name] = config.parent / Path(text).expanduser()
     _check(values, str(config), ".".join)
-    found = _from_environ(os.environ if environ is None else environ, values)
-    _check(found, _ENVIRONMENT, lambda place: variable_of(".".join(place)))
-    values = _merged(values, found)
-    known = {"_".join(place): place for place in _PLACES if len(place) > 1}
-    known |= {kind: ("ontology", kind) for kind in _TABLE_KEYS}
-    found = {}
+    tree = _from_environ(os.environ if environ is None else environ, values)
+    _check(tree, _ENVIRONMENT, lambda place: variable_of(".".join(place)))
+    values = _merged(values, tree)
+    keys = {"_".join(place): place for place in _PLACES if len(place) > 1}
+    keys |= {kind: ("ontology", kind) for kind in _TABLE_KEYS}
+    tree = {}
     for typed, value in (overrides or {}).items():
-        if (place := known.get(typed.replace(".", "_"))) is None:
-            raise SettingsError(unknown(typed, _ARGUMENTS, [key.replace(".", "_") for key in KEYS]))
+        if (place := keys.get(typed.replace(".", "_"))) is None:
+            raise SettingsError(unknown_key(typed, _ARGUMENTS, [key.replace(".", "_") for key in KEYS]))
         section, name = place
-        # None takes back what the other sources say.
+        # None restores the default, against other sources.
         default = getattr(getattr(Settings(), section), name)
-        found.setdefault(section, {})[name] = default if value is None else value
-    _check(found, _ARGUMENTS, "_".join)
-    settings = _SETTINGS.validate_python(_merged(values, found), context=True)
+        tree.setdefault(section, {})[name] = default if value is None else value
+    _check(tree, _ARGUMENTS, "_".join)
+    settings = _SETTINGS.validate_python(_merged(values, tree), context=True)
     pipeline = settings.pipeline
     if pipeline.unit_tokens and pipeline.unit_overlap >= pipeline.unit_tokens:
         raise SettingsError(
@@ -309,16 +311,16 @@ def load(
     return settings
 
 
-def _check(found: _Tree, source: str, spelled: Callable[[Sequence[str]], str]) -> None:
-    """Check a source by itself, so that an error is reported even if a later source overrides it."""
+def _check(tree: _Tree, source: str, spelled: Callable[[Sequence[str]], str]) -> None:
+    """Check a source separately, so that its errors are reported even if a later source overrides them."""
     try:
-        _SETTINGS.validate_python(found, context=source == _ENVIRONMENT)  # whose numbers are texts
+        _SETTINGS.validate_python(tree, context=source == _ENVIRONMENT)  # its numbers are texts
     except ValidationError as error:
-        raise SettingsError(one_line(error, source, _PLACES, spelled=spelled)) from None
+        raise SettingsError(error_line(error, source, _PLACES, spelled=spelled)) from None
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> _Tree:
-    """Return two trees as one; where both have a value, that of `over`."""
+    """Merge two trees; if both have a value, the value of `over` wins."""
     both = {
         name: _merged(under[name], value)
         for name, value in over.items()
@@ -337,8 +339,8 @@ def _from_environ(environ: Mapping[str, str], declared: Mapping[str, Any]) -> _T
         if variable.startswith(_TABLES):
             values = _merged(values, _from_table_variable(variable, text, declared))
         elif variable not in _VARIABLES:
-            raise SettingsError(unknown(variable, _ENVIRONMENT, (*_VARIABLES, *none)))
-        elif text:  # an empty variable counts as not set, as in shells and compose files
+            raise SettingsError(unknown_key(variable, _ENVIRONMENT, (*_VARIABLES, *none)))
+        elif text:  # an empty variable counts as not set, like in shells and compose files
             section, name = _VARIABLES[variable].split(".")
             values.setdefault(section, {})[name] = text
     return values
@@ -348,9 +350,9 @@ def _from_table_variable(variable: str, text: str, declared: Mapping[str, Any]) 
     """Return the tree of a variable such as KGRAY_ONTOLOGY_RELATIONS_OWNS_OBJECT."""
     for kind, keys in _TABLE_KEYS.items():
         form = f"{_TABLES}{kind}_(.+)_({'|'.join(keys)})".upper()
-        if (found := re.fullmatch(form, variable)) is None:
+        if (match := re.fullmatch(form, variable)) is None:
             continue
-        name, key = found[1], found[2].lower()
+        name, key = match[1], match[2].lower()
         # Variables are mostly in capitals, labels in CamelCase: match declared labels ignoring case.
         labels = declared.get("ontology", {}).get("entities", {}) if kind == "entities" else ()
         name = next((label for label in labels if label.casefold() == name.casefold()), name)
@@ -358,24 +360,24 @@ def _from_table_variable(variable: str, text: str, declared: Mapping[str, Any]) 
         if key == "symmetric":
             value = {"true": True, "false": False}.get(text.lower(), text)
         elif key in ("excludes", "independent", "may_end", "attributes"):
-            value = [one.strip() for one in text.split(",") if one.strip()]
+            value = [item.strip() for item in text.split(",") if item.strip()]
         return {"ontology": {kind: {name: {key: value}}}}
     near = [f"{_TABLES}{kind}_NAME_{key}".upper() for kind, keys in _TABLE_KEYS.items() for key in keys]
-    raise SettingsError(unknown(variable, _ENVIRONMENT, near))
+    raise SettingsError(unknown_key(variable, _ENVIRONMENT, near))
 
 
 def public_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that set no secret and may be sent elsewhere; paths in them are made absolute."""
-    found: dict[str, str] = {}
+    """Return the variables without secrets, which may be sent to other machines; paths become absolute."""
+    public: dict[str, str] = {}
     for variable, text in environ.items():
         key = _VARIABLES.get(variable)
         if text and (variable.startswith(_TABLES) or (key is not None and key not in _SECRETS)):
-            found[variable] = str(Path(text).expanduser().absolute()) if key in _PATHS else text
-    return found
+            public[variable] = str(Path(text).expanduser().absolute()) if key in _PATHS else text
+    return public
 
 
 def portable_toml(config: Path) -> str:
-    """Return a settings file as TOML without secrets, and without [store]: where a copy goes is said anew."""
+    """Return a settings file as TOML without secrets and without [store]: a copy has its own store."""
     values = read_toml(config, str(config))
     values.pop("store", None)
     for key in _SECRETS:
@@ -385,7 +387,7 @@ def portable_toml(config: Path) -> str:
 
 
 def _toml(table: Mapping[str, Any], *place: str) -> Iterator[str]:
-    """Yield the lines of a table and of those in it. Texts, numbers, lists of texts: in JSON as in TOML."""
+    """Yield the lines of a table and its subtables. Texts, numbers and lists are alike in JSON and TOML."""
     if place:
         yield f"[{'.'.join(json.dumps(name, ensure_ascii=False) for name in place)}]\n"
     for name, value in table.items():

@@ -1,4 +1,4 @@
-"""Validation of tables that users write: types of values, and one line for each of pydantic's errors."""
+"""Validation of tables that users write: types of values, and a line for each of pydantic's errors."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from pydantic_core import PydanticCustomError
 
 from kgray.errors import SettingsError
 
-CLOSED = ConfigDict(extra="forbid", hide_input_in_errors=True)  # of a class that a user's table fills
-_MAX_FILE = 1 << 20  # bytes; settings fit on a page, so a larger file was named by mistake
-_SHOWN = 120  # characters of a value in a message
+CLOSED = ConfigDict(extra="forbid", hide_input_in_errors=True)  # for a class that a user's table fills
+_MAX_FILE = 1 << 20  # bytes; settings fit on a page, so a larger file is a mistake
+_MAX_VALUE_TEXT = 120  # characters of a value in a message
 _EMPTY = "a text that is not empty is needed."
 _HIDDEN = "hidden"  # pydantic's type of an error whose value is not shown
 
 
 class Secret(SecretStr):
-    """A text that no message, repr or traceback shows, and that is not pickled: secrets never travel."""
+    """A text that no message, repr or traceback shows; it cannot be pickled, so it stays in its process."""
 
     def reveal(self) -> str:
-        """Return the text, for the one call that needs it."""
+        """Return the text, for the call that needs it."""
         return self.get_secret_value()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError("a secret is not pickled: each process takes it from its own environment or file")
+        raise TypeError("a secret is not pickled: each process reads it from its own environment or file")
 
 
 def fault(words: str, *, secret: bool = False) -> PydanticCustomError:
@@ -41,25 +41,25 @@ def fault(words: str, *, secret: bool = False) -> PydanticCustomError:
     return PydanticCustomError(_HIDDEN if secret else "fault", words)
 
 
-def within(least: float, most: float = 1_000_000) -> BeforeValidator:
-    """Return a validator that bounds a number; the number must be an int where `least` is one."""
-    kinds = int if isinstance(least, int) else int | float
-    number = int if isinstance(least, int) else float
+def within(minimum: float, maximum: float = 1_000_000) -> BeforeValidator:
+    """Return a validator that bounds a number; if `minimum` is an int, the number must be an int."""
+    kinds = int if isinstance(minimum, int) else int | float
+    number = int if isinstance(minimum, int) else float
 
-    def check(value: Any, info: Any) -> Any:  # noqa: ANN401 - what a user wrote; pydantic's
+    def check(value: Any, info: Any) -> Any:  # noqa: ANN401 - a user's value; pydantic's info
         if info.context and isinstance(value, str):  # a variable's
             with suppress(ValueError):
                 value = number(value)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
-            whole = "whole " if kinds is int else ""
-            raise fault(f"a {whole}number from {least:g} to {most:.0f} is needed.")
+        if isinstance(value, bool) or not isinstance(value, kinds) or not minimum <= value <= maximum:
+            prefix = "whole " if kinds is int else ""
+            raise fault(f"a {prefix}number from {minimum:g} to {maximum:.0f} is needed.")
         return value
 
     return BeforeValidator(check)
 
 
 def is_address(url: str, schemes: Sequence[str]) -> bool:
-    """Whether a text is a server's address: one of these schemes, a host, and no user or password."""
+    """Tell whether a text is a server's address: a known scheme, a host, and no user or password."""
     try:
         parts = urlsplit(url)
         return "@" not in url and parts.scheme in schemes and bool(parts.hostname) and (parts.port or 1) > 0
@@ -68,7 +68,7 @@ def is_address(url: str, schemes: Sequence[str]) -> bool:
 
 
 def _address(schemes: Sequence[str], example: str, instead: str) -> AfterValidator:
-    # A wrong address would look like a server that is down.
+    # Without this check, a wrong address would look like an unreachable server.
 
     def check(url: str) -> str:
         if not is_address(url, schemes):
@@ -95,7 +95,7 @@ def _secret(value: object) -> object:
 
 
 def is_sendable(key: Secret) -> bool:
-    """Whether a key can be sent in an HTTP header."""
+    """Tell whether a key can be sent in an HTTP header."""
     text = key.reveal()
     return bool(text) and text.isascii() and text.isprintable()
 
@@ -111,7 +111,7 @@ FilledText = Annotated[str, Field(pattern=r"^[^\x00]+$")]
 File = Annotated[Path, BeforeValidator(_path)]
 Password = Annotated[Secret, BeforeValidator(_secret)]
 ApiKey = Annotated[Password, AfterValidator(_key)]
-Whole = Annotated[int, within(1)]
+WholeNumber = Annotated[int, within(1)]
 Seconds = Annotated[float, within(1.0)]
 Url = Annotated[FilledText, _address(("http", "https"), "http://localhost:8000/v1", "the api_key is")]
 Uri = Annotated[
@@ -119,7 +119,7 @@ Uri = Annotated[
 ]
 
 
-_WORDS: Mapping[str, str] = {  # by pydantic's type of error; a type that is not here says its own
+_WORDS: Mapping[str, str] = {  # by pydantic's type of error; other types keep pydantic's message
     "bool_type": "use true or false.",
     "string_type": "a text in quotes is needed.",
     "path_type": "a text in quotes is needed.",
@@ -134,30 +134,30 @@ def places(cls: type[Any]) -> Iterator[tuple[str, ...]]:
     for name, kind in get_type_hints(cls).items():
         yield (name,)
         if isinstance(kind, type) and is_dataclass(kind):
-            yield from ((name, *below) for below in places(kind))
+            yield from ((name, *rest_of_path) for rest_of_path in places(kind))
 
 
-def one_line(
+def error_line(
     error: ValidationError,
     source: str,
-    known: Iterable[tuple[str, ...]],
+    known_keys: Iterable[tuple[str, ...]],
     *,
     spelled: Callable[[Sequence[str]], str] = ".".join,
-    what: str = "a setting",
+    subject: str = "a setting",
 ) -> str:
-    """Return the first of pydantic's errors as one line for the user; a secret is shown as ***.
+    """Return the first of pydantic's errors as a line for the user; a secret is printed as ***.
 
-    known     the paths of all keys and tables; for an unknown key the nearest is suggested
-    spelled   path -> the key as the source writes it
-    what      what a known key is called in the message
+    known_keys  the paths of all keys and tables; for an unknown key the nearest is suggested
+    spelled     path -> the key in the spelling of the source
+    subject     noun for a known key in the message
     """
     first = error.errors(include_url=False)[0]
     place = tuple(str(step) for step in first["loc"] if isinstance(step, str))
     typed = spelled(place)
     match first["type"]:
         case "unexpected_keyword_argument":
-            beside = [spelled(one) for one in known if len(one) == len(place)]
-            return unknown(typed, source, beside, what)
+            siblings = [spelled(key) for key in known_keys if len(key) == len(place)]
+            return unknown_key(typed, source, siblings, subject)
         case "dataclass_type" | "dict_type":
             return f"{typed} in {source} is not a table: write [{typed}] and its keys below it."
         case "literal_error":
@@ -165,24 +165,24 @@ def one_line(
             words = f"use one of {', '.join(map(quoted, choices))}."
         case kind:
             words = _WORDS.get(kind, first["msg"])
-    # "@" stands before the host of an address that holds a password.
+    # "@" precedes the host of an address with a password.
     hidden = first["type"] == _HIDDEN or "@" in str(first["input"])
-    return f"{typed} = {'***' if hidden else quoted(first['input'])[:_SHOWN]} in {source}: {words}"
+    return f"{typed} = {'***' if hidden else quoted(first['input'])[:_MAX_VALUE_TEXT]} in {source}: {words}"
 
 
-def unknown(typed: str, source: str, known: Iterable[str], what: str = "a setting") -> str:
-    """Return the message for an unknown key; known: all keys, in the spelling of the source."""
-    near = difflib.get_close_matches(typed, list(known), n=1, cutoff=0.0)
-    return f"{typed} in {source} is not {what}. The nearest one is {near[0]}."
+def unknown_key(typed: str, source: str, known_keys: Iterable[str], subject: str = "a setting") -> str:
+    """Return the message for an unknown key; known_keys: in the spelling of the source."""
+    near = difflib.get_close_matches(typed, list(known_keys), n=1, cutoff=0.0)
+    return f"{typed} in {source} is not {subject}. The nearest one is {near[0]}."
 
 
 def quoted(value: object) -> str:
-    """Return a value as TOML writes it."""
+    """Return a value in TOML."""
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def read_toml(path: Path, name: str) -> dict[str, Any]:
-    """Return the content of a TOML file. name: of the file, for messages. Raises SettingsError."""
+    """Return the content of a TOML file. name: the file's name in messages. Raises SettingsError."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_FILE + 1)

@@ -1,6 +1,6 @@
 """The files of a backup, in a folder or at a URL.
 
-    backup.json             what the backup holds, with the hashes that verify it; written last
+    backup.json             the contents of the backup, with verifying hashes; written last
     kgray.sqlite3           the store's file, of a full backup of an embedded store to a folder; else
     rows-000001.jsonl.gz    a file for each group: its text (see `copying`), compressed
     kgray.toml              the settings of the data folder, without secrets
@@ -27,18 +27,18 @@ from kgray.intake.remote import RemoteFile, first_line, place
 from kgray.kinds import KINDS
 from kgray.locks import explained, for_owner
 
-FORMAT = 1  # of a backup; one of a greater number is refused
+FORMAT = 1  # of a backup; a greater number is refused
 MANIFEST = "backup.json"
 _BUFFER = 1 << 20
 SCHEMA = {kind.name: [f"{column.name} {column.type}" for column in kind.columns] for kind in KINDS}
-Root = Path | RemoteFile  # the folder of the files, or the URL that theirs begin with
+Root = Path | RemoteFile  # the folder of the files, or the prefix of their URLs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEntry:
     """A group in a backup.
 
-    rows    how many it has
+    rows    number of rows
     sha256  of its text
     file    the name of the file that has the text; None: the group is in the store's file
     """
@@ -105,7 +105,7 @@ def open_file(file: Root) -> BinaryIO:
 
 @contextmanager
 def write_file(file: Root) -> Iterator[BinaryIO]:
-    """Write a file, whole and durable at the end of the block; one on this machine for its owner alone.
+    """Write a file, complete and durable at the end of the block; a local file is for its owner only.
 
     Raises InputError, StoreError, NoSpace, Unavailable.
     """
@@ -124,7 +124,7 @@ def write_file(file: Root) -> Iterator[BinaryIO]:
 
 
 def write_manifest(root: Root, manifest: Manifest) -> None:
-    """Write the manifest of a backup, which is whole from then on."""
+    """Write the manifest of a backup, which completes it."""
     with write_file(root / MANIFEST) as out:
         out.write(json.dumps(asdict(manifest) | manifest.sums(), indent=1).encode() + b"\n")
 
@@ -157,7 +157,7 @@ def damage_error(file: Root) -> StoreError:
 
 
 def file_sha256(file: Root, to: Path | None = None) -> str:
-    """Return the SHA-256 of a file; copy it, where `to` names one. Raises as `open_file` and `write_file`."""
+    """Return the SHA-256 of a file; copy it to `to`, if set. Raises like `open_file` and `write_file`."""
     digest = hashlib.sha256()
     with ExitStack() as stack:
         source = stack.enter_context(open_file(file))
@@ -170,7 +170,7 @@ def file_sha256(file: Root, to: Path | None = None) -> str:
 
 
 def text_lines(file: Root) -> Generator[bytes, None, None]:
-    """Yield the lines of a group's text. Raises StoreError where the file is missing or damaged."""
+    """Yield the lines of a group's text. Raises StoreError if the file is missing or damaged."""
     try:
         with open_file(file) as raw, gzip.GzipFile(fileobj=raw) as text:
             yield from text

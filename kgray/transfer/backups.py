@@ -1,4 +1,4 @@
-"""Makes backups: all groups of a store, or some, as of one moment, while others write to it."""
+"""Makes backups: all groups of a store, or some, at a single moment, while others write to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from kgray.transfer.backup_files import (
 from kgray.transfer.copying import OnRow, Sum, rows_of, sum_of
 from kgray.wiring import OpenStore
 
-_UNFINISHED = "unfinished"  # the folder, in that of a backup, where its files are made
+_UNFINISHED = "unfinished"  # the folder inside a backup's folder for incomplete files
 _BUFFER = 1 << 20
 _LEVEL = 1  # of gzip
 _Entries = dict[str, GroupEntry]
@@ -46,8 +46,8 @@ def backup(
 
     on_row: called for each row that is read
 
-    The copy of an embedded store shows one moment; the copy of a store on a server shows one moment for each
-    group. Raises NotFound, InputError where the folder is not empty, StoreError, NoSpace, Unavailable.
+    The copy of an embedded store is a snapshot of a moment; on a server, each group has its own moment.
+    Raises NotFound, InputError if the folder is not empty, StoreError, NoSpace, Unavailable.
     """
     root, store, store_sha256 = root_at(to), source.store, None
     with _target(root) as folder:
@@ -77,7 +77,7 @@ def _target(root: Root) -> Iterator[Root]:
     with suppress(FileNotFoundError), open_file(root / MANIFEST):
         raise InputError(f"there is a backup at {root} already: name another place")
     if isinstance(root, RemoteFile):
-        yield root  # a file is there once it is complete, and the manifest is written last
+        yield root  # every file appears when it is complete, the manifest last
         return
     is_new = not root.exists()
     with locks.explained(root, "made"):
@@ -96,12 +96,12 @@ def _target(root: Root) -> Iterator[Root]:
     except BaseException:
         with suppress(OSError):
             if is_new:
-                root.rmdir()  # it stays where files of a backup are in it
+                root.rmdir()  # it stays if it contains files of a backup
         raise
 
 
 def names_of(store: Store) -> list[str]:
-    """Return the names of all groups, the store's own among them where it has rows."""
+    """Return the names of all groups, including the store's internal group if it has rows."""
     return [*store.heads(), *[OWN] * store.heads([OWN])[OWN].named]
 
 
@@ -120,10 +120,10 @@ def _exported(source: OpenStore, groups: Sequence[str], folder: Root, on_row: On
     store, entries = source.store, _Entries()
     with ExitStack() as stack:
         if not store.remote:
-            stack.enter_context(store.reading())  # one moment for all
+            stack.enter_context(store.reading())  # a snapshot for all groups
         present = names_of(store)
         if missing := sorted(set(groups) - set(present)):
-            raise NotFound(f"there is no group {missing[0]!r} in {source.shown}")
+            raise NotFound(f"there is no group {missing[0]!r} in {source.location}")
         for number, group in enumerate(sorted(set(groups)) or present, 1):
             name = f"rows-{number:06}.jsonl.gz"
             entry = at_one_moment(store, partial(_export, store, group, folder, name, on_row))

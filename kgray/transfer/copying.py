@@ -30,86 +30,87 @@ from kgray.times import Instant
 from kgray.wiring import OpenStore
 
 OnRow = Callable[[], None]
-# The names that are shown for kinds, where their own words are not.
+# Displayed names of kinds, if different from their own names.
 _CALLED = {"operations": "corrections", "community_runs": "runs of communities"}
-_MOMENTS = 4  # earlier moments at which the two graphs are compared
+_MOMENTS = 4  # number of earlier moments for comparisons of the two graphs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What was copied, or found to be there. rows: how many of each kind; moments: graphs compared."""
+    """The result of a copy, or of a comparison. rows: counts by kind; moments: number of compared graphs."""
 
     group: str
     rows: Mapping[str, int]
     moments: int
-    already: bool
+    existed: bool
 
 
 def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRow = lambda: None) -> Copied:
     """Copy a group with all its records and record times into a store that never had it, and compare.
 
-    Where the target has the group already, the two are only compared. Raises NotFound, InputError where a
-    copy is not possible between the two, StoreError where the copy is not the same; it is then deleted.
+    If the target has the group already, the two are only compared. Raises NotFound, InputError if a copy
+    between the two is not possible, StoreError if the copy differs; it is then deleted.
     """
-    with _held(source, target):
+    with _both_locked(source, target):
         head = source.store.heads([group])[group]
         if not head.named:
-            raise NotFound(f"there is no group {group!r} in {source.shown}")
-        already, moments = target.store.heads([group])[group].named, 0
+            raise NotFound(f"there is no group {group!r} in {source.location}")
+        existed, moments = target.store.heads([group])[group].named, 0
 
         def verify(ours: Sum, theirs: Sum) -> None:
             nonlocal moments
             moments = _verified(source, target, group, ours, theirs)
 
-        if already:
+        if existed:
             ours, theirs = (sum_of(side.store, group, on_row) for side in (source, target))
             if different := ours.differing(theirs):
                 raise conflict_error(target, group, "; ".join(different[:3]))
             verify(ours, theirs)
         else:
             ours = take_over(target.store, group, head, rows_of(source.store, group, head), verify, on_row)
-    return Copied(group=group, rows=dict(ours.counts), moments=moments, already=already)
+    return Copied(group=group, rows=dict(ours.counts), moments=moments, existed=existed)
 
 
 def take_over(
     target: Store, group: str, head: GroupHead, rows: Generator[tuple[Kind[Any], Row], None, None],
     verify: Callable[[Sum, Sum], None], on_row: OnRow,
 ) -> Sum:  # fmt: skip
-    """Put a group into a store that never had it, inside `writing`; return the sum of its rows.
+    """Write a group into a store that never had it, inside `writing`; return the sum of its rows.
 
     verify: gets the sums of the rows and of the new group; if it raises, the new group is deleted
     """
     ours = Sum(group, head)
-    # Closed whatever happens: a store that is scanned cannot be closed.
+    # Always closed: a store with an open scan cannot be closed.
     with closing(rows):
         passing = ours.passing(rows, on_row)
         target.adopt(group, head, passing, lambda: verify(ours, sum_of(target, group, on_row)))
     return ours
 
 
-def conflict_error(target: OpenStore, group: str, how: str) -> StoreError:
-    """Return the refusal of a group that the target has with other rows."""
+def conflict_error(target: OpenStore, group: str, difference: str) -> StoreError:
+    """Return the error for a group that the target has with other rows."""
     return StoreError(
-        f"group {group!r} is in {target.shown} already, and not the same ({how}): nothing was changed; a "
-        f"copy needs a store that never had the group"
+        f"group {group!r} is in {target.location} already, and not the same ({difference}): nothing was "
+        "changed; a copy needs a store that never had the group"
     )
 
 
 @contextmanager
-def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
-    """Hold two stores between which a copy can be made: nobody else commits to either meanwhile."""
-    one, other = source.store, target.store
-    if (one.embedder, one.dimensions) != (other.embedder, other.dimensions):
+def _both_locked(source: OpenStore, target: OpenStore) -> Iterator[None]:
+    """Lock two compatible stores for a copy: no other process commits to them inside the block."""
+    first, second = source.store, target.store
+    if (first.embedder, first.dimensions) != (second.embedder, second.dimensions):
         raise InputError(
-            f"the source was embedded with {one.embedder!r} ({one.dimensions} numbers a text) and the target "
-            f"is for {other.embedder!r} ({other.dimensions}): vectors of two embedders cannot be compared; "
-            f"set the same embedder for both"
+            f"the source was embedded with {first.embedder!r} ({first.dimensions} numbers a text) and the "
+            f"target is for {second.embedder!r} ({second.dimensions}): vectors of two "
+            "embedders cannot be compared; "
+            "set the same embedder for both"
         )
     ours, theirs = source.settings.store, target.settings.store
     one_folder = source.folder.resolve() == target.folder.resolve()
     same_database = (ours.uri, ours.database) == (theirs.uri, theirs.database)
     if ours.backend == theirs.backend and (one_folder if ours.backend == "sqlite" else same_database):
-        raise InputError(f"the source and the target are one store, {source.shown}: name another target")
+        raise InputError(f"the source and the target are one store, {source.location}: name another target")
     with ExitStack() as stack:
         for side in (source, target):
             stack.enter_context(single_writer(side, shared=one_folder and side.store.remote))
@@ -118,17 +119,17 @@ def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
 
 @contextmanager
 def single_writer(side: OpenStore, *, shared: bool = False) -> Iterator[None]:
-    """Hold a store as its only writer; shared: as of `Store.writing`."""
+    """Lock a store as its only writer; shared: see `Store.writing`."""
     with ExitStack() as stack:
         try:
             stack.enter_context(side.store.writing(shared=shared))
         except Locked as error:
-            raise Locked(f"{side.shown} is in use: {error}; run the command when that has ended") from None
+            raise Locked(f"{side.location} is in use: {error}; run the command when that has ended") from None
         yield
 
 
 def _verified(source: OpenStore, target: OpenStore, group: str, ours: Sum, theirs: Sum) -> int:
-    """Compare the graphs at several moments; return how many. Raises StoreError where they differ."""
+    """Compare the graphs at several moments; return the number. Raises StoreError if they differ."""
     if different := ours.differing(theirs):
         raise StoreError(f"the copy of group {group!r} differs ({'; '.join(different[:3])})")
     with source.store.reading():
@@ -136,8 +137,8 @@ def _verified(source: OpenStore, target: OpenStore, group: str, ours: Sum, their
     moments = [None, *ended[:: max(1, len(ended) // _MOMENTS)][:_MOMENTS]]
     for moment in moments:
         if _digest(source.store, group, moment) != _digest(target.store, group, moment):
-            when = "as known now" if moment is None else f"as known at {times.show(moment)}"
-            raise StoreError(f"the copy of group {group!r} derives another graph {when}")
+            moment_text = "as known now" if moment is None else f"as known at {times.show(moment)}"
+            raise StoreError(f"the copy of group {group!r} derives another graph {moment_text}")
     return len(moments)
 
 
@@ -150,16 +151,16 @@ def _digest(store: Store, group: str, known_at: Instant | None) -> str:
 def sum_of(store: Store, group: str, on_row: OnRow = lambda: None) -> Sum:
     """Return the sum of a group's rows in one snapshot; `on_row` is called for each."""
     with store.reading():
-        found = Sum(group, store.heads([group])[group])
-        deque(found.passing(rows_of(store, group, found.head), on_row), maxlen=0)
-    return found
+        total = Sum(group, store.heads([group])[group])
+        deque(total.passing(rows_of(store, group, total.head), on_row), maxlen=0)
+    return total
 
 
 def rows_of(store: Store, group: str, head: GroupHead) -> Generator[tuple[Kind[Any], Row], None, None]:
-    """Yield every row of a group at one moment, kind by kind in the order of KINDS, each kind in its order.
+    """Yield every row of a group at a moment, kind by kind in the order of KINDS, each kind in its order.
 
-    What others have appended since `head` is left out: the copy would give its sequence to another entry.
-    Raises Outrun at the end where the group was written meanwhile.
+    Entries appended since `head` are skipped: the copy would give their sequences to other entries.
+    Raises Outrun at the end if the group was written in between.
     """
     with store.reading():
         for kind in KINDS:
@@ -175,7 +176,7 @@ def _base64(value: bytes) -> str:
 
 _LINE = json.JSONEncoder(separators=(",", ":"), default=_base64)
 _WRITTEN: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "bytes": a2b_base64}
-# For each kind: the places of columns whose type JSON lacks, each with the function that restores the value.
+# For each kind: the positions of columns with types that JSON lacks, with the functions that restore them.
 _RESTORED = {
     kind: [(n, _WRITTEN[column.type]) for n, column in enumerate(kind.columns) if column.type in _WRITTEN]
     for kind in KINDS
@@ -219,7 +220,7 @@ class Sum:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self._of_kind.total()
 
     @property
@@ -251,19 +252,19 @@ class Sum:
             self._of_kind[kind.name] += count
             self.counts[called(kind)] += count
 
-    def differing(self, other: Sum) -> list[str]:
+    def differing(self, copy: Sum) -> list[str]:
         """Return a line for each kind with more or fewer rows; if none, for the first that differs."""
-        same = (self.head.last, self.head.last_recorded) == (other.head.last, other.head.last_recorded)
-        lines = [] if same else ["group: 1 rows, 1 in the copy, of other content"]
+        same_head = (self.head.last, self.head.last_recorded) == (copy.head.last, copy.head.last_recorded)
+        lines = [] if same_head else ["group: 1 rows, 1 in the copy, of other content"]
         for kind in KINDS:
-            ours, theirs = self._of_kind[kind.name], other._of_kind[kind.name]
+            ours, theirs = self._of_kind[kind.name], copy._of_kind[kind.name]
             if ours != theirs:
                 lines.append(f"{called(kind)}: {ours} rows, {theirs} in the copy")
-            elif not lines and self.hashes.get(kind.name) != other.hashes.get(kind.name):
+            elif not lines and self.hashes.get(kind.name) != copy.hashes.get(kind.name):
                 lines.append(f"{called(kind)}: {ours} rows, {theirs} in the copy, of other content")
         return lines
 
 
 def called(kind: Kind[Any]) -> str:
-    """Return the name under which a kind is shown."""
+    """Return the displayed name of a kind."""
     return _CALLED.get(kind.name, kind.name.replace("_", " "))

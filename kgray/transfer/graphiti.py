@@ -1,7 +1,7 @@
 """A Graphiti database as episodes of triples, one for each Graphiti episode, in their order of time.
 
-Each episode states its facts with their spans. A fact whose episodes are gone gets an episode of its own. An
-episode's text is kept in the metadata and beside its first triple, where a search of episodes finds it: under
+Each episode states its facts with their spans. A fact without its episodes gets a separate episode. An
+episode's text is stored in the metadata and with its first triple, where a search of episodes finds it: under
 the key EPISODE_TEXT, which has no meaning for the graph. Record times are kgray's; Graphiti's are metadata.
 
 Reads what graphiti-core 0.2x to 0.31 wrote. kgray's own nodes have the same labels; they are left out.
@@ -62,7 +62,7 @@ RETURN f.uuid, f {.uuid, .name, .fact, .episodes, .valid_at, .invalid_at, .creat
 ORDER BY f.uuid LIMIT $limit
 """
 # $group, $known: properties of entities, $known_facts. One row: counts by the words that they are told in.
-BESIDES = """
+UNMAPPED = """
 CALL () {
     MATCH (e:Entity) WHERE coalesce(e.group_id, '') = $group AND e.born_sequence IS NULL
     RETURN count(CASE WHEN coalesce(e.summary, '') <> '' THEN 1 END) AS summaries,
@@ -91,7 +91,7 @@ class GraphitiDatabase(Connection):
     """A connection for reading, to be closed. Reads page by page, so nobody may write meanwhile."""
 
     def __init__(self, *, uri: str, user: str, password: str, database: str | None) -> None:
-        """Connect. Raises SettingsError where the server refuses, Unavailable where it does not answer."""
+        """Connect. Raises SettingsError if the server refuses, Unavailable if it does not answer."""
         try:
             super().__init__(uri=uri, user=user, password=password, database=database)
             self.rows("RETURN 1")
@@ -106,11 +106,11 @@ class GraphitiDatabase(Connection):
         return [name for (name,) in self.rows(GROUPS)]
 
     def pages(self, statement: str, group: str) -> Iterator[list[Any]]:
-        """Yield the rows of a statement, which begin with the uuid by which they are sorted."""
-        after = ""
-        while page := self.rows(statement, group=group, after=after, limit=_PAGE):
+        """Yield the rows of a statement, sorted by their first column, a uuid."""
+        last_uuid = ""
+        while page := self.rows(statement, group=group, after=last_uuid, limit=_PAGE):
             yield from page
-            after = page[-1][0]
+            last_uuid = page[-1][0]
 
 
 def _read(row: Theirs) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)
 
 
-def _instant(value: Any) -> Instant | None:  # noqa: ANN401 - whatever a property holds
+def _instant(value: Any) -> Instant | None:  # noqa: ANN401 - any value of a property
     """Return the instant of a driver's datetime or of ISO 8601 (no zone = UTC); None = it is neither."""
     native = value.to_native() if hasattr(value, "to_native") else value
     try:
@@ -143,20 +143,21 @@ class Import:
     facts: int = 0
     lost: int = 0  # facts that were not mapped
     unmapped: Counter[str] = field(default_factory=Counter)  # reason -> how many things were not mapped
+    changed: Counter[str] = field(default_factory=Counter)  # reason -> how many were mapped with a change
 
     def drafts(self) -> Iterator[Draft]:
-        """Yield the episodes, oldest first; then those of facts whose episodes are gone."""
+        """Yield the episodes, oldest first; then an episode for each fact without its episodes."""
         database, group, heads = self.database, self.from_group, []
-        for id_, *given in database.pages(HEADS, group):
-            said, recorded = map(_instant, given)
-            heads.append((recorded or 0 if said is None else said, recorded or 0, id_))
+        for id_, *moments in database.pages(HEADS, group):
+            spoken, recorded = map(_instant, moments)
+            heads.append((recorded or 0 if spoken is None else spoken, recorded or 0, id_))
         uuids = [id_ for *_, id_ in sorted(heads)]
         by_episode, without_episode = self._facts(set(uuids))
         for start in range(0, len(uuids), _TEXTS):
-            asked = uuids[start : start + _TEXTS]
-            rows = database.rows(EPISODES, group=group, uuids=asked)
+            batch = uuids[start : start + _TEXTS]
+            rows = database.rows(EPISODES, group=group, uuids=batch)
             episodes = {row["uuid"]: _read(row) for (row,) in rows}
-            for uuid in filter(episodes.__contains__, asked):
+            for uuid in filter(episodes.__contains__, batch):
                 self.episodes += 1
                 if uuid in by_episode:
                     yield from self._of_episode(episodes[uuid], by_episode[uuid])
@@ -164,42 +165,60 @@ class Import:
                     self.unmapped["episodes without facts"] += 1
         for fact, row in without_episode:
             at = fact["created_at"] if fact["valid_at"] is None else fact["valid_at"]
-            yield self._draft(fact["uuid"], at, [row], {"facts": [_kept(fact)]})
-        ((besides,),) = database.rows(BESIDES, group=group, known=_ENTITY, known_facts=_FACT)
-        self.unmapped.update({name: count for name, count in besides.items() if count})
+            yield self._draft(fact["uuid"], at, [row], {"facts": [_stored_metadata(fact)]})
+        ((unmapped,),) = database.rows(UNMAPPED, group=group, known=_ENTITY, known_facts=_FACT)
+        self.unmapped.update({name: count for name, count in unmapped.items() if count})
 
-    def _facts(self, there: set[str]) -> tuple[dict[str, list[_FactTriple]], list[_FactTriple]]:
-        """Return the usable facts by episode, and those whose episodes are not in the database."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return the keys that every `kgray import --json` has (`ImportReport.as_dict`)."""
+        taken = self.episodes - self.unmapped["episodes without facts"] + self.facts - self.lost
+        omitted = {reason: count for reason, count in self.unmapped.items() if count}
+        return {
+            "format": "graphiti",
+            "taken": taken,
+            "changed": self.changed.total(),
+            "omitted": sum(omitted.values()),
+            "reasons": dict(sorted((omitted | dict(self.changed)).items())),
+        }
+
+    def _facts(self, known_episodes: set[str]) -> tuple[dict[str, list[_FactTriple]], list[_FactTriple]]:
+        """Return the usable facts by episode, and the facts without episodes in the database."""
         by_episode: dict[str, list[_FactTriple]] = defaultdict(list)
         without_episode: list[_FactTriple] = []
-        for _, given in self.database.pages(FACTS, self.from_group):
+        for _, properties in self.database.pages(FACTS, self.from_group):
             self.facts += 1
-            fact = _read(given) | {end: None for end in ("source", "target") if given[end] is None}
+            fact = _read(properties) | {end: None for end in ("source", "target") if properties[end] is None}
             reason, row = _REASONS["valid_at"], None
-            if not any(fact[at] is None is not given[at] for at in ("valid_at", "invalid_at")):
+            if not any(fact[at] is None is not properties[at] for at in ("valid_at", "invalid_at")):
                 reason, row = _triple(fact)
             if row is None:
                 self.unmapped[reason] += 1
                 self.lost += 1
                 continue
-            homes = [uuid for uuid in dict.fromkeys(map(_text, given["episodes"] or ())) if uuid in there]
-            for found in [by_episode[uuid] for uuid in homes] or [without_episode]:
-                found.append((fact, row))
+            homes = [
+                uuid
+                for uuid in dict.fromkeys(map(_text, properties["episodes"] or ()))
+                if uuid in known_episodes
+            ]
+            for triples_of_home in [by_episode[uuid] for uuid in homes] or [without_episode]:
+                triples_of_home.append((fact, row))
         return by_episode, without_episode
 
-    def _of_episode(self, episode: Theirs, found: list[_FactTriple]) -> Iterator[Draft]:
-        """Yield one draft; more where the episode has more facts than a draft takes."""
+    def _of_episode(self, episode: Theirs, fact_triples: list[_FactTriple]) -> Iterator[Draft]:
+        """Yield the draft of an episode, or several drafts if it has too many facts for a draft."""
         at = episode["created_at"] if episode["valid_at"] is None else episode["valid_at"]
+        if episode["valid_at"] is None:
+            self.changed["texts without a time: they get the time of their record"] += 1
         text = episode["content"].replace("\0", "\ufffd")
         about = {name: episode[name] for name in ("name", "source", "source_description")}
         about |= {"text": text, "created_at": times.show(episode["created_at"])}
-        found = sorted(found, key=lambda pair: (pair[0]["created_at"] or 0, pair[0]["uuid"]))
-        for part, start in enumerate(range(0, len(found), triples.MAX_TRIPLES)):
-            portion = found[start : start + triples.MAX_TRIPLES]
+        fact_triples = sorted(fact_triples, key=lambda pair: (pair[0]["created_at"] or 0, pair[0]["uuid"]))
+        for part, start in enumerate(range(0, len(fact_triples), triples.MAX_TRIPLES)):
+            portion = fact_triples[start : start + triples.MAX_TRIPLES]
             rows = [row for _, row in portion]
             if text.strip() and part == 0:
                 rows[0] = rows[0] | {EPISODE_TEXT: text}
-            facts = [_kept(fact) for fact, _ in portion]
+            facts = [_stored_metadata(fact) for fact, _ in portion]
             uuid = episode["uuid"]
             name = uuid if part == 0 else f"{uuid}#{part + 1}"
             yield self._draft(name, at, rows, about | {"uuid": uuid, "facts": facts})
@@ -213,7 +232,7 @@ class Import:
         )  # fmt: skip
 
 
-def _kept(fact: Theirs) -> dict[str, Any]:
+def _stored_metadata(fact: Theirs) -> dict[str, Any]:
     recorded = {name: times.show(fact[name]) for name in ("created_at", "expired_at")}
     return {"uuid": fact["uuid"]} | recorded
 

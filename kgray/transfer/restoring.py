@@ -1,4 +1,4 @@
-"""Puts the groups of a backup back into a store, embedded or on a server."""
+"""Restores the groups of a backup into a store, embedded or on a server."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def verify(origin: str, groups: Sequence[str] = ()) -> Manifest:
 
 
 def lend_settings(origin: str, data: Path) -> None:
-    """Copy the settings of a backup into a data folder that has none. Raises as `verify`."""
+    """Copy the settings of a backup into a data folder without settings. Raises the errors of `verify`."""
     root, _ = _selected(origin, ())
     if not (data / CONFIG_NAME).exists():
         with suppress(FileNotFoundError), open_file(root / CONFIG_NAME) as file:
@@ -73,15 +73,15 @@ def restore(
     settings: Settings, data: Path, origin: str, groups: Sequence[str] = (), *,
     on_row: OnRow = lambda: None,
 ) -> Manifest:  # fmt: skip
-    """Put all groups of a backup, or some, into a store, which is made where there is none.
+    """Restore all groups of a backup, or some, into a store, which is created if missing.
 
     data    the data folder
     origin  the folder or URL of the backup
-    on_row  called for each row that is put, and for each that is read to compare
+    on_row  called for each row that is written, and for each row that is compared
 
-    A group that is there already is compared. Raises StoreError, with nothing changed, where the backup is
-    damaged or of another schema, or the store has a group with other rows; InputError for another embedder;
-    NotFound; Locked; Unavailable.
+    An existing group is compared. Raises StoreError, with nothing changed, if the backup is damaged or of
+    another schema, or if the store has a group with other rows; InputError for another embedder; NotFound;
+    Locked; Unavailable.
     """
     root, manifest = _selected(origin, groups)
     require_built(settings)
@@ -107,7 +107,7 @@ def restore(
         if (store.embedder, store.dimensions) != (manifest.embedder, manifest.dimensions):
             raise InputError(
                 f"the backup at {root} was embedded with {manifest.embedder!r} ({manifest.dimensions} "
-                f"numbers a text), and {target.shown} was built with {store.embedder!r} "
+                f"numbers a text), and {target.location} was built with {store.embedder!r} "
                 f"({store.dimensions}): restore it into a new store"
             )
         stack.enter_context(single_writer(target))
@@ -168,7 +168,7 @@ def _fetch(file: Root, sha256: str, to: Path | None = None) -> None:
 
 
 def _fill(target: OpenStore, manifest: Manifest, root: Root, rows_from: _Origin, on_row: OnRow) -> None:
-    """Compare the groups that the store has, then put the other groups into it. Raises StoreError."""
+    """Compare the groups that the store has, then write the other groups into it. Raises StoreError."""
     heads = target.store.heads(manifest.groups)
     present = {group for group in manifest.groups if heads[group].named}
     for group in sorted(present):

@@ -1,26 +1,31 @@
-"""Restores a group from kgray's own Parquet tables: every row as it was, record times included."""
+"""Restores a group from kgray's own Parquet tables: every row unchanged, record times included."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 from kgray.errors import InputError, StoreError
+from kgray.interchange.importing import check_folder
 from kgray.interchange.lines import read_json
-from kgray.interchange.parquet import MANIFEST, VERSION
+from kgray.interchange.parquet import MANIFEST, TYPES, VERSION
 from kgray.interchange.tables import read_table
-from kgray.kinds import BY_NAME, KINDS, Kind, Row
+from kgray.kinds import BY_NAME, COMMUNITIES, KINDS, Kind, Row
 from kgray.ports import GroupHead, Store
 from kgray.transfer.copying import Sum, take_over
 
 
-def restore(path: Path, store: Store, group: str) -> dict[str, int]:
-    """Put the group of a folder into a store that never had it; return the number of rows by kind.
+def restore(path: Path, store: Store, group: str, *, dry_run: bool = False) -> dict[str, int]:
+    """Restore the group of a folder into a store that never had it; return the number of rows by kind.
 
-    Raises InputError for a folder that is no export, or of another embedder; StoreError where the store has
-    the group, or a table lacks rows; Locked while another process ingests. Nothing was changed then.
+    dry_run     read and check every row, and change nothing
+
+    Raises InputError if the folder is no export, or has another embedder; StoreError if the store has the
+    group, or a table lacks rows; Locked while another process ingests. Nothing is changed then.
     """
+    check_folder(path, "parquet")
     manifest = read_json(path / MANIFEST)
     if not isinstance(manifest, dict) or manifest.get("format") != VERSION:
         raise InputError(
@@ -36,24 +41,46 @@ def restore(path: Path, store: Store, group: str) -> dict[str, int]:
         raise InputError(
             f"{path} has the group {manifest.get('group')!r}: its rows keep their ids, so name that group"
         )
-    tables = manifest.get("tables") or {}
-    counts = {name: int(table.get("rows", -1)) for name, table in tables.items() if name in BY_NAME}
+    try:
+        tables = manifest["tables"]
+        counts = {name: int(table["rows"]) for name, table in tables.items() if name in BY_NAME}
+        last, recorded, removals = (int(manifest[name]) for name in ("last", "last_recorded", "removals"))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path / MANIFEST} lacks numbers of the group ({error})") from None
     if store.heads([group])[group].named:
         raise StoreError(f"the store has group {group!r} already: its own tables need a store without it")
+
+    _check_parents(path)
 
     def verify(written: Sum, stored: Sum) -> None:
         if different := written.differing(stored):
             raise StoreError(f"the import of group {group!r} differs ({'; '.join(different[:3])})")
 
-    head = GroupHead(
-        named=True,
-        last=manifest["last"],
-        last_recorded=manifest["last_recorded"],
-        removals=manifest.get("removals", 0),
-    )
+    head = GroupHead(named=True, last=last, last_recorded=recorded, removals=removals)
+    if dry_run:
+        deque(_rows(path, counts), maxlen=0)
+        return counts
     with store.writing():
         take_over(store, group, head, _rows(path, counts), verify, lambda: None)
     return counts
+
+
+def _check_parents(path: Path) -> None:
+    """Raise InputError where a community is inside itself: a reader of it would not end."""
+    columns = ("run", "id", "parent")
+    parents = {
+        (row["run"], row["id"]): (row["run"], row["parent"])
+        for row in read_table(path / f"{COMMUNITIES.name}.parquet", columns)
+    }
+    ended = set[object]()  # communities above which there is an end
+    for start in parents:
+        chain, place = set[object](), start
+        while place in parents and place not in ended:
+            if place in chain:
+                raise InputError(f"{path / COMMUNITIES.name}.parquet: community {place[1]} is inside itself")
+            chain.add(place)
+            place = parents[place]
+        ended |= chain
 
 
 def _rows(path: Path, counts: dict[str, int]) -> Generator[tuple[Kind[Any], Row], None, None]:
@@ -61,7 +88,8 @@ def _rows(path: Path, counts: dict[str, int]) -> Generator[tuple[Kind[Any], Row]
         if kind.name not in counts:
             continue
         number = 0
-        for row in read_table(path / f"{kind.name}.parquet", kind.names):
+        types = {column.name: TYPES[column.type] for column in kind.columns}
+        for row in read_table(path / f"{kind.name}.parquet", kind.names, types=types):
             texts = {column.name for column in kind.columns if column.type == "texts"}
             number += 1
             yield kind, kind.row(*(tuple(row[n] or ()) if n in texts else row[n] for n in kind.names))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kgray
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 
 
 @pytest.fixture(params=["a folder", "a server", "a folder, Neo4j", "a server, Neo4j"])
@@ -20,7 +20,7 @@ def memory(request, tmp_path) -> Iterator[Any]:
         settings = {"store_backend": "neo4j", "store_uri": neo4j.uri, "store_user": neo4j.user}
         settings |= {"store_password": neo4j.password, "embedder_dimensions": 64}
     if "server" not in request.param:
-        opened: Memory = kgray.open(tmp_path / "data", **settings)
+        opened: AsyncMemory = kgray.open_async(tmp_path / "data", create=True, **settings)
         yield opened
         opened.close()
         return

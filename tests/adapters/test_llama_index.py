@@ -1,4 +1,4 @@
-"""LlamaIndex itself, without a model: its Memory with our block."""
+"""LlamaIndex itself, without a model: its AsyncMemory with our block."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import pytest
 pytest.importorskip("llama_index.core", reason="not installed: llama-index-core; run by `make test-adapters`")
 
 from llama_index.core.base.llms.types import ChatMessage
-from llama_index.core.memory import Memory
+from llama_index.core.memory import AsyncMemory
 from llama_index.core.tools import FunctionTool
 
 from kgray.adapters.llama_index import KgrayBlock
 from kgray.adapters.turns import Turns
 
 
-def chat(session: str, turns: Turns, limit: int = 60) -> Memory:
+def chat(session: str, turns: Turns, limit: int = 60) -> AsyncMemory:
     block = KgrayBlock(turns=turns, speakers={"user": "Alice"}, priority=1)
-    return Memory.from_defaults(
+    return AsyncMemory.from_defaults(
         session_id=session, token_limit=limit, token_flush_size=5, memory_blocks=[block]
     )
 

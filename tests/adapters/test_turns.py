@@ -13,7 +13,7 @@ from kgray.adapters.turns import Turns
 
 @pytest.fixture
 def here(tmp_path):
-    memory = kgray.open(tmp_path / "data")
+    memory = kgray.open_async(tmp_path / "data", create=True)
     yield memory
     memory.close()
 
@@ -32,7 +32,7 @@ async def test_what_is_kept_is_recalled_as_of_any_time(here):
 
 
 async def test_a_memory_within_with_serves_too(tmp_path):
-    with kgray.open(tmp_path / "data") as memory:
+    with kgray.open(tmp_path / "data", create=True) as memory:
         remember, recall = Turns(memory, "team", patience_s=120).tools()
         assert await remember("I work at Acme.", speaker="Alice") == "Kept."
         assert "Alice works at Acme" in await recall("Where does Alice work?")

@@ -41,7 +41,7 @@ def main(folder: str) -> None:
     # Before the memory opens: a thread that runs already is not asked any more.
     threading.setprofile(note)
     sys.setprofile(note)
-    with kgray.open(folder) as memory:
+    with kgray.open(folder, create=True) as memory:
         memory.add(
             "I work at Acme, and I live in Berlin.", group="demo", speaker="Alice Nguyen", at="2026-03-01"
         )

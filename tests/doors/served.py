@@ -13,14 +13,14 @@ import httpx2
 import kgray
 from kgray.http import create_app
 from kgray.http.protocol import server_of
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from tests.waiting import HANGS_S, wait_for
 
 
 class Served:
     """A server, its memory, and a client for each key."""
 
-    def __init__(self, memory: Memory, url: str, app: Any) -> None:
+    def __init__(self, memory: AsyncMemory, url: str, app: Any) -> None:
         self.memory, self.url, self.app = memory, url, app
         self.clients: list[httpx2.Client] = []
 
@@ -39,7 +39,7 @@ class Served:
         return kgray.open(self.memory.store.folder, create=False)
 
     def key(self, groups: str, scopes: str, **how: Any) -> str:
-        key = self.memory.access.add(groups.split(","), scopes.split(","), **how)[1]
+        key = self.memory.admin.access.add(groups.split(","), scopes.split(","), **how)[1]
         self.door.guard.refresh()
         return key
 
@@ -47,7 +47,7 @@ class Served:
 @contextmanager
 def serving(folder: Path, **how: Any) -> Iterator[Served]:
     """Serve a folder until the block ends."""
-    memory = kgray.open(folder, **how.pop("settings", {}))
+    memory = kgray.open_async(folder, create=True, **how.pop("settings", {}))
     app = create_app(memory, **how)
     server = server_of(app, "127.0.0.1", 0, grace_s=2)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -58,7 +58,7 @@ def serve(team):
 def opened(team):
     """Open the same memory in Python."""
     keys = {name.removeprefix("KGRAY_").lower(): value for name, value in team.env.items()}
-    return library.open(team.folder / "kgray-data", **keys | {"model_patience_s": 1})
+    return library.open(team.folder / "kgray-data", create=True, **keys | {"model_patience_s": 1})
 
 
 def test_an_answer_names_its_sources_and_drops_those_that_do_not_exist(team):
@@ -81,7 +81,7 @@ def test_an_answer_names_its_sources_and_drops_those_that_do_not_exist(team):
         "prompt_tokens": 0,
         "completion_tokens": 0,
     }
-    assert "the model cited [9], which it was not shown: left out" in answer.err
+    assert "the model cited [9], which is not in its context: left out" in answer.err
 
 
 def test_people_see_the_answer_and_the_lines_that_it_cites(team):

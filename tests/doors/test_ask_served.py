@@ -32,7 +32,7 @@ def model():
 @pytest.fixture
 def served(tmp_path, model):
     """Serve a memory that the rules have read, with a model behind HTTP that answers."""
-    with library.open(tmp_path / "data") as memory:
+    with library.open(tmp_path / "data", create=True) as memory:
         memory.add_many(ROWS, group="team")
     settings = {
         "model_backend": "openai",

@@ -420,7 +420,7 @@ def test_many_refusals_are_summed_up_and_all_of_them_stand_in_a_file_that_is_nam
     )
     assert [line.split(":")[1] for line in lines[1:11]] == [str(n) for n in range(2, 12)]
     assert lines[11:-1] == [
-        "... and 25 more. By reason, each as it was said first:",
+        "... and 25 more. By reason, with the first message of each:",
         "        30  at: 'x0' is not a time: use ISO 8601 (2026-03-01T09:00:00Z) or epoch seconds",
         '         5  text is missing; if the row is a record, set kind to "json"',
     ]

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from kgray import open as kgray_open
+from kgray import open_async as kgray_open
 from kgray.errors import Locked
 from kgray.ledger import request, result
 from kgray.records import Operation

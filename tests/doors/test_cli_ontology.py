@@ -62,13 +62,15 @@ def test_names_that_a_model_found_independent_are_suggested_with_their_lines(com
 
 
 def test_python_gives_the_same(compared):
-    with library.open(compared.folder / "kgray-data", model_backend="rules") as memory:
-        (one,) = memory.relation_suggestions(group="team")
-        assert memory.ontology_faults() == []
+    with library.open(compared.folder / "kgray-data", model_backend="rules", create=True) as memory:
+        (one,) = memory.admin.relation_suggestions(group="team")
+        assert memory.admin.ontology_faults() == []
 
     async def awaited():
-        async with library.open(compared.folder / "kgray-data", model_backend="rules") as memory:
-            return await memory.relation_suggestions(group="team"), await memory.ontology_faults()
+        async with library.open_async(
+            compared.folder / "kgray-data", model_backend="rules", create=True
+        ) as memory:
+            return await memory.admin.relation_suggestions(group="team"), await memory.admin.ontology_faults()
 
     assert one.as_dict() == compared("ontology", "suggest", "--group", "team", "--json").json["pairs"][0]
     assert asyncio.run(awaited()) == ([one], [])

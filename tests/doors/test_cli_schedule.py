@@ -41,11 +41,11 @@ def test_a_schedule_says_which_refresh_of_which_groups_it_is(kgray):
 
 def test_a_run_that_failed_is_one_line_of_the_status_with_its_job(kgray):
     assert kgray("schedule", "add", "nightly", "--cron", "0 3 * * *").code == 0
-    with kgray_library.open(kgray.folder / "kgray-data") as memory:
-        (schedule,) = memory.schedules.every()
+    with kgray_library.open(kgray.folder / "kgray-data", create=True) as memory:
+        (schedule,) = memory.admin.schedules.every()
         begun = schedule.due(schedule.made_at + times.DAY)
         ended = replace(schedule, begun=begun, tries=1, ended_at=begun, said="failed: the model is away")
-        assert memory.schedules.replace(schedule, ended)
+        assert memory.admin.schedules.replace(schedule, ended)
 
     (line,) = [line for line in kgray("status").out.splitlines() if line.startswith("schedule ")]
     assert line.startswith(f"schedule nightly, {times.show(begun)}: failed: the model is away (job kgray-")

@@ -54,7 +54,7 @@ def test_where_nobody_can_be_told_the_exit_code_tells(team):
 
 
 def test_a_closed_output_is_refused_before_anything_is_done(team):
-    closed = (2, "", "kgray: standard output is closed: send it to /dev/null where it is not wanted\n")
+    closed = (2, "", "kgray: standard output is closed: send it to /dev/null if you do not need it\n")
     team.write("b.jsonl", told("t9", "2026-01-01", triple("Ann", "KNOWS", "Bob")))
     assert shell(team, "$K status >&-") == closed
     assert shell(team, "$K add b.jsonl >&-") == closed
@@ -78,7 +78,7 @@ def test_a_path_that_cannot_be_looked_for_is_said(kgray):
         for command in ("init", "status"):
             answer = kgray(command, *argument)
             assert (answer.code, answer.out) == (2, "")
-            assert answer.err.endswith("cannot be looked for: File name too long.\n")
+            assert answer.err.endswith("cannot be opened: File name too long.\n")
             assert answer.err.count("\n") == 1
             assert len(answer.err) < 300
 
@@ -175,7 +175,7 @@ def test_a_folder_that_cannot_be_written_is_read_and_left_as_it_is(team, sealed)
 
 def test_a_folder_that_cannot_be_written_is_read_while_another_process_writes(team, sealed):
     """The log that is there is read too: what was committed a moment ago shows."""
-    with kgray_library.open(team.folder / "kgray-data", model_backend="rules") as memory:
+    with kgray_library.open(team.folder / "kgray-data", model_backend="rules", create=True) as memory:
         row = {"source": "Alice Nguyen", "relation": "WORKS_AT", "target": "Gama"}
         memory.add([row], kind="triples", group="team", at="2026-05-01")
         [(code, out, err)] = all_in_one(team, sealed, [READS[3]])

@@ -45,7 +45,7 @@ def story(memory):
     yield ([f["target"] for f in moved["opened"]], [f["target"] for f in moved["ended"]])
     yield [e["client_id"] for c in memory.changes(group="team")["commits"] for e in c["entries"]]
     yield [e["client_id"] for e in memory.log(group="team")["episodes"]]
-    yield (memory.communities(group="team"), memory.duplicates(group="team"))
+    yield (memory.communities.list(group="team"), memory.duplicates(group="team"))
     merged = memory.merge("Acme", "Beta Labs", group="team")
     yield memory.undo(merged["sequence"], group="team")["sequence"]
     yield memory.retract(group="team", episodes=["a2"])["episodes"]
@@ -59,7 +59,7 @@ def story(memory):
 
 
 def test_a_program_moves_to_a_server_by_one_line(served, tmp_path):
-    with kgray.open(tmp_path / "here") as here, kgray.connect(served.url) as there:
+    with kgray.open(tmp_path / "here", create=True) as here, kgray.connect(served.url) as there:
         for local, remote in zip(story(here), story(there), strict=True):
             assert remote == local
 
@@ -70,7 +70,7 @@ def test_a_null_says_as_much_to_a_server_as_to_a_folder(served, tmp_path):
         {"id": "t1", "at": "2026-03-01", "kind": "triples", "triples": [known]},
         {"id": "j1", "at": "2026-03-01", "kind": "json", "content": {"name": "Desk", "price": None}},
     ]
-    with kgray.open(tmp_path / "here") as here, kgray.connect(served.url) as there:
+    with kgray.open(tmp_path / "here", create=True) as here, kgray.connect(served.url) as there:
         for memory in (here, there):
             assert memory.add_many(rows, group="team").committed == 2
             assert [fact.valid_at for fact in memory.history("Ann", group="team").facts] == [None]
@@ -88,7 +88,7 @@ def test_a_null_says_as_much_to_a_server_as_to_a_folder(served, tmp_path):
     ],
 )
 def test_an_argument_that_no_verb_has_is_refused_as_by_a_folder(served, tmp_path, verb, given, how):
-    with kgray.open(tmp_path / "here") as here, kgray.connect(served.url) as there:
+    with kgray.open(tmp_path / "here", create=True) as here, kgray.connect(served.url) as there:
         for memory in (here, there):
             with pytest.raises(TypeError):
                 getattr(memory, verb)(*given, group="team", **how)
@@ -103,15 +103,15 @@ def test_it_tells_of_the_groups_that_its_key_reaches(served):
     with kgray.connect(served.url) as memory:
         memory.add("I work at Acme.", group="team", speaker="Alice")
         memory.add("I work at Beta Labs.", group="other", speaker="Bob")
-        assert [row["group"] for row in memory.groups()] == ["other", "team"]
+        assert [size.group for size in memory.groups()] == ["other", "team"]
     with kgray.connect(served.url, served.key("team", "read")) as memory:
-        (row,) = memory.groups()
-        assert (row["group"], row["episodes"], row["facts"]) == ("team", 1, 1)
+        (size,) = memory.groups()
+        assert (size.group, size.episodes, size.facts) == ("team", 1, 1)
 
 
 def test_the_same_verbs_await(served):
     async def use():
-        async with kgray.connect(served.url) as memory:
+        async with kgray.connect_async(served.url) as memory:
             await memory.add("I work at Acme.", group="team", speaker="Alice")
             return await asyncio.gather(*(memory.search("Alice", group="team") for _ in range(4)))
 
@@ -189,10 +189,10 @@ def test_a_key_is_not_taken_along_to_where_a_server_points():
 
 
 def test_communities_are_found_on_a_server_too(served, tmp_path):
-    with kgray.connect(served.url) as there, kgray.open(tmp_path / "served") as here:
+    with kgray.connect(served.url) as there, kgray.open(tmp_path / "served", create=True) as here:
         for name in ("Ann Lee", "Bob Hill", "Cid Moss", "Dan Voss"):
             there.add("I work at Acme, and I live in Berlin.", group="team", speaker=name, at="2026-01-01")
-        here.refresh_communities(groups=["team"])
+        here.communities.refresh(groups=["team"])
         asked = {"group": "team", "scopes": ["community"]}
         (found,), (ours,) = (memory.search("Who is at Acme?", **asked) for memory in (there, here))
         assert (found.scope, found.id, found.text, found.known_at) == (

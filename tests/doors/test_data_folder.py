@@ -39,7 +39,7 @@ def test_only_the_owner_can_read_what_is_kept(tmp_path):
         for command in ("init", f"backfill {lines} --group g"):
             run = [sys.executable, "-m", "kgray", *command.split(), "--data", str(data)]
             assert subprocess.run(run, check=False).returncode == ("init" not in command)
-        with kgray.open(data) as memory:
+        with kgray.open(data, create=True) as memory:
             memory.add("I live in Bonn.", group="g", speaker="Al Ng", at="2026-05-01")
             found = modes(data)
     finally:

@@ -32,7 +32,7 @@ def test_every_line_says_who_when_and_where(name):
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory):
     """Return a memory that has read all examples."""
-    with kgray.open(tmp_path_factory.mktemp("examples")) as opened:
+    with kgray.open(tmp_path_factory.mktemp("examples"), create=True) as opened:
         for name in FILES:
             rows = [json.loads(line) for line in (EXAMPLES / name).read_text(encoding="utf-8").splitlines()]
             report = opened.add_many(rows)
@@ -41,7 +41,7 @@ def memory(tmp_path_factory):
 
 
 def test_nothing_of_the_examples_failed(memory):
-    assert {group: counts.failed for group, counts in memory.groups().items()} == {
+    assert {group: counts.failed for group, counts in memory.status().items()} == {
         "catalogue": 0,
         "support": 0,
         "team": 0,
@@ -203,19 +203,3 @@ def test_the_demo_tells_what_ray_ingested_and_ends_it(demo, capfd):
     assert sum(read) >= 124, "what is read twice counts once"
     assert re.search(r"^6 actors and \d+ processes of Ray ended\.$", parts[5], re.MULTILINE)
     assert not (folder / "ray.json").exists()
-
-
-def test_the_first_commands_of_the_readme_answer_as_it_says(tmp_path):
-    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
-    block = readme.split("```console")[1].split("```")[0]
-    (lines,) = re.findall(r"<<'LINES'\n(.*?)LINES\n", block, re.DOTALL)
-    searches = re.findall(r"^\$ (kgray search .*?) *# (.*)\n((?:\d.*\n)+)", block, re.MULTILINE)
-    runner, where = CliRunner(), ["--data", str(tmp_path)]
-    assert runner.invoke(cli, ["add", "-", "--group", "demo", *where], input=lines).exit_code == 0
-    assert len(searches) == 2
-    for command, said, shown in searches:
-        answer = runner.invoke(cli, [*shlex.split(command)[1:], *where])
-        assert said in answer.stdout.splitlines()[0]
-        assert answer.stdout.splitlines() == shown.splitlines()
-    history = runner.invoke(cli, ["history", "Alice Nguyen", "--group", "demo", *where]).stdout
-    assert [name in history for name in ("Acme", "Beta Labs", "ended by")] == [True, True, True]

@@ -27,7 +27,7 @@ ODD = '\u202eעברית <b>&"[x](y.md)#😀'
 def memory(tmp_path_factory):
     with pytest.MonkeyPatch.context() as alone:
         alone.setenv("KGRAY_MODEL_BACKEND", "rules")
-        with kgray.open(tmp_path_factory.mktemp("exported")) as memory:
+        with kgray.open(tmp_path_factory.mktemp("exported"), create=True) as memory:
             report = memory.add_many([
                 told("t1", "2026-01-01", triple("Alice Nguyen", "WORKS_AT", "Acme"), source="crm"),
                 told("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Beta"), source="crm"),
@@ -38,7 +38,7 @@ def memory(tmp_path_factory):
                 {"text": HOSTILE + "x" * 1_000_000, "speaker": ODD, "group": "team", "id": "long"},
             ])  # fmt: skip
             assert not report.refusals
-            memory.refresh_communities(["team"])
+            memory.communities.refresh(["team"])
             yield memory
 
 

@@ -275,7 +275,7 @@ def test_concurrent_appends_share_transactions_and_keep_their_own_answers(served
 
 
 async def test_what_else_there_is_to_do_is_done_between_the_answers_of_a_transaction(tmp_path):
-    memory, order = kgray.open(tmp_path / "data"), []
+    memory, order = kgray.open_async(tmp_path / "data", create=True), []
     appends = Appends(memory.store, Metrics())
     running = asyncio.create_task(appends.run())
 
@@ -434,7 +434,7 @@ def next_event(lines):
 
 
 async def test_a_thousand_streams_share_one_look_at_the_store(tmp_path):
-    memory = kgray.open(tmp_path / "data")
+    memory = kgray.open_async(tmp_path / "data", create=True)
     door = Door(memory, host="127.0.0.1", names=(), bounds=Bounds(), ingests=False)
     async with door.opened():
         heads = await asyncio.gather(*(door.head("team") for _ in range(1000)))
@@ -493,7 +493,7 @@ def test_once_there_is_a_key_every_request_needs_one(served, client, caplog):
     for path in ("/healthz", "/readyz", "/openapi.json"):
         assert client.get(path).status_code == 200
     assert served.client(key).get(f"{TEAM}/status").status_code == 200
-    served.memory.access.revoke(id_)
+    served.memory.admin.access.revoke(id_)
     served.door.guard.refresh()
     assert served.client(key).get(f"{TEAM}/status").status_code == 401
     assert client.get(f"{TEAM}/status").status_code == 401  # a revoked key does not open the door again

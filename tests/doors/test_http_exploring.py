@@ -95,9 +95,9 @@ def test_communities_are_one_graph_and_colour_a_neighbourhood(tmp_path):
         {"source": f"{side}{i}", "relation": "KNOWS", "target": f"{side}{j}"}
         for side in "AB" for i in range(5) for j in range(i)
     ] + [{"source": "A0", "relation": "KNOWS", "target": "B0"}]  # fmt: skip
-    with kgray.open(tmp_path / "data") as memory:
+    with kgray.open(tmp_path / "data", create=True) as memory:
         memory.add(triples, group="team", kind="triples")
-        memory.refresh_communities(["team"])
+        memory.communities.refresh(["team"])
     with serving(tmp_path / "data") as server:
         client = server.client()
         found = client.get(f"{TEAM}/overview").json()
@@ -187,7 +187,7 @@ def test_schedules_are_those_of_groups_that_the_key_reaches(tmp_path):
     with serving(tmp_path / "data") as server:
         now = 1_700_000_000_000_000
         for name, groups in (("all", ()), ("ours", ("team",)), ("theirs", ("secret",))):
-            server.memory.schedules.add(name, "0 3 * * *", "UTC", now, groups=groups)
+            server.memory.admin.schedules.add(name, "0 3 * * *", "UTC", now, groups=groups)
         clients = {key: server.client(server.key(key, "read")) for key in ("team", "*")}
         found = {key: client.get("/v1/schedules").json()["schedules"] for key, client in clients.items()}
         shown = {key: [one["name"] for one in rows] for key, rows in found.items()}

@@ -309,7 +309,7 @@ def test_an_admin_of_one_group_sees_its_own_audit_alone(tmp_path):
 
 def test_a_group_that_is_removed_takes_its_webhooks_with_it(tmp_path):
     """R27: no row of it is left, and a later group of that name posts to nobody."""
-    with kgray.open(tmp_path) as memory:
+    with kgray.open(tmp_path, create=True) as memory:
         webhooks = kept.Webhooks(memory.store)
         for group in ("team", "other"):
             memory.add("I work at Acme.", group=group, speaker="Alice")

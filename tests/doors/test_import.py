@@ -11,7 +11,7 @@ import pytest
 
 import kgray
 from kgray.errors import InputError
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 
 ROWS = [
     {"id": "1", "at": "2026-03-01", "source": "chat", "kind": "triples", "triples": [
@@ -24,7 +24,7 @@ ROWS = [
 Fact = tuple[str, str, str, str | None, str | None]
 
 
-async def facts_of(memory: Memory, group: str) -> set[Fact]:
+async def facts_of(memory: AsyncMemory, group: str) -> set[Fact]:
     """Return the facts as (subject, relation, object, start, end), whatever their ids."""
     rows = [json.loads(line) for line in await memory.dump(group=group)]
     names = {row["id"]: row["name"] for row in rows if row["type"] == "entity"}
@@ -42,12 +42,12 @@ async def facts_of(memory: Memory, group: str) -> set[Fact]:
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> Memory:
-    return kgray.open(tmp_path / "data")
+def memory(tmp_path: Path) -> AsyncMemory:
+    return kgray.open_async(tmp_path / "data", create=True)
 
 
 @pytest.mark.parametrize("form", ["graphrag", "lightrag", "cogx"])
-async def test_an_export_comes_back_as_the_same_facts(memory: Memory, tmp_path: Path, form: str) -> None:
+async def test_an_export_comes_back_as_the_same_facts(memory: AsyncMemory, tmp_path: Path, form: str) -> None:
     await memory.add_many(ROWS, group="g")
     expected = await facts_of(memory, "g")
     assert len(expected) == 4
@@ -68,7 +68,7 @@ def written(path: Path, value: object) -> Path:
     return path
 
 
-async def test_zep_keeps_its_clocks_apart(memory: Memory, tmp_path: Path) -> None:
+async def test_zep_keeps_its_clocks_apart(memory: AsyncMemory, tmp_path: Path) -> None:
     """A record time is no end of a fact; a fact whose entity is not there is omitted, with the reason."""
     graph = {
         "episodes": [{"uuid": "e", "content": "Alice works at Acme", "valid_at": "2026-03-01T00:00:00Z"}],
@@ -88,7 +88,7 @@ async def test_zep_keeps_its_clocks_apart(memory: Memory, tmp_path: Path) -> Non
     assert report.reasons == {"facts whose entities are not in the file": 1}
 
 
-async def test_lightrags_graph_by_hand_has_no_dates_and_says_so(memory: Memory, tmp_path: Path) -> None:
+async def test_lightrags_graph_by_hand_has_no_dates_and_says_so(memory: AsyncMemory, tmp_path: Path) -> None:
     graph = {
         "chunks": [{"content": "Alice and Acme", "source_id": "c1"}],
         "relationships": [
@@ -105,7 +105,7 @@ async def test_lightrags_graph_by_hand_has_no_dates_and_says_so(memory: Memory, 
     assert report.reasons["facts without dates"] == 2
 
 
-async def test_memories_of_mem0_are_texts(memory: Memory, tmp_path: Path) -> None:
+async def test_memories_of_mem0_are_texts(memory: AsyncMemory, tmp_path: Path) -> None:
     rows = {"results": [
         {"id": "1", "memory": "Alice Nguyen works at Acme.", "created_at": "2026-03-01T00:00:00Z",
          "expiration_date": "2026-04-01", "user_id": "alice"},
@@ -137,7 +137,7 @@ async def test_memories_of_mem0_are_texts(memory: Memory, tmp_path: Path) -> Non
     ],
 )
 async def test_a_bad_file_gets_one_line_and_loses_nothing(
-    memory: Memory, tmp_path: Path, form: str, files: Mapping[str, str], message: str
+    memory: AsyncMemory, tmp_path: Path, form: str, files: Mapping[str, str], message: str
 ) -> None:
     await memory.add_many(ROWS, group="g")
     before = await memory.dump_hash(group="g")
@@ -150,7 +150,7 @@ async def test_a_bad_file_gets_one_line_and_loses_nothing(
     assert await memory.dump_hash(group="g") == before
 
 
-async def test_graphrags_nulls_and_columns(memory: Memory, tmp_path: Path) -> None:
+async def test_graphrags_nulls_and_columns(memory: AsyncMemory, tmp_path: Path) -> None:
     """Words for "no date" are none; a suspected claim is omitted; a missing column is named."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 
@@ -183,7 +183,10 @@ async def test_graphrags_nulls_and_columns(memory: Memory, tmp_path: Path) -> No
 async def test_own_tables_restore_the_group_as_it_was(tmp_path: Path) -> None:
     from kgray.transfer.tables import restore
 
-    one, other = kgray.open(tmp_path / "one"), kgray.open(tmp_path / "other")
+    one, other = (
+        kgray.open_async(tmp_path / "one", create=True),
+        kgray.open_async(tmp_path / "other", create=True),
+    )
     await one.add_many(ROWS, group="g")
     await one.export(tmp_path / "out", to="parquet", group="g")
     rows = restore(tmp_path / "out", other.store, "g")

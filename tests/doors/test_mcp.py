@@ -127,7 +127,7 @@ async def test_errors_say_what_to_do_next(served):
 
 
 async def test_a_group_that_is_held_at_a_correction_says_so(served, tmp_path):
-    async with kgray.open(tmp_path / "data", create=False) as memory:
+    async with kgray.open_async(tmp_path / "data", create=False) as memory:
         await memory.add("I work at Acme.", group="team", speaker="Alice")
         ledger.hold(memory.store, "team", 0, kgray.Unavailable("the disk gave way"), None)
     async with Client(f"{served.url}/mcp/team") as client:
@@ -191,7 +191,7 @@ async def test_over_http_on_a_neo4j_store(tmp_path, own_neo4j):
         async with Client(f"{server.url}/mcp/team") as client:
             await use(client)
         key = server.key("team", "read,add,correct")
-        async with kgray.connect(server.url, key) as memory:
+        async with kgray.connect_async(server.url, key) as memory:
             rows = [{"text": f"I work at Firm {n}.", "speaker": "Bob", "at": f"2026-0{n}-01"} for n in (1, 2)]
             assert (await memory.add_many(rows, group="team")).committed == 2
             found = await memory.search("Bob", group="team", any_time=True, scopes=["fact"])
@@ -205,7 +205,7 @@ async def test_over_http_on_a_neo4j_store(tmp_path, own_neo4j):
 
 async def test_a_model_answers_through_a_tool_where_one_is_configured(tmp_path):
     model = ChatServer(lambda _: Say(pieces=["At Acme [1]."]))
-    async with kgray.open(tmp_path / "data") as memory:
+    async with kgray.open_async(tmp_path / "data", create=True) as memory:
         await memory.add("I work at Acme.", group="team", speaker="Alice", id="a1", at="2026-01-01")
     settings = {"model_backend": "openai", "model_base_url": model.url, "model_name": "m"}
     with serving(tmp_path / "data", settings=settings) as server:

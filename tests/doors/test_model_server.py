@@ -169,7 +169,7 @@ async def test_a_wild_server_answers_by_the_whole_prompt_and_always_the_same():
 
 
 async def test_embeddings_are_spelling_and_with_affinity_the_same_thing():
-    thing = next(t for t in WORLD.things("world-0") if any(how == "acronym" for how, _ in t.aliases))
+    thing = next(t for t in WORLD.entities("world-0") if any(how == "acronym" for how, _ in t.aliases))
     short = next(surface for how, surface in thing.aliases if how == "acronym")
     async with serving(affinity=1.0, dimensions=64) as near, serving(dimensions=64) as far:
         drawn = await OpenAIEmbedder(client(near), dimensions=64).embed([thing.name, short])

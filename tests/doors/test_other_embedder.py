@@ -90,17 +90,17 @@ def test_commands_that_need_vectors_refuse_in_one_line_and_change_nothing(team, 
 
 def test_python_reads_and_refuses_alike(jobs, tmp_path, other):
     shutil.copytree(jobs, tmp_path / "data")
-    with kgray.open(tmp_path / "data", **other) as memory:
-        assert [*memory.status()] == [*memory.groups()] == ["team"]
+    with kgray.open(tmp_path / "data", create=True, **other) as memory:
+        assert [*memory.status()] == [size.group for size in memory.groups()] == ["team"]
         assert memory.failures() == []
         assert memory.history("Alice Nguyen", group="team").facts
         assert memory.describe("t2", group="team").episodes
         assert memory.dump(group="team")
         assert memory.duplicates(group="team") == []
-        embedder = memory.vectors()
+        embedder = memory.admin.vectors()
         assert (embedder["name"], embedder["dimensions"]) == ("hashing-1/1024", 1024)
         refused = [
-            memory.check_embedder,
+            memory.asynchronous.check_embedder,
             lambda: memory.add("I work at Gamma", group="team", speaker="Alice"),
             lambda: memory.search("Alice", group="team"),
             lambda: memory.remove(group="team", episodes=["t1"]),
@@ -109,7 +109,7 @@ def test_python_reads_and_refuses_alike(jobs, tmp_path, other):
         for verb in refused:
             with pytest.raises(KgrayError, match="embedder"):
                 verb()
-        assert memory.groups()["team"].committed == 3
+        assert memory.status()["team"].committed == 3
 
 
 def test_a_server_reads_and_refuses_alike(jobs, tmp_path):

@@ -14,7 +14,9 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 import kgray
 from tests.doors.browser import ENDS_MS, LAUNCH, NO_WEBGL, ROOT, Tab, skip_where_missing
+from tests.doors.chat_server import ChatServer, Say
 from tests.doors.served import serving
+from tests.waiting import HANGS_S
 
 skip_where_missing()
 
@@ -66,13 +68,13 @@ def rows(start, count, nodes):
 
 def filled(folder):
     """Make a folder with the team's chat, hostile messages, and 200 nodes."""
-    with kgray.open(folder) as memory:
+    with kgray.open(folder, create=True) as memory:
         lines = (ROOT / "examples" / "team.jsonl").read_text(encoding="utf-8").splitlines()
         memory.add_many([json.loads(line) for line in lines])
         hostile = [*HOSTILE, {"id": "h5", "kind": "triples", "triples": TRIPLES, "at": "2026-01-05"}]
         memory.add_many([{**row, "group": "hostile"} for row in hostile])
         memory.add_many([{"group": "many", "kind": "triples", "triples": list(rows(0, 400, 200))}])
-        memory.refresh_communities(["team"])
+        memory.communities.refresh(["team"])
 
 
 @pytest.fixture(scope="module")
@@ -249,6 +251,37 @@ def test_a_question_shows_the_context_with_its_tokens(tab):
     assert "Brightwater" in page.inner_text(".context")
 
 
+def test_an_answer_of_a_model_is_shown_while_it_is_written(chromium, folder, tmp_path):
+    has_come = threading.Event()
+
+    def pieces():
+        yield "At Brightwater"
+        yield " "
+        assert has_come.wait(HANGS_S)
+        yield "[1]."
+
+    model = ChatServer(lambda _: Say(pieces=pieces()))
+    copy = shutil.copytree(folder, tmp_path / "data", ignore=shutil.ignore_patterns("*.lock"))
+    settings = {"model_backend": "openai", "model_base_url": model.url, "model_name": "m"}
+    with serving(copy, settings=settings) as server:
+        context = chromium.new_context()
+        tab = Tab(context, server.url)
+        page = tab.open("group=team&view=ask", "textarea")
+        page.fill("textarea", "Where does Alice work?")
+        page.click(".ask .main")
+        page.wait_for_selector(".answer[aria-busy=true]:has-text('At Brightwater')")
+        assert page.locator(".sources li").count() == 0
+        has_come.set()
+        page.wait_for_selector(".answer[aria-busy=false]:has-text('At Brightwater [1].')")
+        source = page.locator(".sources a >> nth=0")
+        assert "[1]" in source.inner_text()
+        source.click()
+        page.wait_for_selector(".why mark, blockquote, .entity")
+        context.close()
+        assert tab.faults == []
+    model.close()
+
+
 def test_ingestion_is_live_and_a_file_is_reported_row_by_row(tab, served, tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "I work at Gamma.", "speaker": "Ida"}\n{"text": 7}\n', encoding="utf-8")
@@ -323,7 +356,7 @@ def test_no_key_expired_key_and_a_key_that_only_reads(chromium, folder, tmp_path
         page.evaluate(f"location.hash = '#group=team&fact={fact}'")
         page.wait_for_selector(".why .talk")
         assert page.locator("text=Retract…").count() == page.locator("text=It was never so…").count() == 0
-        server.memory.access.revoke(reader.split("_")[1])
+        server.memory.admin.access.revoke(reader.split("_")[1])
         server.door.guard.refresh()
         page.evaluate("location.hash = '#group=team&view=communities'")
         page.wait_for_selector("dialog .fault")
@@ -416,6 +449,32 @@ def test_every_view_is_accessible(tab, state, wait):
     assert tab.violations() == []
 
 
+def test_a_step_of_the_slider_shows_what_holds_then(tab, served):
+    graph = served.client().get("/v1/groups/many/graph", params={"limit": 200, "most_facts": 2000}).json()
+    page = tab.open("group=many&as_of=2021-01-01", f"{READY}[data-nodes='200']")
+    for moment in ("2022-06-01", "2020-03-01", "2023-09-01", "2021-01-02"):
+        page.evaluate("(at) => (location.hash = `#group=many&as_of=${at}`)", moment)
+        begun = {(f["source_id"], f["target_id"]) for f in graph["facts"] if f["valid_at"][:10] <= moment}
+        tab.until(f"document.querySelector('.graph').dataset.edges === '{len(begun)}'")
+    for _ in range(3):
+        page.keyboard.press("]")
+    tab.until("document.querySelector('.graph').dataset.step > 0")
+
+
+def test_dates_that_no_message_states_are_marked(tab, served):
+    facts = served.client().get("/v1/groups/team/graph").json()["facts"]
+    inferred = next(fact for fact in facts if fact["inferred"] == ["valid_at"] and fact["target_id"])
+    stated = next(fact for fact in facts if not fact["inferred"] and fact["valid_at"])
+    page = tab.open("group=team&table=yes", "tbody tr")
+    starts = "(id) => document.querySelector(`a.row[href*='${id}']`).closest('tr').children[3].textContent"
+    assert page.evaluate(starts, inferred["id"]).startswith("≈")
+    assert not page.evaluate(starts, stated["id"]).startswith("≈")
+    tab.open(f"group=team&view=entity&entity={inferred['source_id']}", ".bars li")
+    assert page.locator(".bars path.inferred").count() > 0
+    assert "≈" in page.inner_text(".bars")
+    tab.open(f"group=team&fact={inferred['id']}", ".spans .tag:has-text('start inferred')")
+
+
 @pytest.mark.slow
 def test_200_nodes_are_drawn_and_a_step_of_the_slider_is_quick(tab):
     page = tab.open("group=many", f"{READY}[data-nodes='200']")
@@ -427,7 +486,7 @@ def test_200_nodes_are_drawn_and_a_step_of_the_slider_is_quick(tab):
 @pytest.mark.slow
 def test_2000_nodes_are_drawn_and_say_that_there_are_more(chromium, tmp_path):
     def fill():
-        with kgray.open(tmp_path / "data") as memory:
+        with kgray.open(tmp_path / "data", create=True) as memory:
             every = [list(rows(start, 100, 2200)) for start in range(0, 4400, 100)]
             memory.add_many([{"group": "many", "kind": "triples", "triples": some} for some in every])
 

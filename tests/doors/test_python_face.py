@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from inspect import getmembers, iscoroutinefunction
 
 import pytest
 
 import kgray
 from kgray.backfill.manifest import find
 from kgray.backfill.run import RunRequest, backfill
-from kgray.errors import Ambiguous, InputError, NotBuilt, NotFound, SettingsError
+from kgray.errors import Ambiguous, InputError, NotBuilt, NotFound, SettingsError, StoreError
 from kgray.intake.drafts import Defaults
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory, Memory
 from kgray.records import Draft
 
 ANN = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Acme"}]
@@ -23,8 +24,8 @@ BETA = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Beta"}]
 
 
 async def test_the_verbs_are_awaited(tmp_path):
-    async with kgray.open(tmp_path / "d") as memory:
-        assert isinstance(memory, Memory)
+    async with kgray.open_async(tmp_path / "d", create=True) as memory:
+        assert isinstance(memory, AsyncMemory)
         report = await memory.add(ANN, kind="triples", group="g", at="2026-01-01", id="a", metadata={"n": 1})
         assert (report.accepted, report.committed, report.refused) == (1, 1, 0)
         await memory.add(BETA, kind="triples", group="g", at=datetime(2026, 3, 1, tzinfo=UTC), id="b")
@@ -42,13 +43,13 @@ async def test_the_verbs_are_awaited(tmp_path):
         assert "Beta" in (await memory.context("Ann", group="g")).text
         assert (await memory.status())["g"].committed == 2
         assert await memory.failures() == []
-        assert await memory.verify("g") == []
+        assert await memory.admin.verify("g") == []
         assert (await memory.remove(group="g", episodes=["b"]))["facts_reopened"] == 1
         assert [fact.invalid_at for fact in (await memory.history("Ann Lee", group="g")).facts] == [None]
 
 
 def test_the_blocking_twin_has_the_same_verbs(tmp_path):
-    with kgray.open(tmp_path / "d") as memory:
+    with kgray.open(tmp_path / "d", create=True) as memory:
         rows = [
             {"id": "a", "triples": ANN, "at": 0},
             {"triples": []},
@@ -75,12 +76,15 @@ def dump_rows(memory, kind: str) -> list[dict]:
 
 async def test_states_kept_between_verbs_see_what_other_processes_did(tmp_path):
     """Two memories on one folder take turns: neither decides on what it remembers from before."""
-    async with kgray.open(tmp_path / "d") as one, kgray.open(tmp_path / "d") as two:
+    async with (
+        kgray.open_async(tmp_path / "d", create=True) as one,
+        kgray.open_async(tmp_path / "d", create=True) as two,
+    ):
         for number in range(6):
             memory = (one, two)[number % 2]
             row = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": f"Firm {number}"}]
             await memory.add(row, kind="triples", group="g", at=number * 86_400, id=str(number))
-        assert await one.verify("g") == []
+        assert await one.admin.verify("g") == []
         spans = (await two.history("Ann Lee", group="g")).facts
     assert [(f.valid_at, f.invalid_at) for f in spans] == [
         (EPOCH + timedelta(day), EPOCH + timedelta(day + 1) if day < 5 else None) for day in range(6)
@@ -93,7 +97,7 @@ async def test_what_is_removed_stays_in_no_folder_of_a_run(tmp_path):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = find([str(tmp_path / "rows.jsonl")], tmp_path / "d")
     asked = RunRequest(run="r", inputs=found, defaults=Defaults(), order="reference-time", limit=5)
-    async with kgray.open(tmp_path / "d") as memory:
+    async with kgray.open_async(tmp_path / "d", create=True) as memory:
         await backfill(memory, tmp_path / "d", asked)
         kept = tmp_path / "d" / "runs" / "r"
         before = {path.name for path in kept.iterdir()}
@@ -108,7 +112,10 @@ async def test_what_is_removed_stays_in_no_folder_of_a_run(tmp_path):
 
 
 async def test_what_another_process_removed_is_gone_from_earlier_moments_too(tmp_path):
-    async with kgray.open(tmp_path / "d") as one, kgray.open(tmp_path / "d") as two:
+    async with (
+        kgray.open_async(tmp_path / "d", create=True) as one,
+        kgray.open_async(tmp_path / "d", create=True) as two,
+    ):
         await one.add(ANN, kind="triples", group="g", at=0, id="a")
         await one.add(BETA, kind="triples", group="g", at=86_400, id="b")
         known = (await one.history("Ann Lee", group="g")).facts[1].created_at - INSTANT
@@ -128,9 +135,9 @@ async def test_what_another_process_removed_is_gone_from_earlier_moments_too(tmp
         (lambda m: m.search("x", group="a b"), InputError),
         (lambda m: m.search("x", group="g", as_of="later"), InputError),
         (lambda m: m.search("x", group="g", recipe="papers"), InputError),
-        (lambda m: m.community("x", group="g"), NotFound),
-        (lambda m: m.refresh_communities(["g1"]), NotFound),
-        (lambda m: m.refresh_communities(max_tokens=0), InputError),
+        (lambda m: m.communities.get("x", group="g"), NotFound),
+        (lambda m: m.communities.refresh(["g1"]), NotFound),
+        (lambda m: m.communities.refresh(max_tokens=0), InputError),
         (lambda m: m.history("nobody", group="g"), NotFound),
         (lambda m: m.show("nobody", group="g"), NotFound),
         (lambda m: m.remove(group="g"), InputError),
@@ -139,7 +146,7 @@ async def test_what_another_process_removed_is_gone_from_earlier_moments_too(tmp
     ],
 )
 async def test_wrong_arguments_raise_one_clear_error(tmp_path, verb, error):
-    async with kgray.open(tmp_path / "d") as memory:
+    async with kgray.open_async(tmp_path / "d", create=True) as memory:
         with pytest.raises(error) as caught:
             await verb(memory)
         assert str(caught.value)
@@ -149,9 +156,9 @@ async def test_wrong_arguments_raise_one_clear_error(tmp_path, verb, error):
 
 def test_settings_are_arguments_too(tmp_path):
     with pytest.raises(NotBuilt):
-        kgray.open(tmp_path / "d", model_backend="vllm")
+        kgray.open(tmp_path / "d", model_backend="vllm", create=True)
     with pytest.raises(SettingsError):
-        kgray.open(tmp_path / "d", runtime_backen="local")
+        kgray.open(tmp_path / "d", runtime_backen="local", create=True)
     assert not (tmp_path / "d").exists()
 
 
@@ -159,18 +166,34 @@ def test_dir_lists_what_there_is(tmp_path):
     for name in dir(kgray):
         assert getattr(kgray, name) is not None
     assert {"open", "Memory", "Hit", "Filters", "KgrayError", "NotFound", "Ambiguous"} <= set(dir(kgray))
-    with kgray.open(tmp_path / "d") as memory:
-        verbs = set(dir(memory))
-        assert {"add", "add_many", "search", "context", "entities", "history", "show", "merge"} <= verbs
-        assert {name for name in verbs if name.startswith("_")} == set()
-        assert {name for name in dir(Memory) if not name.startswith("_")} <= verbs
-        assert memory.search.__doc__ == Memory.search.__doc__
-        assert memory.store.rows is not None, "what is no method comes as it is"
+    with kgray.open(tmp_path / "d", create=True) as memory:
+        assert isinstance(memory, Memory)
+        verbs = {name for name in dir(Memory) if not name.startswith("_")}
+        awaited = {name for name, _ in getmembers(AsyncMemory, iscoroutinefunction) if name[0] != "_"}
+        assert awaited <= verbs
+        for part in ("communities", "admin"):
+            blocking, awaits = getattr(memory, part), getattr(memory.asynchronous, part)
+            assert {name for name in dir(awaits) if name[0] != "_"} <= set(dir(blocking))
+        assert memory.search.__doc__ == Memory.search.__doc__ == AsyncMemory.search.__doc__
+        assert memory.store.rows is not None
+
+
+async def test_a_memory_that_blocks_says_so_in_a_running_loop(tmp_path):
+    memory = kgray.open(tmp_path / "d", create=True)
+    with pytest.raises(InputError, match="open_async"):
+        memory.search("Ann", group="g")
+    memory.close()
+
+
+def test_a_typo_creates_no_store(tmp_path):
+    with pytest.raises(StoreError, match="no kgray store"):
+        kgray.open(tmp_path / "typo")
+    assert not (tmp_path / "typo").exists()
 
 
 def test_times_go_in_and_out_as_aware_datetimes(tmp_path):
     january, march = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
-    with kgray.open(tmp_path / "d") as memory:
+    with kgray.open(tmp_path / "d", create=True) as memory:
         memory.add(ANN, kind="triples", group="g", at=january, id="a")
         memory.add(BETA, kind="triples", group="g", at="2026-03-01T09:30:00Z", id="b")
         first, second = memory.history("Ann Lee", group="g").facts
@@ -196,7 +219,7 @@ def test_times_go_in_and_out_as_aware_datetimes(tmp_path):
 
 
 def test_a_taken_id_raises_in_the_words_of_python(tmp_path):
-    with kgray.open(tmp_path / "d") as memory:
+    with kgray.open(tmp_path / "d", create=True) as memory:
         memory.add(ANN, kind="triples", group="g", at=0, id="a")
         with pytest.raises(InputError, match="id 'a' is taken by other content") as caught:
             memory.add(BETA, kind="triples", group="g", at=0, id="a")
@@ -212,7 +235,7 @@ def test_a_taken_id_raises_in_the_words_of_python(tmp_path):
 
 
 def test_entities_are_listed_and_called_by_name(tmp_path):
-    with kgray.open(tmp_path / "d") as memory:
+    with kgray.open(tmp_path / "d", create=True) as memory:
         memory.add([*ANN, *BETA], kind="triples", group="g", at=0, id="a")
         assert [(row.entity.name, row.facts) for row in memory.entities(group="g")] == [
             ("Ann Lee", 2), ("Acme", 1), ("Beta", 1),
@@ -229,7 +252,7 @@ def test_entities_are_listed_and_called_by_name(tmp_path):
 
 
 async def test_what_was_retracted_is_added_again_where_it_is_asked_for(tmp_path):
-    async with kgray.open(tmp_path / "d") as memory:
+    async with kgray.open_async(tmp_path / "d", create=True) as memory:
         for again, expected in ((False, (1, 0, 0)), (False, (0, 1, 1)), (True, (1, 0, 0))):
             report = await memory.add(ANN, kind="triples", group="g", at=0, id="a", again=again)
             assert (report.accepted, report.duplicate, report.still_retracted) == expected

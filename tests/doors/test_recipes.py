@@ -29,15 +29,15 @@ NAMES = [name for name, recipe in RECIPES.items() if recipe.reranker != "cross_e
 def folder(tmp_path_factory):
     """Ingest three messages, and refresh the communities."""
     path = tmp_path_factory.mktemp("recipes")
-    with kgray.open(path) as memory:
+    with kgray.open(path, create=True) as memory:
         memory.add_many(SAID, group="team")
-        memory.refresh_communities(["team"])
+        memory.communities.refresh(["team"])
     return path
 
 
 @pytest.fixture(scope="module")
 def memory(folder):
-    with kgray.open(folder) as opened:
+    with kgray.open(folder, create=True) as opened:
         yield opened
 
 
@@ -99,9 +99,9 @@ def test_an_option_with_a_wrong_value_gets_one_line_with_the_allowed_ones(kgray,
 
 async def test_http_and_mcp_take_every_recipe(tmp_path):
     data = tmp_path / "data"
-    async with kgray.open(data) as made:
+    async with kgray.open_async(data, create=True) as made:
         await made.add_many(SAID, group="team")
-        await made.refresh_communities(["team"])
+        await made.communities.refresh(["team"])
     with serving(data) as server:
         with server.client() as http:
             for recipe in NAMES:

@@ -136,11 +136,11 @@ def test_the_width_of_an_embedder_is_asked_once_and_kept_with_the_store(tmp_path
         library.open(tmp_path / "d", create=False, **how)
     assert server.asked == []
     for _ in range(2):
-        with closing(library.open(tmp_path / "d", **how)) as memory:
+        with closing(library.open_async(tmp_path / "d", create=True, **how)) as memory:
             assert (memory.embedder.dimensions, memory.store.dimensions) == (3, 3)
     assert len(server.asked) == 1
     with (
-        closing(library.open(tmp_path / "d", embedder_dimensions=16, **how)) as memory,
+        closing(library.open_async(tmp_path / "d", embedder_dimensions=16, create=True, **how)) as memory,
         pytest.raises(StoreError, match="gives 16 numbers a text, but the graph"),
     ):
         memory.check_embedder()

@@ -40,7 +40,7 @@ def named(kept, name):
 
 
 def test_stages_searches_and_faults_are_spans_without_texts(kept, tmp_path):
-    with kgray.open(tmp_path / "data") as memory:
+    with kgray.open(tmp_path / "data", create=True) as memory:
         memory.add("I work at Acme.", group="team", speaker="Alice")
         memory.search("Where does Alice work?", group="team")
         memory.context("Where does Alice work?", group="team")
@@ -83,7 +83,7 @@ async def test_a_transaction_that_accepts_is_a_span_linked_to_its_requests(kept,
     pytest.importorskip("fastapi", reason="needs the extra `serve`")
     from kgray.http.door import Appends, Metrics
 
-    memory = kgray.open(tmp_path / "data")
+    memory = kgray.open(tmp_path / "data", create=True)
     appends = Appends(memory.store, Metrics())
     running = asyncio.create_task(appends.run())
     with trace.get_tracer("test").start_as_current_span("request") as request:
@@ -100,7 +100,7 @@ async def test_a_transaction_that_accepts_is_a_span_linked_to_its_requests(kept,
 def test_a_process_that_has_no_use_for_spans_does_not_load_them(tmp_path):
     ran = (
         "import sys, kgray\n"
-        f"with kgray.open({str(tmp_path / 'data')!r}) as memory:\n"
+        f"with kgray.open({str(tmp_path / 'data')!r}, create=True) as memory:\n"
         "    memory.add('I work at Acme.', group='team', speaker='Alice')\n"
         "    assert memory.search('Alice', group='team')\n"
         "assert not any('opentelemetry' in name for name in sys.modules)\n"

@@ -47,7 +47,7 @@ class CountingSummarizer:
 @pytest.fixture(scope="module")
 def team(tmp_path_factory):
     folder = tmp_path_factory.mktemp("team")
-    with kgray.open(folder) as opened:
+    with kgray.open(folder, create=True) as opened:
         opened.add_many(json.loads(line) for line in TEAM.read_text(encoding="utf-8").splitlines())
     return folder
 
@@ -55,12 +55,12 @@ def team(tmp_path_factory):
 @pytest.fixture
 def memory(tmp_path, team):
     shutil.copytree(team, tmp_path / "data")
-    with kgray.open(tmp_path / "data") as opened:
+    with kgray.open(tmp_path / "data", create=True) as opened:
         yield opened
 
 
 def refreshed(memory, summarizer=None, group="team", **how):
-    made = Refresh(store=memory.store, embedder=memory.embedder, summarizer=summarizer, **how)
+    made = Refresh(store=memory.store, embedder=memory.asynchronous.embedder, summarizer=summarizer, **how)
     return asyncio.run(made.group(group))
 
 
@@ -71,7 +71,7 @@ def kept(memory, group="team"):
 def test_a_run_without_a_model_names_its_members_and_does_not_touch_the_graph(memory):
     before = memory.dump_hash(group="team")
     done = refreshed(memory)
-    told = memory.communities(group="team")
+    told = memory.communities.list(group="team")
 
     assert (done.run, done.cold, done.communities, done.offline) == (1, True, len(told), len(told))
     companies = [
@@ -119,10 +119,10 @@ def test_a_group_that_fails_does_not_keep_the_others_from_being_refreshed(memory
         return clustered(problem)
 
     memory.add("I work at Acme.", group="zebra", speaker="Bo", at=LATER)
-    refresh = Refresh(store=memory.store, embedder=memory.embedder, cluster=cluster)
+    refresh = Refresh(store=memory.store, embedder=memory.asynchronous.embedder, cluster=cluster)
     with pytest.raises(Unavailable, match="lost"):
         asyncio.run(refresh.groups(["team", "zebra"]))
-    assert len(memory.communities(group="zebra")) == 1
+    assert len(memory.communities.list(group="zebra")) == 1
 
 
 def test_a_model_is_asked_once_for_what_has_not_changed(memory):
@@ -154,7 +154,7 @@ def test_a_budget_and_a_dry_run(memory):
     model = CountingSummarizer()
     foreseen = refreshed(memory, model, dry_run=True)
     assert (foreseen.calls, model.asked) == (foreseen.communities, [])
-    assert memory.communities(group="team") == []
+    assert memory.communities.list(group="team") == []
 
     assert refreshed(memory, model, max_tokens=1).offline == foreseen.communities
     model.cost = Cost(1, 100_000, 10)
@@ -172,10 +172,10 @@ def test_no_word_of_a_removed_episode_is_left_in_any_run(memory):
 
     memory.remove(group="team", episodes=["z1"])
     assert "zyqqvorp" not in repr(kept(memory)).lower()
-    left = memory.communities(group="team")
+    left = memory.communities.list(group="team")
     assert 0 < len(left) < 4
     assert refreshed(memory, model).written >= 1
-    assert len(memory.communities(group="team")) > len(left)
+    assert len(memory.communities.list(group="team")) > len(left)
 
 
 def test_a_retraction_blanks_too_and_the_whole_group_takes_all_along(memory):
@@ -240,9 +240,9 @@ def test_readers_never_mix_two_runs(memory):
     refreshed(memory)
 
     def read():
-        with kgray.open(folder) as reader:
+        with kgray.open(folder, create=True) as reader:
             while not stop.is_set():
-                listed = reader.communities(group="team")
+                listed = reader.communities.list(group="team")
                 (run,) = {one.run for one in listed}
                 seen.add((run, len(listed)))
 
@@ -266,14 +266,14 @@ def test_a_refresh_meanwhile_changes_nothing_of_the_graph(tmp_path):
 
     def refresh():
         runs = set()
-        with kgray.open(tmp_path / "busy") as other:
+        with kgray.open(tmp_path / "busy", create=True) as other:
             while not stop.is_set():
-                runs |= {done.run for done in other.refresh_communities().values()}
+                runs |= {done.run for done in other.communities.refresh().values()}
         return runs
 
     for name in ("calm", "busy"):
         stop.clear()
-        with kgray.open(tmp_path / name) as memory, ThreadPoolExecutor(1) as pool:
+        with kgray.open(tmp_path / name, create=True) as memory, ThreadPoolExecutor(1) as pool:
             meanwhile = pool.submit(refresh) if name == "busy" else None
             for batch in range(12):
                 assert memory.add_many(rows(batch)).committed == 10
@@ -285,9 +285,9 @@ def test_a_refresh_meanwhile_changes_nothing_of_the_graph(tmp_path):
 
 
 def test_the_newest_run_that_was_known_then_and_two_are_kept(memory):
-    assert memory.communities(group="team", known_at=LATER) == []
+    assert memory.communities.list(group="team", known_at=LATER) == []
     refreshed(memory)
-    first = memory.communities(group="team")
+    first = memory.communities.list(group="team")
     for place in ("Quito", "Lima", "Cusco"):
         memory.add(f"I live in {place}.", group="team", speaker=f"Zelda {place}son", at=LATER)
         refreshed(memory)
@@ -295,22 +295,22 @@ def test_the_newest_run_that_was_known_then_and_two_are_kept(memory):
 
     assert [row[0] for row in rows["community_runs"]] == [3, 4]
     assert {row[0] for row in rows["communities"]} == {row[0] for row in rows["communities"]} == {3, 4}
-    then = memory.communities(group="team", known_at=rows["community_runs"][0][2] / 1e6 + 1e-5)
-    assert len(first) < len(then) < len(memory.communities(group="team"))
-    assert memory.communities(group="team", known_at="2020-01-01") == []
+    then = memory.communities.list(group="team", known_at=rows["community_runs"][0][2] / 1e6 + 1e-5)
+    assert len(first) < len(then) < len(memory.communities.list(group="team"))
+    assert memory.communities.list(group="team", known_at="2020-01-01") == []
 
 
 def test_who_comes_later_is_a_member_at_once_and_the_community_is_stale(memory):
     refreshed(memory)
-    (home,) = [one for one in memory.communities(group="team") if "Lumen Systems" in one.name]
+    (home,) = [one for one in memory.communities.list(group="team") if "Lumen Systems" in one.name]
     memory.add("I work at Lumen Systems.", group="team", speaker="Zelda Brand", at=LATER)
-    shown = memory.community(home.id[:8], group="team")
+    shown = memory.communities.get(home.id[:8], group="team")
 
     assert "Zelda Brand" in {name for _, name in shown.members}
     assert (shown.community.stale, shown.community.size) == (True, home.size + 1)
     assert "Zelda Brand" not in shown.community.summary
     with pytest.raises(NotFound, match="no community 'ffff'"):
-        memory.community("ffff", group="team")
+        memory.communities.get("ffff", group="team")
 
 
 def test_a_group_is_refreshed_alone(memory):
@@ -320,7 +320,7 @@ def test_a_group_is_refreshed_alone(memory):
     refreshed(memory, group="other")
 
     assert kept(memory) == before
-    assert [set(one.name.split(", ")) for one in memory.communities(group="other")] == [{"Acme", "Bo"}]
+    assert [set(one.name.split(", ")) for one in memory.communities.list(group="other")] == [{"Acme", "Bo"}]
     assert memory.search("Lumen Systems", group="other", scopes=["community"]) == []
 
 
@@ -378,7 +378,7 @@ def test_a_model_writes_profiles_where_that_is_asked_for_and_its_answers_are_kep
     again = refreshed(memory, model, profiles=True)
     assert (again.calls, again.profiles, again.kept) == (0, done.profiles, done.communities)
     assert refreshed(memory, model).profiles == done.profiles, "without news all stays"
-    assert len(memory.communities(group="team")) == done.communities, "a profile is no community"
+    assert len(memory.communities.list(group="team")) == done.communities, "a profile is no community"
     found = memory.history("Alice Nguyen", group="team")
     said = found.profile
     assert "ENTITY" in said
@@ -432,7 +432,7 @@ def test_an_entity_is_found_by_what_a_model_wrote_of_it(memory, recipe):
     refreshed(memory, TellingSummarizer("likes Zyqqvorp", "A quarrelsome virtuoso."), profiles=True)
     assert found()[0] == "Alice Nguyen"
     assert found(known_at=before) == found(as_of="2026-09-01") == []
-    with kgray.open(memory.store.folder) as other:
+    with kgray.open(memory.store.folder, create=True) as other:
         other.remove(group="team", episodes=["z1"])
     assert found() == [], "also by a reader that had it in memory"
 
@@ -463,21 +463,21 @@ def test_who_held_texts_that_are_gone_ranks_like_one_that_never_had_them(memory,
         return [(hit.text, hit.score) for hit in hits]
 
     def held():
-        return memory._searcher._summaries["team"]
+        return memory.asynchronous._searcher._summaries["team"]
 
     before, known = found(memory), held()
-    with kgray.open(memory.store.folder) as other:
+    with kgray.open(memory.store.folder, create=True) as other:
         other.add("I live in Quito.", group="team", speaker="Zelda Brand", at=LATER)
         assert found(memory) == before
         assert held() is known
         getattr(other, how)(group="team", episodes=["z1"])
     after = found(memory)
-    with kgray.open(memory.store.folder) as fresh:
+    with kgray.open(memory.store.folder, create=True) as fresh:
         assert found(fresh) == after != before
     assert held() is not known
     memory.remove(group="team", everything=True)
     assert found(memory) == []
-    assert "team" not in memory._searcher._summaries
+    assert "team" not in memory.asynchronous._searcher._summaries
 
 
 def test_no_word_of_a_removed_episode_is_left_in_any_profile(memory):
@@ -581,15 +581,18 @@ def test_a_text_stays_while_it_is_true_and_says_most_of_its_community(memory, mo
     memory.add_many(circles())
     model = CountingSummarizer()
     refreshed(memory, model, group="rings")
-    before = {one.id: one for one in memory.communities(group="rings", level=0)}
+    before = {one.id: one for one in memory.communities.list(group="rings", level=0)}
 
     memory.add_many([told("n1", [("C0P0", "Newcomer One"), ("C0P1", "Newcomer One")], at="2026-02-01")])
     done = refreshed(memory, model, group="rings")
     assert (done.run, done.kept, done.calls) == (2, done.communities, 0)
-    (home,) = [one for one in memory.communities(group="rings", level=0) if one.stale]
+    (home,) = [one for one in memory.communities.list(group="rings", level=0) if one.stale]
     assert (home.size, home.text) == (7, before[home.id].text)
-    assert memory.community(home.id, group="rings").as_of == home.told_at(None)
-    assert home.told_at(None) < memory.community(next(iter(before.keys() - {home.id})), group="rings").as_of
+    assert memory.communities.get(home.id, group="rings").as_of == home.told_at(None)
+    assert (
+        home.told_at(None)
+        < memory.communities.get(next(iter(before.keys() - {home.id})), group="rings").as_of
+    )
     (hit,) = memory.search(home.name, group="rings", scopes=["community"], limit=1)
     assert (hit.id, hit.known_at) == (home.id, home.told_at(None))
 
@@ -600,14 +603,14 @@ def test_a_text_stays_while_it_is_true_and_says_most_of_its_community(memory, mo
     assert memory.add_many([left]).committed == 1
     again = refreshed(memory, model, group="rings")
     assert again.calls >= 1, "something that it says has ended"
-    (home,) = [one for one in memory.communities(group="rings", level=0) if one.id == home.id]
+    (home,) = [one for one in memory.communities.list(group="rings", level=0) if one.id == home.id]
     assert not home.stale
     assert gone not in home.summary
 
     new = [(f"C0P{n}", f"Newcomer {m}") for m in range(3) for n in range(6)]
     memory.add_many([told("n3", new)])
     assert refreshed(memory, model, group="rings").calls >= 1, "it has grown by more than a quarter"
-    assert not any(one.stale for one in memory.communities(group="rings", level=0))
+    assert not any(one.stale for one in memory.communities.list(group="rings", level=0))
 
 
 def test_what_a_text_that_stays_rests_on_counts_for_those_above_it_too():

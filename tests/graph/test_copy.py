@@ -142,7 +142,7 @@ def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(ways, tmp_path):
 
     copied = copy_group(source, target, group)
 
-    assert (copied.group, copied.already, copied.rows) == (group, False, dict(before.counts))
+    assert (copied.group, copied.existed, copied.rows) == (group, False, dict(before.counts))
     assert summed(source.store, group) == before == summed(target.store, group)
     assert ways[1].mine(list(target.store.heads())) == [group]
     theirs = Engine(store=target.store, prefix=ours.prefix, judge=WildJudge())
@@ -238,7 +238,7 @@ def test_a_copy_that_is_not_the_same_is_taken_away_again(ways):
     assert target.store.heads([group])[group].last == 0
     copy_group(source, target, group)
     again = copy_group(source, target, group)
-    assert again.already
+    assert again.existed
     accept(target.store, [in_group(triples(50, works("More")), group)], now=times.now())
     with pytest.raises(StoreError, match=r"already, and not the same \(group"):
         copy_group(source, target, group)

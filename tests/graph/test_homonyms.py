@@ -232,7 +232,7 @@ def test_a_world_without_homonyms_is_hardly_asked_about_names_that_it_knows(tmp_
     unsure = unconfirmed(engine, "world-0")
     second = [asked for asked in judge.known_names if asked in unsure]
     known_names = [asked for asked in judge.known_names if asked not in unsure]
-    persons = {t.name for t in world.things("world-0") if t.kind == "Person"}
+    persons = {t.name for t in world.entities("world-0") if t.kind == "Person"}
     assert second != []
     assert max(Counter(name for _, name in second).values()) == 1
     assert 0 < len(known_names) <= 0.1 * len(world)

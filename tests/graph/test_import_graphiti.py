@@ -118,6 +118,9 @@ def test_facts_keep_their_spans_their_sentences_and_their_episodes(database, tmp
             "communities": 1,
         }
         assert "Secret" not in str(memory.dump(group="g"))
+        counts = importing.as_dict()
+        assert (counts["taken"], counts["changed"], counts["omitted"]) == (3 - 1 + 9 - 5, 0, 12)
+        assert counts["reasons"] == dict(importing.unmapped)
 
 
 def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(database, tmp_path):

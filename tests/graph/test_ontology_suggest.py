@@ -12,7 +12,7 @@ import pytest
 from kgray import kinds, rows
 from kgray.errors import InputError
 from kgray.graph import Entity, Fact
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.memory.ontology_check import faults_of
 from kgray.memory.ontology_suggest import settings_of, suggestions
 from kgray.ontology import Ontology, shipped
@@ -273,8 +273,8 @@ def test_a_memory_suggests_by_its_own_ontology_and_checks_it(hand):
     ontology = shipped().extended({"PAINTED": {"independent": ["SKETCHED"]}, "WORK_AT": {}})
     for mine, count in ((shipped(), 1), (ontology, 0)):
         unneeded = lambda: pytest.fail("no model is needed")  # noqa: E731
-        memory = Memory(hand.store, unneeded, unneeded, ontology=lambda o=mine: o)
-        assert len(asyncio.run(memory.relation_suggestions(group=hand.name))) == count
-        assert len(asyncio.run(memory.ontology_faults())) == 1 - count
+        memory = AsyncMemory(hand.store, unneeded, unneeded, ontology=lambda o=mine: o)
+        assert len(asyncio.run(memory.admin.relation_suggestions(group=hand.name))) == count
+        assert len(asyncio.run(memory.admin.ontology_faults())) == 1 - count
         with pytest.raises(InputError, match="limit"):
-            asyncio.run(memory.relation_suggestions(group=hand.name, limit=0))
+            asyncio.run(memory.admin.relation_suggestions(group=hand.name, limit=0))

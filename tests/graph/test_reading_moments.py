@@ -6,7 +6,7 @@ import pytest
 
 from kgray.errors import NotFound
 from kgray.intake.drafts import draft_from
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from tests.graph.engine import SMALL, Engine
 from tests.graph.stores import EMBEDDED
 
@@ -26,7 +26,7 @@ def memory(store, stores, group):
         triple = {"source": subject, "relation": relation, "target": target}
         engine.add(draft_from({"id": client_id, "at": at, "group": "g", "triples": [triple]}))
     assert engine.named() == group
-    return Memory(store, lambda: SMALL, lambda: engine.parts)
+    return AsyncMemory(store, lambda: SMALL, lambda: engine.parts)
 
 
 async def read(memory, group, known_at):

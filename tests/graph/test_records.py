@@ -211,7 +211,7 @@ def test_the_rows_of_a_csv_without_texts_are_records(tmp_path: Path) -> None:
         "2,Oak desk,650,1,Holz AG,,2026-01-01\n"
     )
     second.write_text("id,name,price_eur,stock,brand,updated_at\n1,Oak desk,449,0,Holz AG,2026-02-01\n")
-    with kgray.open(tmp_path / "data") as memory:
+    with kgray.open(tmp_path / "data", create=True) as memory:
         reports = [memory.add_many(read_file(path, Defaults(group="g"))) for path in (first, second, first)]
         facts = facts_of(memory)
 
@@ -238,7 +238,7 @@ def test_the_rows_of_a_parquet_file_without_texts_are_records(tmp_path: Path) ->
     ]
     dated = [t | {"updated_at": f"2026-03-0{n}"} for n, t in enumerate(tickets, 1)]
     pq.write_table(pa.Table.from_pylist(dated), tmp_path / "tickets.parquet")
-    with kgray.open(tmp_path / "data") as memory:
+    with kgray.open(tmp_path / "data", create=True) as memory:
         memory.add_many(read_file(tmp_path / "tickets.parquet", Defaults(group="g")))
         facts = facts_of(memory)
         names = [e for e in dumped(memory) if e["type"] == "entity" and "Ticket" in e["labels"]]
@@ -260,7 +260,7 @@ def test_a_field_of_the_users_own_identifies_records(tmp_path: Path) -> None:
         {"vat_no": "DE1", "name": name, "group": "g", "kind": "json", "at": f"2026-01-0{n}"}
         for n, name in enumerate(("Nordlicht GmbH", "Polarlicht AG"), 1)
     ]
-    with kgray.open(tmp_path, records_key="customer_number, vat_no") as memory:
+    with kgray.open(tmp_path, records_key="customer_number, vat_no", create=True) as memory:
         memory.add_many(rows)
         entities = [row for row in dumped(memory) if row["type"] == "entity"]
 
@@ -281,7 +281,7 @@ def test_what_was_not_understood_is_counted_and_told(tmp_path: Path) -> None:
         },
         {"kind": "json", "at": 0, "group": "g", "id": "A-1", "note": "x" * 300},
     ]
-    with kgray.open(tmp_path) as memory:
+    with kgray.open(tmp_path, create=True) as memory:
         report = memory.add_many(rows)
         facts = facts_of(memory)
 

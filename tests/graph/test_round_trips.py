@@ -39,7 +39,7 @@ def triples(draw: st.DrawFn) -> dict[str, Any]:
 async def test_facts_survive_a_round_trip(form: str, episodes: list[list[dict[str, Any]]]) -> None:
     with TemporaryDirectory(dir="/dev/shm") as name:
         folder = Path(name)
-        async with kgray.open(folder / "data") as memory:
+        async with kgray.open_async(folder / "data", create=True) as memory:
             rows = [
                 {"id": str(n), "at": day(400 + n), "kind": "triples", "triples": items, "source": "s"}
                 for n, items in enumerate(episodes)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import kgray
+from kgray.communities.schedules import LEASE, MAX_TRIES, JobState, Schedule, Ticks
 from kgray.errors import InputError, KgrayError, NotFound, Unavailable
-from kgray.memory.schedules import LEASE, MAX_TRIES, JobState, Schedule, Ticks
 from kgray.times import SECOND, parse, show
 
 
@@ -59,8 +59,8 @@ def test_what_is_due_and_what_comes_next(cron, zone, now, due, following):
 
 @pytest.fixture
 def schedules(tmp_path):
-    with kgray.open(tmp_path) as memory:
-        yield memory.schedules
+    with kgray.open(tmp_path, create=True) as memory:
+        yield memory.admin.schedules
 
 
 class JobServer:
@@ -133,14 +133,14 @@ def test_runs_never_overlap_and_ticks_that_pass_meanwhile_are_caught_up_once(sch
 def test_a_second_scheduler_finds_the_job_of_the_first(schedules, tmp_path, starts_anew):
     schedules.add("nightly", "0 3 * * *", "UTC", MADE)
     server = JobServer(NIGHT)
-    with kgray.open(tmp_path) as other:
+    with kgray.open(tmp_path, create=True) as other:
         for now in (NIGHT, "2026-03-02T04:00:00Z", "2026-03-03T03:00:00Z"):
             if not starts_anew:
                 server.look(schedules, now)
-            server.look(other.schedules, now)
+            server.look(other.admin.schedules, now)
         assert [*server.jobs] == ["nightly-20260302T0300Z"]
         server.end()
-        server.look(other.schedules)
+        server.look(other.admin.schedules)
         server.look(schedules)
     assert [*server.jobs] == ["nightly-20260302T0300Z", "nightly-20260303T0300Z"]
 

@@ -282,7 +282,7 @@ def test_a_rank_is_that_of_the_whole_signal_however_few_rows_are_read(tmp_path):
         {"id": f"m{n}", "speaker": speaker, "text": text, "at": start + timedelta(hours=8 * n)}
         for n, (speaker, text) in enumerate(said)
     ]
-    with kgray.open(tmp_path / "ranks") as memory:
+    with kgray.open(tmp_path / "ranks", create=True) as memory:
         memory.add_many(rows, group="demo")
         for limit in (1, 10, 50):
             hits = memory.search(

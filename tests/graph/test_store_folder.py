@@ -150,9 +150,9 @@ from pathlib import Path
 import kgray
 from kgray.cli import cli
 data = Path(sys.argv[1])
-with kgray.open(data) as memory:
+with kgray.open(data, create=True) as memory:
     memory.add("I work at Acme.", group="g", speaker="Al Ng", id="a")
-    with kgray.open(data) as second:
+    with kgray.open(data, create=True) as second:
         second.add("I work at Beta.", group="g", speaker="Al Ng", id="b")
         second.search("Where does Al work?", group="g")
         second.remove(group="g", episodes=["a"])

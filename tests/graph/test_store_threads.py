@@ -29,7 +29,7 @@ def together(work: Callable[[int], object]) -> list[object]:
 
 def test_a_memory_adds_and_searches_in_several_threads(tmp_path):
     """Each finds what it added itself, and nobody loses a message."""
-    with kgray.open(tmp_path) as memory:
+    with kgray.open(tmp_path, create=True) as memory:
 
         def work(number: int) -> list[str]:
             found = []
@@ -43,7 +43,7 @@ def test_a_memory_adds_and_searches_in_several_threads(tmp_path):
         assert together(work) == [
             [f"Alice Nguyen works at {place}{kind}" for kind in KINDS] for place in PLACES
         ]
-        assert {group: counts.committed for group, counts in memory.groups().items()} == {
+        assert {group: counts.committed for group, counts in memory.status().items()} == {
             f"g{number}": 4 for number in range(THREADS)
         }
 

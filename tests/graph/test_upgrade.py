@@ -123,8 +123,8 @@ def kgray_run(*arguments: str, files: str = "stores/sqlite", limit: int = 0) -> 
     return subprocess.run(command, capture_output=True, text=True, check=False, env=others)
 
 
-def opened(folder: Path) -> kgray.Memory:
-    return kgray.open(folder, create=False)
+def opened(folder: Path) -> kgray.AsyncMemory:
+    return kgray.open_async(folder, create=False)
 
 
 def refused(folder: Path) -> bool:

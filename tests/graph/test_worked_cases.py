@@ -151,7 +151,9 @@ def test_a_history_in_messages_needs_a_script_of_extractions_alone(
     path = tmp_path / "script.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in script))
 
-    with kgray.open(tmp_path / "data", model_backend="scripted", model_script=str(path)) as memory:
+    with kgray.open(
+        tmp_path / "data", model_backend="scripted", model_script=str(path), create=True
+    ) as memory:
         report = memory.add_many(rows)
         assert (report.committed, report.failed) == (len(rows), 0)
         spans = {play: dumped_spans(memory.dump(group=play)) for play in plays}

@@ -78,15 +78,15 @@ def ledger(data: Path) -> dict[str, int]:
     """Return how many episodes of the world are in which state; none where no store is yet."""
     if not (data / "kgray.sqlite3").exists():
         return {}
-    with kgray.open(data) as memory:
-        counts = memory.groups().get("world-0")
+    with kgray.open(data, create=True) as memory:
+        counts = memory.status().get("world-0")
     names = ("accepted", "extracted", "committed", "failed")
     return {} if counts is None else {name: getattr(counts, name) for name in names}
 
 
 def dump_hash(data: Path) -> str:
     """Return the hash of the world's graph."""
-    with kgray.open(data) as memory:
+    with kgray.open(data, create=True) as memory:
         return memory.dump_hash(group="world-0")
 
 

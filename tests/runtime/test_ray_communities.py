@@ -28,7 +28,7 @@ GROUPS = ("one", "two", "three")
 
 
 def filled(folder: Path) -> None:
-    with kgray.open(folder) as memory:
+    with kgray.open(folder, create=True) as memory:
         for number, group in enumerate(GROUPS):
             for name in ("Ann", "Bob", "Cara", "Dan")[: 2 + number]:
                 memory.add(f"I work at {group.title()} Labs.", group=group, speaker=name, at="2026-01-01")
@@ -49,12 +49,14 @@ def test_a_task_a_group_finds_what_is_found_here(tmp_path: Path, monkeypatch: An
         return clustered(problem)
 
     monkeypatch.setattr(scheduler, "clustered", noting)
-    with kgray.open(tmp_path / "here") as memory:
-        memory.refresh_communities()
+    with kgray.open(tmp_path / "here", create=True) as memory:
+        memory.communities.refresh()
         expected = found(memory)
     assert list(notes.iterdir()) == []
-    with kgray.open(tmp_path / "there", runtime_backend="ray", runtime_address=ray_session.address) as memory:
-        done = memory.refresh_communities()
+    with kgray.open(
+        tmp_path / "there", runtime_backend="ray", runtime_address=ray_session.address, create=True
+    ) as memory:
+        done = memory.communities.refresh()
         assert list(done) == sorted(GROUPS)
         assert found(memory) == expected
     noted = [note.name.partition("-") for note in notes.iterdir()]
@@ -81,7 +83,9 @@ def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(
     monkeypatch.setattr(deploy, "joined", lambda spec: (compared.append(1), joined(spec))[1])
     monkeypatch.setattr(runtime_ingest, "_WATCH_S", HANGS_S)  # it looks again only where it must
     up = deploy.ensure(spec, detached=True, chosen=False)
-    memory = kgray.open(tmp_path, runtime_backend="ray", runtime_address=ray_session.address)
+    memory = kgray.open_async(
+        tmp_path, runtime_backend="ray", runtime_address=ray_session.address, create=True
+    )
     calls = OnWorkers(partial(memory.runtime.pool, "embedder"), local=None)
 
     def pid() -> int:
@@ -129,25 +133,25 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
     opened = {f"model_{key}": value for key, value in model.items()}
     opened |= {"runtime_backend": "ray", "runtime_address": ray_session.address}
     spec = spec_of(settings, tmp_path, load_profile(tmp_path / "profile.toml").values())
-    early = kgray.open(tmp_path, **opened | {"model_name": "other"})
+    early = kgray.open(tmp_path, create=True, **opened | {"model_name": "other"})
     assert early.runtime.pool("models") is None  # nobody is up
     up = deploy.ensure(spec, detached=True, chosen=False)
     try:
-        with kgray.open(tmp_path, **opened) as memory:
-            done = memory.refresh_communities()
+        with kgray.open(tmp_path, create=True, **opened) as memory:
+            done = memory.communities.refresh()
             assert [(one.written, one.offline) for one in done.values()] == [(1, 0)] * 3
-            names = {group: [one.name for one in memory.communities(group=group)] for group in GROUPS}
+            names = {group: [one.name for one in memory.communities.list(group=group)] for group in GROUPS}
             assert names == {"one": ["3 at work"], "two": ["4 at work"], "three": ["5 at work"]}
-            assert [one.calls for one in memory.refresh_communities(cold=True).values()] == [0, 0, 0]
+            assert [one.calls for one in memory.communities.refresh(cold=True).values()] == [0, 0, 0]
         wrote = [row["done"] for name, row in up.status().items() if name.startswith("models-")]
         # One that nobody has met yet may be asked anew elsewhere; whoever wrote, it was a worker.
         assert len(wrote) == 2
         assert 3 <= sum(wrote) <= len(server.asked)
         with early as memory:
             with pytest.raises(SettingsError, match=r"model\.name"):
-                memory.refresh_communities(cold=True)
+                memory.communities.refresh(cold=True)
             # A search needs no actors: where theirs have other settings, its own model answers.
-            assert memory.runtime.pool("embedder") is None
+            assert memory.asynchronous.runtime.pool("embedder") is None
     finally:
         up.stop(0)
         server.close()

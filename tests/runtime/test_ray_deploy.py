@@ -28,7 +28,7 @@ from kgray import times
 from kgray.errors import Locked, SettingsError, StaleWriter, StoreError
 from kgray.ingest.changes import refused
 from kgray.ledger import accept, request, result
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.ports import Judged
 from kgray.ports.ingest import Totals
 from kgray.records import Draft, Operation
@@ -122,7 +122,7 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     """
     from kgray.runtime.writer import GraphWriter
 
-    memory = kgray.open(tmp_path)
+    memory = kgray.open_async(tmp_path, create=True)
     asked = Operation(group="g", kind="undo", target=1)
     sequence = request(memory.store, asked)
     batch = [refused(replace(asked, sequence=sequence), "no such merge", 5)]
@@ -157,7 +157,7 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     memory.close()
 
 
-async def test_actors_are_not_mixed(traced: tuple[Memory, Samples], tmp_path: Path) -> None:
+async def test_actors_are_not_mixed(traced: tuple[AsyncMemory, Samples], tmp_path: Path) -> None:
     """A second command with other settings is refused by name; so is one whose secret the actors lack."""
     from kgray.runtime.deploy import ensure
 
@@ -309,7 +309,7 @@ def test_a_ray_that_a_command_starts_for_itself_listens_on_loopback_only(tmp_pat
     """That of this process may not: tests have imported Ray before it was started."""
     script = f"""
 import kgray
-with kgray.open({str(tmp_path)!r}, runtime_backend="ray") as memory:
+with kgray.open({str(tmp_path)!r}, runtime_backend="ray", create=True) as memory:
     memory.add("Alice works at Acme", group="g")
     input("up")
 """
@@ -339,7 +339,7 @@ def test_a_head_that_dies_without_redis_costs_one_more_up_and_nothing_else(shell
         wait_for(lambda: heads.read_head(data) is None and not any(map(psutil.Process.is_running, started)))
         assert run(shell, "status", "--json").json["runtime"] == {"backend": "ray"}
         said = Draft(group="g", source="s", kind="text", text="Alice works at Acme", reference_time=1)
-        with closing(kgray.open(data)) as memory:
+        with closing(kgray.open_async(data, create=True)) as memory:
             accept(memory.store, [said], now=times.now())
             assert run(shell, "up", "--profile", "profile.toml").code == 0
             wait_for(lambda: memory.store.counts("g")["g"].committed == 1)
@@ -391,7 +391,9 @@ NUMBERS = (
 
 
 @pytest.fixture(scope="module")
-def traced(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Memory, Samples]]:
+def traced(
+    ray_session: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[AsyncMemory, Samples]]:
     """Yield a memory whose actors are up, and what Ray exports of the episode of `traced` that they ingested.
 
     Ray tells a gauge once each time that it was set, and its processes do not tell at one moment: so all that
@@ -421,7 +423,7 @@ def traced(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="module")
-def exported(traced: tuple[Memory, Samples]) -> Samples:
+def exported(traced: tuple[AsyncMemory, Samples]) -> Samples:
     """Return what Ray exports of a run of one episode."""
     return traced[1]
 

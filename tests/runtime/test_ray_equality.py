@@ -28,7 +28,7 @@ def test_every_way_gives_the_plain_loops_graph(tmp_path: Path, ways: tuple[Way, 
     profile = tmp_path / "profile.toml"
     profile.write_text(SMALL.format(workers=1, embedders=0, shards=1))
 
-    found = equality.run(WorldPlan(seed=3, episodes=80, entities=40, groups=2), ways=ways, profile=profile)
+    found = equality.run(WorldPlan(seed=3, episodes=80, entities=40, groups=2), setups=ways, profile=profile)
 
     assert [(run.way.name, run.way.model, found.equal(run)) for run in found.runs] == [
         (way.name, way.model, True) for way in ways

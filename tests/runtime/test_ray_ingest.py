@@ -19,7 +19,7 @@ from bench.plain_loop import Loop
 from bench.world import World, WorldPlan
 from kgray.errors import SettingsError
 from kgray.ledger import accept
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.records import Draft
 from kgray.runtime.session import started_at
 from tests.ray_session import kill, over_ray, pid_of
@@ -43,20 +43,20 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 async def plain_loops(folder: Path, said: list[Draft]) -> dict[str, str]:
     """Return the dump hashes of the plain loop by group."""
-    async with kgray.open(folder) as memory:
+    async with kgray.open_async(folder, create=True) as memory:
         accept(memory.store, said, now=1)
         with memory.store.writing():
             await Loop(memory.parts).run()
         return await hashes(memory)
 
 
-async def hashes(memory: Memory) -> dict[str, str]:
+async def hashes(memory: AsyncMemory) -> dict[str, str]:
     """Return the dump hash of each group, but those that only warm up."""
     groups = [group for group in memory.store.heads() if group != "warm"]
     return {group: await memory.dump_hash(group=group) for group in groups}
 
 
-def ledger(memory: Memory) -> dict[str, tuple[int, int, int]]:
+def ledger(memory: AsyncMemory) -> dict[str, tuple[int, int, int]]:
     """Return (pending, committed, failed) by group."""
     counts = memory.store.counts()
     return {g: (c.accepted + c.extracted, c.committed, c.failed) for g, c in counts.items()}
@@ -176,7 +176,7 @@ async def test_a_failure_is_the_plain_loops_and_an_outage_beyond_the_patience_st
     said = [{"id": f"e{n}", "text": f"text {n}", "at": "2026-01-01", "group": "g"} for n in range(1, 5)]
     settings = {"model_backend": "scripted", "model_script": script, "model_patience_s": 3}
     told = []
-    async with kgray.open(tmp_path / "plain", **settings) as memory:
+    async with kgray.open_async(tmp_path / "plain", create=True, **settings) as memory:
         await memory.add_many(said)
         failed = await memory.failures()
         told.append(([(f.episode.id, f.failure) for f in failed], await memory.dump(group="g")))

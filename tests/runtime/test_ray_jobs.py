@@ -77,11 +77,11 @@ def test_a_tick_is_a_job_and_one_that_is_killed_is_submitted_again(tmp_path: Pat
     """A missed tick is caught up, on the node of the store; Ray lists both jobs, with their logs."""
     import ray
 
-    with kgray.open(tmp_path) as memory:
+    with kgray.open(tmp_path, create=True) as memory:
         for group in GROUPS:
             for name in PEOPLE:
                 memory.add(f"I work at {group.title()} Labs.", group=group, speaker=name, at="2026-01-01")
-        schedules, made_at = memory.schedules, times.now() - 5 * times.DAY
+        schedules, made_at = memory.admin.schedules, times.now() - 5 * times.DAY
         schedules.add("nightly", "0 3 * * *", "Asia/Tokyo", made_at, full=True, groups=GROUPS[:2])
         with deployed(tmp_path) as up:
             process_of(tmp_path).kill()
@@ -91,7 +91,7 @@ def test_a_tick_is_a_job_and_one_that_is_killed_is_submitted_again(tmp_path: Pat
             assert (done.said, done.tries) == (outcome, 2)
             assert done.begun is not None
             assert done.next(times.now()) > times.now() > done.begun > times.now() - times.DAY
-            assert [len(memory.communities(group=group)) for group in GROUPS] == [1, 1, 0]
+            assert [len(memory.communities.list(group=group)) for group in GROUPS] == [1, 1, 0]
             jobs = jobs_of(tmp_path)
             killed, followed = sorted(jobs)
             assert followed == f"{killed}-2"
@@ -106,7 +106,7 @@ def test_a_tick_is_a_job_and_one_that_is_killed_is_submitted_again(tmp_path: Pat
 
 def test_a_job_that_fails_gives_its_follower_its_log_and_exit_code(tmp_path: Path) -> None:
     shell = Shell(tmp_path, {"KGRAY_DATA": str(tmp_path / "data")})
-    with kgray.open(tmp_path / "data") as memory:
+    with kgray.open(tmp_path / "data", create=True) as memory:
         memory.add("I work at Acme.", group="one", speaker="Ann", at="2026-01-01")
     server = job_client().get_address()
 
@@ -135,7 +135,7 @@ def test_a_backfill_job_uses_the_actors_that_are_up_and_killed_it_goes_on(tmp_pa
         "entrypoint_num_cpus": 0.1,
         "runtime_env": {"env_vars": {"KGRAY_RUNTIME_PROFILE": str(data / "profile.toml")}},
     }
-    with kgray.open(data) as memory, deployed(data) as up:
+    with kgray.open(data, create=True) as memory, deployed(data) as up:
         first = client.submit_job(**how)
         process = process_of(data)
         wait_for(lambda: bool(memory.store.counts()))
@@ -149,7 +149,7 @@ def test_a_backfill_job_uses_the_actors_that_are_up_and_killed_it_goes_on(tmp_pa
 
     assert client.get_job_status(second) == "SUCCEEDED", client.get_job_logs(second)
     assert "starting 3 actors" in client.get_job_logs(second)
-    with kgray.open(data) as memory, kgray.open(tmp_path / "calm") as calm:
+    with kgray.open(data, create=True) as memory, kgray.open(tmp_path / "calm", create=True) as calm:
         assert sum(count.committed for count in memory.store.counts().values()) == len(rows)
         calm.add_many(rows)
         for group in (f"g{n}" for n in range(5)):

@@ -30,7 +30,7 @@ SAID = "what was accepted is safe, run it again to go on"
 
 
 def committed(data: Path) -> int:
-    with closing(kgray.open(data)) as memory:
+    with closing(kgray.open_async(data, create=True)) as memory:
         return sum(counts.committed for counts in memory.store.counts().values())
 
 

@@ -14,7 +14,7 @@ import kgray
 from bench.plain_loop import Loop
 from bench.world import World, WorldPlan
 from kgray.ledger import accept
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.records import Draft
 from tests.ray_session import over_ray
 
@@ -84,12 +84,12 @@ def drafts() -> list[Draft]:
 
 async def plain(folder: Path) -> dict[str, str]:
     """Return the dump hashes of the plain loop's graph, on the embedded store."""
-    with closing(kgray.open(folder, embedder_dimensions=DIMENSIONS)) as memory:
+    with closing(kgray.open_async(folder, embedder_dimensions=DIMENSIONS, create=True)) as memory:
         accept(memory.store, drafts(), now=1)
         with memory.store.writing():
             await Loop(memory.parts).run()
         return await hashes(memory)
 
 
-async def hashes(memory: Memory) -> dict[str, str]:
+async def hashes(memory: AsyncMemory) -> dict[str, str]:
     return {group: await memory.dump_hash(group=group) for group in memory.store.heads()}

@@ -26,7 +26,7 @@ from kgray import times
 from kgray.errors import SettingsError
 from kgray.kinds import COMMITTED
 from kgray.ledger import accept
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.ports import SLOTS
 from kgray.ports.ingest import ignore
 from kgray.reads import EPISODE_HEADS
@@ -60,7 +60,7 @@ def drafts(number: int, seed: int = 5) -> list[Draft]:
 class Feed:
     """Accepts rows a few at a time, in a thread, until it is told to stop: some are always on their way."""
 
-    def __init__(self, memory: Memory, rows: list[Draft]) -> None:
+    def __init__(self, memory: AsyncMemory, rows: list[Draft]) -> None:
         self.accepted: list[Draft] = []
         self._memory, self._rows = memory, rows
         self._ended = threading.Event()
@@ -84,23 +84,23 @@ class Feed:
 
 
 async def plain(folder: Path, rows: list[Draft]) -> dict[str, str]:
-    with closing(kgray.open(folder, embedder_dimensions=DIMENSIONS)) as memory:
+    with closing(kgray.open_async(folder, embedder_dimensions=DIMENSIONS, create=True)) as memory:
         accept(memory.store, rows, now=1)
         with memory.store.writing():
             await Loop(memory.parts).run()
         return await hashes(memory)
 
 
-async def hashes(memory: Memory) -> dict[str, str]:
+async def hashes(memory: AsyncMemory) -> dict[str, str]:
     return {group: await memory.dump_hash(group=group) for group in memory.store.heads()}
 
 
 @contextmanager
-def deployment(folder: Path, shards: int) -> Iterator[tuple[Memory, DeploymentSpec]]:
+def deployment(folder: Path, shards: int) -> Iterator[tuple[AsyncMemory, DeploymentSpec]]:
     """Yield a memory with a deployment; every episode is committed once at the end."""
     from kgray.runtime.deploy import ensure, find
 
-    with closing(kgray.open(folder, embedder_dimensions=DIMENSIONS)) as memory:
+    with closing(kgray.open_async(folder, embedder_dimensions=DIMENSIONS, create=True)) as memory:
         spec = spec_in(folder, shards=shards)
         ensure(spec, detached=True, chosen=True)
         try:
@@ -202,7 +202,10 @@ def test_a_node_that_ends_with_notice_costs_no_call_of_the_model(tmp_path: Path)
     model = {"backend": "openai", "name": "m", "base_url": server.url, "max_concurrency": 8}
     settings = {f"model.{key}": value for key, value in model.items()}
     world = [replace(row, text=f"{row.text} {n}") for n, row in enumerate(drafts(EPISODES))]
-    with closing(kgray.open(tmp_path, embedder_dimensions=DIMENSIONS)) as memory, another_node() as node:
+    with (
+        closing(kgray.open_async(tmp_path, embedder_dimensions=DIMENSIONS, create=True)) as memory,
+        another_node() as node,
+    ):
         spec = spec_in(tmp_path, workers=2, cpus=3.0, **settings)  # no node has room for both
         there = ensure(spec, detached=True, chosen=True)
         try:

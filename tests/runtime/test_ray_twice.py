@@ -39,7 +39,7 @@ def test_of_two_that_start_otherwise_one_is_refused_and_leaves_nothing(tmp_path:
     from kgray.runtime.actors import answer
     from kgray.runtime.deploy import ensure, find
 
-    kgray.open(tmp_path).close()
+    kgray.open(tmp_path, create=True).close()
     both = threading.Barrier(2)
 
     def up(workers: int) -> Any:
@@ -76,7 +76,7 @@ def test_missing_actors_of_a_deployment_that_stays_come_back_by_themselves(tmp_p
 
     from kgray.runtime.deploy import ensure, find
 
-    with closing(kgray.open(tmp_path)) as memory:
+    with closing(kgray.open_async(tmp_path, create=True)) as memory:
         whole = ensure(spec(tmp_path, 1), detached=True, chosen=True)
         names = list(whole.actors)
         for kinds in (("sequencer", "models"), ("writer", "models")):

@@ -123,15 +123,15 @@ def test_a_refresh_that_is_killed_publishes_whole_runs(
     model_here = {name.removeprefix("KGRAY_").lower(): value for name, value in model.items()}
     dice, landed = random.Random(kills), []
     with (
-        kgray.open(tmp_path / "calm", embedder_dimensions=64) as calm,
-        kgray.open(tmp_path / "calm", embedder_dimensions=64, **model_here) as calm_model,
-        kgray.open(tmp_path / "killed", **settings) as memory,
+        kgray.open(tmp_path / "calm", embedder_dimensions=64, create=True) as calm,
+        kgray.open(tmp_path / "calm", embedder_dimensions=64, create=True, **model_here) as calm_model,
+        kgray.open(tmp_path / "killed", create=True, **settings) as memory,
     ):
         refreshes, cycle, took = Refreshes(memory, tmp_path / "killed", environ), 0, 0.0
         while refreshes.kills < kills:
             for one in (calm, memory):
                 assert one.add_many(told(cycle)).committed == len(GROUPS)
-            calm_model.refresh_communities()
+            calm_model.communities.refresh()
             expected, before = kept(calm), kept(memory)
             while cycle and refreshes.kills < kills and (not landed or landed[-1] < len(GROUPS)):
                 late = dice.random() < 0.6  # between two publications; else anywhere before the first

@@ -37,8 +37,12 @@ def episode(
 
 def read(text: str, *, previous: tuple[tuple[str, str], ...] = (), **known: object) -> Extraction:
     """previous: (speaker, text), oldest first."""
-    before = tuple(episode(said, speaker, sequence=i + 1) for i, (speaker, said) in enumerate(previous))
-    return asyncio.run(READER.extract(ExtractionRequest(episode=episode(text, **known), previous=before)))
+    earlier_value = tuple(
+        episode(said, speaker, sequence=i + 1) for i, (speaker, said) in enumerate(previous)
+    )
+    return asyncio.run(
+        READER.extract(ExtractionRequest(episode=episode(text, **known), previous=earlier_value))
+    )
 
 
 def named(extraction: Extraction, fact: ExtractedFact) -> tuple[str, str, str]:
@@ -69,5 +73,5 @@ def timed(text: str, **known: object) -> list[tuple[str, str, str | None, str | 
 
 
 def _moment(instant: int | None, precision: str | None) -> str | None:
-    shown = show(instant)
-    return None if shown is None else NOW if shown == NOW else f"{shown[:10]} {precision}"
+    output = show(instant)
+    return None if output is None else NOW if output == NOW else f"{output[:10]} {precision}"

@@ -1,4 +1,4 @@
-"""A reply as it arrives: what is shown is the answer, whatever the pieces; its citations exist."""
+"""A reply in pieces: the output is the answer, for any division into pieces; its citations exist."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ THREE = Context(
 
 
 def checked(*pieces):
-    """Return the answer to a reply that arrives in pieces, and what was shown of it."""
-    shown: list[str] = []
-    reply = Checked(THREE, shown.append)
+    """Return the answer to a reply that arrives in pieces, and its output."""
+    output: list[str] = []
+    reply = Checked(THREE, output.append)
     for piece in pieces:
         reply.take(piece)
-    return reply.end(), "".join(shown)
+    return reply.end(), "".join(output)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def checked(*pieces):
     ],
 )
 def test_citations_are_those_of_lines(reply, text, cited, dropped):
-    found, shown = checked(reply)
-    assert (found.text, shown.strip(), found.dropped) == (text, text, dropped)
-    assert found.citations == tuple((n, "abc"[n - 1], f"their-{'abc'[n - 1]}") for n in cited)
+    result, output = checked(reply)
+    assert (result.text, output.strip(), result.dropped) == (text, text, dropped)
+    assert result.citations == tuple((n, "abc"[n - 1], f"their-{'abc'[n - 1]}") for n in cited)
 
 
 REPLIES = st.lists(
@@ -56,6 +56,6 @@ REPLIES = st.lists(
 
 @given(REPLIES)
 def test_the_pieces_of_a_reply_change_nothing(pieces):
-    """What was shown is a beginning of what is shown later, so nothing has to be taken back."""
-    found, shown = checked(*pieces)
-    assert (found, shown.strip()) == (checked("".join(pieces))[0], found.text)
+    """Every output is a prefix of the later output, so nothing is taken back."""
+    result, output = checked(*pieces)
+    assert (result, output.strip()) == (checked("".join(pieces))[0], result.text)

@@ -38,7 +38,7 @@ FOREST = [
     ],
 )
 def test_a_level_covers_every_entity_once(level, names):
-    assert {one.id for one in of_level(FOREST, level)} == names
+    assert {item.id for item in of_level(FOREST, level)} == names
 
 
 def test_an_unknown_level_names_those_that_there_are():
@@ -54,9 +54,9 @@ def test_reports_of_a_lower_rating_are_not_read_and_the_best_come_first():
         community("none", 0), community("large", 0, rating=5, size=9),
     ]  # fmt: skip
     read, left_out = chosen(rated, 5, 10_000)
-    assert ([one.id for one in read], left_out) == (["high", "large", "fair", "none"], 0)
+    assert ([item.id for item in read], left_out) == (["high", "large", "fair", "none"], 0)
     read, left_out = chosen(rated, 0, 1)
-    assert ([one.id for one in read], left_out) == (["high"], 4), "one is read, whatever the budget"
+    assert ([item.id for item in read], left_out) == (["high"], 4), "one is read, whatever the budget"
 
 
 def test_the_newest_turns_that_fit_are_shown():

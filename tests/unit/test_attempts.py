@@ -1,4 +1,4 @@
-"""What an attempt of a backfill reads again of what an earlier one has had."""
+"""The rows of an earlier attempt that the next attempt of a backfill reads again."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def test_what_is_read_again(
     rows: list[int],
     ordered: int,
 ) -> None:
-    found = next_attempt("r", inputs, OPTIONS | options, before(**earlier))
+    result = next_attempt("r", inputs, OPTIONS | options, before(**earlier))
 
-    assert [each.rows for each in found.files] == rows
-    assert (found.attempt, found.state, found.ordered) == (2, "running", ordered)
+    assert [each.rows for each in result.files] == rows
+    assert (result.attempt, result.state, result.ordered) == (2, "running", ordered)
 
 
 def test_an_attempt_changes_no_input_of_its_request() -> None:
@@ -95,8 +95,8 @@ def test_a_manifest_comes_back_as_it_was_saved(tmp_path: Path) -> None:
         assert folder.load() is None
         folder.save(before())
         assert folder.load() == before()
-        shown = json.loads((folder.path / "manifest.json").read_text())
-    assert (shown["version"], shown["rows"], shown["files"][0]) == (1, 7, asdict(file("a.jsonl", rows=3)))
+        output = json.loads((folder.path / "manifest.json").read_text())
+    assert (output["version"], output["rows"], output["files"][0]) == (1, 7, asdict(file("a.jsonl", rows=3)))
 
 
 def test_of_earlier_refusals_those_of_rows_that_are_not_read_again_stay(tmp_path: Path) -> None:

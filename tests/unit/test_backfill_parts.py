@@ -1,4 +1,4 @@
-"""What a bulk run is made of: spans, skipping, what is shown, a job's log."""
+"""The parts of a bulk run: spans, skipping, progress lines, a job's log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kgray.settings import load, public_environ
 
 
 class Ledger:
-    """What of a store tells of spending."""
+    """The part of a store that reports spending."""
 
     def __init__(self):
         self.now = GroupCounts()
@@ -56,17 +56,17 @@ def test_near_the_end_of_a_budget_no_count_of_a_moment_ago_lets_more_in(bound):
 
 @given(st.sets(st.integers(1, 40)), st.integers(0, 41))
 def test_sequences_are_a_sorted_set(members, bound):
-    found = Sequences(sorted(members))
-    assert (list(found), len(found)) == (sorted(members), len(members))
-    assert [number in found for number in range(42)] == [number in members for number in range(42)]
-    assert found.before(bound) == sum(member < bound for member in members)
-    assert found.before(None) == len(members)
+    result = Sequences(sorted(members))
+    assert (list(result), len(result)) == (sorted(members), len(members))
+    assert [number in result for number in range(42)] == [number in members for number in range(42)]
+    assert result.before(bound) == sum(member < bound for member in members)
+    assert result.before(None) == len(members)
 
 
 def test_sequences_ascend():
-    found = Sequences([3, 4, 7])
+    result = Sequences([3, 4, 7])
     with pytest.raises(ValueError, match="sequence 7 comes after 7"):
-        found.append(7)
+        result.append(7)
 
 
 def test_totals_of_two_runs_are_joined():
@@ -105,12 +105,14 @@ def _write(path: Path, kind: str) -> Path:
 def test_a_reading_goes_on_behind_the_rows_that_were_read(tmp_path, kind):
     """Refused rows count as well; the rest is what a reading from the start yields there."""
     path = _write(tmp_path / f"a.{kind}", kind)
-    whole = list(read_file(path, Defaults(group="g")))
-    assert len(whole) >= 4
-    for skip in range(len(whole) + 2):
+    complete_result = list(read_file(path, Defaults(group="g")))
+    assert len(complete_result) >= 4
+    for skip in range(len(complete_result) + 2):
         position = Position()
         assert position.share() == 0
-        assert list(read_file(path, Defaults(group="g"), skip=skip, position=position)) == whole[skip:]
+        assert (
+            list(read_file(path, Defaults(group="g"), skip=skip, position=position)) == complete_result[skip:]
+        )
         assert position.share() == 1
 
 

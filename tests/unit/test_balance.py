@@ -16,22 +16,22 @@ from kgray.runtime.balance import PORTION, moves
     shards=st.integers(1, 7),
 )
 def test_after_the_moves_the_counts_are_even_and_no_fewer_moves_make_them_so(owners: list[int], shards: int):
-    before, after = Counter(owners), list(owners)
+    earlier_value, later_value = Counter(owners), list(owners)
     moved = 0
     for move in moves(owners, shards):
         assert 1 <= len(move.slots) <= PORTION
         assert move.source != move.target
         for slot in move.slots:
-            assert after[slot] == move.source == owners[slot]  # each at most once, and by its owner
-            after[slot] = move.target
+            assert later_value[slot] == move.source == owners[slot]  # each at most once, and by its owner
+            later_value[slot] = move.target
             moved += 1
 
-    counts = [Counter(after)[shard] for shard in range(shards)]
+    counts = [Counter(later_value)[shard] for shard in range(shards)]
     assert sum(counts) == len(owners)
     assert max(counts) - min(counts) <= 1
     # Whoever has which share: the slots that stay are at most the smaller of the two.
     shares = sorted(counts, reverse=True)
-    had = sorted((before[shard] for shard in range(shards)), reverse=True)
+    had = sorted((earlier_value[shard] for shard in range(shards)), reverse=True)
     assert moved == len(owners) - sum(map(min, had, shares))
 
 

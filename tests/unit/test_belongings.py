@@ -1,4 +1,4 @@
-"""What a killed engine has left on its node, with real processes, files and locks; vLLM is not needed."""
+"""The remains of a killed engine on its node, with real processes, files and locks; vLLM is not needed."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ def started() -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
 
 
 def next_start() -> None:
-    after = Belongings()
-    with after.noting():
+    later_value = Belongings()
+    with later_value.noting():
         pass
-    after.end()
+    later_value.end()
 
 
 def kept(folder: Path) -> list[Path]:
@@ -110,7 +110,7 @@ def here() -> str:
 
 
 def killed(owner: subprocess.Popen[str], child: int) -> None:
-    """Kill a process and the one below it: vLLM's end by themselves."""
+    """Kill a process and its child: vLLM's children end by themselves."""
     os.kill(child, signal.SIGKILL)
     owner.kill()
     owner.wait()
@@ -130,7 +130,7 @@ def test_what_a_killed_process_left_goes_with_the_next_start_and_nothing_else(re
 
     next_start()
 
-    assert [one.exists() for one in (dead, living, stranger)] == [False, True, True]
+    assert [item.exists() for item in (dead, living, stranger)] == [False, True, True]
     assert len(kept(records)) == 1
 
 
@@ -207,18 +207,18 @@ def test_what_is_no_record_is_left_alone(records, tmp_path, shared):
     for text in (f"Dear all,\n{good}", f"in pid:[1]\n{good}", good):  # the second: of another namespace
         (records / uuid4().hex).write_text(text)
     (records / "notes").write_text(f"{here()}\n{good}")
-    before = {*records.iterdir()}
+    earlier_value = {*records.iterdir()}
     (records / uuid4().hex).write_text(f"{here()}\n../../{victim} {victim.stat().st_ino}\n")
 
     next_start()
 
-    assert {*records.iterdir()} - {records / "lock"} == before
+    assert {*records.iterdir()} - {records / "lock"} == earlier_value
     assert victim.exists()
     assert segment.exists()
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing(records, started, shared):
-    """The limit of a file's size stands for the disk: writes fail, the first of them after some bytes."""
+    """The limit of a file's size simulates a full disk: writes fail, the first after some bytes."""
     program = """
 import resource, subprocess, sys, time
 from pathlib import Path

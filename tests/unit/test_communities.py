@@ -92,10 +92,10 @@ def rounds_rise(count, pairs, cap):
         wanting, nodes_moving, targets = _moves(graph, labels, sizes, cap, nodes, turn)
         if not wanting.size:
             break
-        before, labels = potential(graph, labels), labels.copy()
+        earlier_value, labels = potential(graph, labels), labels.copy()
         labels[nodes_moving] = targets
         assert len(nodes_moving) >= 1
-        assert potential(graph, labels) > before
+        assert potential(graph, labels) > earlier_value
     else:
         pytest.fail("it did not end")
     assert np.bincount(labels).max() <= cap
@@ -147,8 +147,8 @@ def planted(count, size, mu, seed=3):
     for node in range(count):
         own = node // size * size
         for _ in range(5):
-            there = dice.randrange(count) if dice.random() < mu else own + dice.randrange(size)
-            pairs.append((node, min(there, count - 1), dice.choice((2, 2, 4))))
+            existing_items = dice.randrange(count) if dice.random() < mu else own + dice.randrange(size)
+            pairs.append((node, min(existing_items, count - 1), dice.choice((2, 2, 4))))
     return edges(*pairs)
 
 
@@ -187,9 +187,9 @@ def test_the_first_fact_of_a_pair_weighs_three_times_as_much_as_each_further_one
         for n, (count, ended) in enumerate([(1, 0), (1, 1), (2, 1), (3, 0), (9, 0)])
         for fact in pair(n, count, ended)
     ]
-    shown = Snapshot(group="g", watermark=1, recorded_at=3, entities={}, facts=facts)
+    output = Snapshot(group="g", watermark=1, recorded_at=3, entities={}, facts=facts)
 
-    assert [weight for *_, weight in sorted(shown.pairs())] == [6, 3, 7, 10, 10]
+    assert [weight for *_, weight in sorted(output.pairs())] == [6, 3, 7, 10, 10]
 
 
 def test_one_community_more_does_not_shuffle_those_above():
@@ -248,10 +248,10 @@ def test_a_warm_run_moves_only_what_is_touched():
 def test_a_community_over_a_lowered_cap_is_taken_apart():
     pairs = edges(*((a, b, 2) for a in range(12) for b in range(a)))
     graph = graph_of(ids(12), pairs)
-    whole = partition(graph, 500)
-    labels = partition(graph, 6, whole)
+    complete_result = partition(graph, 500)
+    labels = partition(graph, 6, complete_result)
 
-    assert np.bincount(whole).max() == 12
+    assert np.bincount(complete_result).max() == 12
     assert np.bincount(labels[labels != NOBODY]).max() <= 6
 
 

@@ -26,10 +26,10 @@ RANKING = [{"x"}, {"a"}, set(), {"b", "c"}, {"a"}]
 
 def test_a_ranking_by_hand():
     """Evidence a, b, c, d: a is found at 2, b and c by one hit at 4, d never."""
-    found = of_ranking(RANKING, ["a", "b", "c", "d"], (1, 2, 4))
+    result = of_ranking(RANKING, ["a", "b", "c", "d"], (1, 2, 4))
 
     ideal = [1, 1 / math.log2(3), 1 / math.log2(4), 1 / math.log2(5)]
-    assert found == {
+    assert result == {
         "fraction@1": 0.0,
         "any@1": 0.0,
         "all@1": 0.0,
@@ -62,14 +62,14 @@ def test_a_ranking_without_evidence_is_no_question():
     st.sets(st.sampled_from("abcde"), min_size=1),
 )
 def test_marks_lie_between_0_and_1_grow_with_the_depth_and_agree(ranking, evidence):
-    found = of_ranking(ranking, evidence, (1, 5, 12))
+    result = of_ranking(ranking, evidence, (1, 5, 12))
 
-    assert all(0 <= value <= 1 + 1e-9 for value in found.values())
+    assert all(0 <= value <= 1 + 1e-9 for value in result.values())
     for name in ("fraction", "any", "all"):
-        assert found[f"{name}@1"] <= found[f"{name}@5"] <= found[f"{name}@12"]
+        assert result[f"{name}@1"] <= result[f"{name}@5"] <= result[f"{name}@12"]
     for depth in (1, 5, 12):
-        assert found[f"all@{depth}"] <= found[f"fraction@{depth}"] <= found[f"any@{depth}"]
-    assert (found["mrr"] > 0) == bool(found["any@12"])
+        assert result[f"all@{depth}"] <= result[f"fraction@{depth}"] <= result[f"any@{depth}"]
+    assert (result["mrr"] > 0) == bool(result["any@12"])
 
 
 # --------------------------------------------------------------------------------------------- contexts
@@ -126,22 +126,22 @@ def test_words_are_casefolded_and_without_punctuation():
 
 def test_shares_have_wilsons_interval():
     """8 of 10: Wilson's 95 % interval is 0.490 to 0.943 (Newcombe 1998 works it so)."""
-    found = mean([1.0] * 8 + [0.0] * 2)
+    result = mean([1.0] * 8 + [0.0] * 2)
 
-    assert found == {"mean": 0.8, "low": 0.4902, "high": 0.9433, "count": 10}
+    assert result == {"mean": 0.8, "low": 0.4902, "high": 0.9433, "count": 10}
     assert mean([0.0] * 10)["low"] == 0.0
     assert mean([1.0] * 10)["high"] == 1.0
 
 
 def test_other_values_have_the_bootstraps_interval_the_same_each_time():
     values = [0.25, 0.5, 0.5, 0.75] * 25
-    found = mean(values)
+    result = mean(values)
 
-    assert found["mean"] == 0.5
-    assert found == mean(values)
+    assert result["mean"] == 0.5
+    assert result == mean(values)
     # The standard error is 0.1768 / 10, so the interval is about 0.5 -+ 0.0347.
-    assert found["low"] == pytest.approx(0.465, abs=0.008)
-    assert found["high"] == pytest.approx(0.535, abs=0.008)
+    assert result["low"] == pytest.approx(0.465, abs=0.008)
+    assert result["high"] == pytest.approx(0.535, abs=0.008)
     assert mean([0.3, 0.3]) == {"mean": 0.3, "low": 0.3, "high": 0.3, "count": 2}
 
 
@@ -155,9 +155,9 @@ def test_measures_that_a_question_does_not_have_are_left_out_of_their_mean():
     rows = [
         Result(conversation="c", question=asked, marks=marks) for marks in ({"a": 1.0, "b": 0.5}, {"a": 0.0})
     ]
-    found = report(rows)["overall"]["measures"]
+    result = report(rows)["overall"]["measures"]
 
-    told = {name: (one["mean"], one["count"]) for name, one in found.items()}
+    told = {name: (item["mean"], item["count"]) for name, item in result.items()}
     assert told == {"a": (0.5, 2), "b": (0.5, 1)}
 
 

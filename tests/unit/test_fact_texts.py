@@ -1,4 +1,4 @@
-"""R18: the text of a fact, from the names of its ends, its relation, what sets it apart, and its date."""
+"""R18: the text of a fact, from the names of its ends, its relation, its qualifiers, and its date."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PHRASES = {
     "VISITS": ("visits", "visited"),
     "TRIES": ("tries", "tried"),
     "BUYS": ("buys", "bought"),
-    # what is no English verb stays as it is
+    # words that are no English verbs stay unchanged
     "ARBEITET_BEI": ("arbeitet bei", "arbeitet bei"),
     "STATUS": ("status", "status"),
     "住在": ("住在", "住在"),

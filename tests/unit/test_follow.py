@@ -1,4 +1,4 @@
-"""What a run hears of the sequencers that it follows: its own steps once, its own reasons, its own totals."""
+"""Reports of the sequencers to a run: its own steps once, its own reasons, its own totals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kgray.runtime.ingest import Follower
 Step = tuple[str, int, str]
 
 
-class Told:
+class FakeDeployment:
     """A deployment of one sequencer that tells what the test says; no process is behind it."""
 
     def __init__(self, *, fresh: bool) -> None:
@@ -51,22 +51,24 @@ class Told:
         self.steps, self.committed, self.given_up = [], 0, 0
 
 
-def follow(told: Told, own: range) -> tuple[Follower, list[int]]:
+def follow(fake: FakeDeployment, own_sequences: range) -> tuple[Follower, list[int]]:
     heard: list[int] = []
-    deployment: Any = told
-    found = Follower(deployment, lambda _, n: n in own, lambda _, n, __: heard.append(n), lambda _: None)
-    return found, heard
+    deployment: Any = fake
+    result = Follower(
+        deployment, lambda _, n: n in own_sequences, lambda _, n, __: heard.append(n), lambda _: None
+    )
+    return result, heard
 
 
 async def test_of_what_stays_up_only_ones_own_earlier_steps_are_told() -> None:
     """A service keeps the steps of all runs; of those before the first look only some are this one's."""
-    told = Told(fresh=False)
-    told.step(1, 2, 3)
-    following, heard = follow(told, range(3, 6))
-    told.given_up = 2  # an outage of last night
+    fake = FakeDeployment(fresh=False)
+    fake.step(1, 2, 3)
+    following, heard = follow(fake, range(3, 6))
+    fake.given_up = 2  # an outage of last night
 
     assert await following.look() == ""
-    told.step(4, 5)
+    fake.step(4, 5)
     assert await following.look() == ""
 
     assert heard == [3, 4, 5]
@@ -74,10 +76,10 @@ async def test_of_what_stays_up_only_ones_own_earlier_steps_are_told() -> None:
 
 
 async def test_of_a_fresh_one_all_is_ones_own() -> None:
-    told = Told(fresh=True)
-    told.step(1, 2)
-    told.given_up = 1
-    following, heard = follow(told, range(0))
+    fake = FakeDeployment(fresh=True)
+    fake.step(1, 2)
+    fake.given_up = 1
+    following, heard = follow(fake, range(0))
 
     assert await following.look() == "the model is away"
 
@@ -87,18 +89,18 @@ async def test_of_a_fresh_one_all_is_ones_own() -> None:
 
 async def test_a_sequencer_that_was_started_anew_is_heard_from_its_start() -> None:
     """Also where it has done more than the one before it, whose outages do not hide its own."""
-    told = Told(fresh=False)
-    told.given_up = 3
-    following, heard = follow(told, range(0))
+    fake = FakeDeployment(fresh=False)
+    fake.given_up = 3
+    following, heard = follow(fake, range(0))
     await following.look()
-    told.step(1, 2)
+    fake.step(1, 2)
     await following.look()
-    told.die()
-    told.step(3, 4, 5)
+    fake.die()
+    fake.step(3, 4, 5)
 
     assert await following.look() == ""
     assert await following.look() == ""
-    told.given_up = 1
+    fake.given_up = 1
     assert await following.look() == "the model is away"
 
     assert heard == [1, 2, 3, 4, 5]

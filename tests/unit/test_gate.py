@@ -13,7 +13,7 @@ from tests.waiting import HANGS_S
 
 
 async def order_of(gate: Gate, wanting: Sequence[Urgency]) -> list[int]:
-    """Return in which order these came in, each staying for one turn of the loop."""
+    """Return the order of admission, each staying for one turn of the loop."""
     entered: list[int] = []
 
     async def one(number: int, urgency: Urgency) -> None:
@@ -27,7 +27,7 @@ async def order_of(gate: Gate, wanting: Sequence[Urgency]) -> list[int]:
 
 async def test_waiters_go_by_lane_then_episode_then_step_then_length():
     wanting = [
-        Urgency(False, 0, 1),  # takes the one place at once
+        Urgency(False, 0, 1),  # takes the only place at once
         Urgency(True, 1, 1),
         Urgency(False, 9, 1),
         Urgency(False, 9, 0),
@@ -41,25 +41,25 @@ async def test_waiters_go_by_lane_then_episode_then_step_then_length():
 async def test_bulk_leaves_the_places_that_are_held_back():
     gate = Gate(3)
     gate.hold_back(1)
-    within: list[str] = []
+    admitted: list[str] = []
     leave = asyncio.Event()
 
     async def one(name: str, *, bulk: bool) -> None:
         async with gate.pass_through(Urgency(bulk, len(name), 1)):
-            within.append(name)
+            admitted.append(name)
             await leave.wait()
 
     tasks = [asyncio.create_task(one(name, bulk=True)) for name in ("a", "bb", "ccc")]
     await asyncio.sleep(0)
-    assert within == ["a", "bb"]
+    assert admitted == ["a", "bb"]
     tasks.append(asyncio.create_task(one("live", bulk=False)))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert within == ["a", "bb", "live"]
+    assert admitted == ["a", "bb", "live"]
     gate.hold_back(0)  # three are in: there is no place to give
     leave.set()
     await asyncio.gather(*tasks)
-    assert within == ["a", "bb", "live", "ccc"]
+    assert admitted == ["a", "bb", "live", "ccc"]
 
 
 async def test_who_gives_up_waiting_loses_no_place():
@@ -82,14 +82,14 @@ def test_everyone_comes_in_and_never_too_many_at_once(width, held, wanting):
     async def run() -> None:
         gate = Gate(width)
         gate.hold_back(min(held, width - 1))
-        inside = [0]
+        count = [0]
 
         async def one(urgency: Urgency) -> None:
             async with gate.pass_through(urgency):
-                inside[0] += 1
-                assert inside[0] <= width
+                count[0] += 1
+                assert count[0] <= width
                 await asyncio.sleep(0)
-                inside[0] -= 1
+                count[0] -= 1
 
         await asyncio.wait_for(asyncio.gather(*(one(Urgency(*one_)) for one_ in wanting)), 10)
 

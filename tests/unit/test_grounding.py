@@ -1,4 +1,4 @@
-"""What a reply says must be in what was read; what only looks foreign to it stays (R18)."""
+"""The content of a reply must be in the text; items that only look foreign stay (R18)."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def read(
     text: str, reply: dict[str, Any], *, speaker: str | None = None, before: tuple[Episode, ...] = ()
 ) -> Extraction:
     """Return a reply, grounded in a text."""
-    said = episode(text, speaker)
-    return ground(parse_extraction(reply, said), ExtractionRequest(episode=said, previous=before))
+    message = episode(text, speaker)
+    return ground(parse_extraction(reply, message), ExtractionRequest(episode=message, previous=before))
 
 
 def names_in(
     text: str, *names: str, speaker: str | None = None, before: tuple[Episode, ...] = ()
 ) -> list[str]:
     """Return which of some names stay."""
-    found = read(
+    result = read(
         text, {"entities": [{"name": n} for n in names], "facts": []}, speaker=speaker, before=before
     )
-    return [entity.name for entity in found.entities if entity.name in names]
+    return [entity.name for entity in result.entities if entity.name in names]
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_a_name_of_which_nothing_stands_in_the_text_is_dropped(text: str, name: 
 
 def test_a_name_stays_that_the_speaker_or_the_previous_context_gives() -> None:
     """A pronoun is resolved from them."""
-    before = (episode("Elena Fisk has bought a lamp.", "Tom"),)
-    assert names_in("She likes it.", "Elena Fisk", "lamp", "Tom", before=before) == [
+    earlier_value = (episode("Elena Fisk has bought a lamp.", "Tom"),)
+    assert names_in("She likes it.", "Elena Fisk", "lamp", "Tom", before=earlier_value) == [
         "Elena Fisk",
         "lamp",
         "Tom",
@@ -130,24 +130,24 @@ def test_a_name_stays_that_the_speaker_or_the_previous_context_gives() -> None:
 
 def test_what_a_model_copies_from_the_prompts_example_is_dropped_and_told() -> None:
     """The example's reply, given to a message about other people."""
-    shown = re.search(r"^Example\n.*^(\{\"entities.*\})$", load("combined"), re.MULTILINE | re.DOTALL)
-    assert shown is not None
-    example = json.loads(shown[1])
+    output = re.search(r"^Example\n.*^(\{\"entities.*\})$", load("combined"), re.MULTILINE | re.DOTALL)
+    assert output is not None
+    example = json.loads(output[1])
     form = ScriptForm(episode("The new printer has arrived, and Bob has set it up.", "Carol Dunn"))
     form.add_entities(example["entities"])
     form.add_facts(example["facts"])
     copied = {"entities": form.entities, "facts": form.facts}
-    found = read("The new printer has arrived, and Bob has set it up.", copied, speaker="Carol Dunn")
+    result = read("The new printer has arrived, and Bob has set it up.", copied, speaker="Carol Dunn")
 
-    assert [entity.name for entity in found.entities] == ["Carol Dunn"]
-    assert found.facts == ()
-    assert len(found.dropped) == len(copied["entities"]) + len(copied["facts"])
+    assert [entity.name for entity in result.entities] == ["Carol Dunn"]
+    assert result.facts == ()
+    assert len(result.dropped) == len(copied["entities"]) + len(copied["facts"])
 
 
 def fact(**more: Any) -> dict[str, Any]:
     """Return a reply about a lamp."""
-    one = {"source": "lamp", "relation": "COSTS", "fact": "The lamp costs it", "kind": "holds", **more}
-    return {"entities": [{"name": "lamp"}], "facts": [one]}
+    item = {"source": "lamp", "relation": "COSTS", "fact": "The lamp costs it", "kind": "holds", **more}
+    return {"entities": [{"name": "lamp"}], "facts": [item]}
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,8 @@ def fact(**more: Any) -> dict[str, Any]:
     ],
 )
 def test_a_number_that_nothing_says_goes_with_its_fact(text: str, number: str, stays: bool) -> None:
-    found = read(text, fact(target=None, value={"type": "number", "value": number, "unit": "EUR"}))
-    assert (len(found.facts), len(found.dropped)) == ((1, 0) if stays else (0, 1))
+    result = read(text, fact(target=None, value={"type": "number", "value": number, "unit": "EUR"}))
+    assert (len(result.facts), len(result.dropped)) == ((1, 0) if stays else (0, 1))
 
 
 @pytest.mark.parametrize(
@@ -198,24 +198,26 @@ def test_a_number_that_nothing_says_goes_with_its_fact(text: str, number: str, s
     ],
 )
 def test_a_date_that_nothing_leads_to_goes_and_its_fact_stays(text: str, date: str, stays: bool) -> None:
-    found = read(text, fact(target=None, value="blue", valid_at=date))
+    result = read(text, fact(target=None, value="blue", valid_at=date))
     start, precision = times.parse_iso(date)
     stated = (start, precision, False)
-    [one] = found.facts
-    assert (one.valid_from, one.from_precision, one.inferred) == (stated if stays else (NOW, "instant", True))
-    assert len(found.dropped) == (not stays)
+    [item] = result.facts
+    assert (item.valid_from, item.from_precision, item.inferred) == (
+        stated if stays else (NOW, "instant", True)
+    )
+    assert len(result.dropped) == (not stays)
 
 
 def test_an_end_at_a_date_that_nothing_leads_to_is_one_at_the_reference_time() -> None:
-    found = read(
+    result = read(
         "I no longer have the lamp.", fact(target=None, value="blue", kind="ended", invalid_at="2019-04-01")
     )
-    assert [(f.kind, f.valid_to, f.inferred) for f in found.facts] == [("ended", NOW, True)]
+    assert [(f.kind, f.valid_to, f.inferred) for f in result.facts] == [("ended", NOW, True)]
 
 
 def test_records_are_read_as_any_text_is() -> None:
     """The names and numbers of a JSON episode are words of its text."""
-    said = episode('{"account":"Nordglas","arr":12500,"owner":{"name":"Ann Lee"}}', kind="json")
+    message = episode('{"account":"Nordglas","arr":12500,"owner":{"name":"Ann Lee"}}', kind="json")
     reply = {
         "entities": [{"name": "Nordglas"}, {"name": "Ann Lee"}, {"name": "Mia"}],
         "facts": [
@@ -223,8 +225,8 @@ def test_records_are_read_as_any_text_is() -> None:
             {"source": 0, "target": 1, "relation": "OWNED_BY", "fact": "Owner"},
         ],
     }
-    found = ground(parse_extraction(reply, said), ExtractionRequest(episode=said))
-    assert ([e.name for e in found.entities], len(found.facts)) == (["Nordglas", "Ann Lee"], 2)
+    result = ground(parse_extraction(reply, message), ExtractionRequest(episode=message))
+    assert ([e.name for e in result.entities], len(result.facts)) == (["Nordglas", "Ann Lee"], 2)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +250,7 @@ def test_a_sentence_with_a_name_from_elsewhere_gives_way_to_the_fact_in_words(te
     """R18a: the sentence can become the text of a fact."""
     fact = {"source": "Bob", "target": "band", "relation": "PLAYS_IN", "fact": sentence}
     extraction = read(text, {"entities": [], "facts": [fact]}, speaker="Bob")
-    assert [one.text for one in extraction.facts] == [expected or sentence]
+    assert [item.text for item in extraction.facts] == [expected or sentence]
     assert ["its sentence names" in line for line in extraction.dropped] == [True] * (expected is not None)
 
 

@@ -48,10 +48,10 @@ async def test_a_small_cache_forgets_and_gives_the_same(monkeypatch):
     small = HashingEmbedder()
     text = " ".join(f"word{i}" for i in range(50))
 
-    first, again = await small.embed([text]), await small.embed([text])
+    first, second_result = await small.embed([text]), await small.embed([text])
 
     assert small._word_sum.cache_info().currsize == 3
-    assert np.array_equal(first, again)
+    assert np.array_equal(first, second_result)
     assert np.array_equal(first, await EMBEDDER.embed([text]))
 
 

@@ -314,10 +314,10 @@ def test_an_absurdly_long_line_is_refused_without_being_held(tmp_path, monkeypat
             file.write(b"x" * (1 << 20))
         file.write(b'\n{"text": "b"}\n')
     tracemalloc.start()
-    found = brief(list(read_file(path, G)))
+    result = brief(list(read_file(path, G)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found == [(1, "a"), (2, "! None: longer than 1 MiB"), (3, "b")]
+    assert result == [(1, "a"), (2, "! None: longer than 1 MiB"), (3, "b")]
     assert peak < 8 << 20
 
 
@@ -530,10 +530,10 @@ def test_pieces_hold_every_word_once_in_order_within_their_bounds(seed):
         )
         for _ in range(rng.randrange(3000))
     )
-    found = list(pieces(io.BytesIO(text.encode())))
-    assert "".join("".join(p.text.split()) for p in found) == "".join(text.split())
+    result = list(pieces(io.BytesIO(text.encode())))
+    assert "".join("".join(p.text.split()) for p in result) == "".join(text.split())
     end = 0
-    for piece in found:
+    for piece in result:
         assert end <= piece.start < piece.end
         assert "".join(text[piece.start : piece.end].split()) == "".join(piece.text.split())
         assert piece.line == 1 + text.count("\n", 0, piece.start)

@@ -48,7 +48,7 @@ def test_xml_carries_any_text_or_says_that_it_does_not(text):
     graph = Graphml(file, nodes={"name": "string"}, edges={}, directed=True)
     graph.add("node", {"id": text}, {"name": text})
     graph.close({})
-    (node,) = (one for one in ET.fromstring(file.getvalue()).iter() if one.tag.endswith("node"))  # noqa: S314 - ours
+    (node,) = (item for item in ET.fromstring(file.getvalue()).iter() if item.tag.endswith("node"))  # noqa: S314 - ours
 
     replaced = graph.xml.replaced
     assert node.get("id").count("\ufffd") - text.count("\ufffd") == replaced / 2

@@ -1,4 +1,4 @@
-"""A model's text to JSON: what a cut reply still says, and what a text of brackets costs (R24)."""
+"""A model's text as JSON: the content of a cut reply, and the cost of a text of brackets (R24)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from kgray.backends.openai_api.structured import breaks_off, read_object, salvage
 
-WANTED = ("entities", "facts")
+KEYS = ("entities", "facts")
 ENTITIES = [{"name": "Ann }] Bell", "type": "Person"}, {"name": 'the "{x}" team', "type": ""}]
 FACTS = [
     {"source": 0, "fact": "a ] b } c", "value": {"type": "text", "value": "[}", "unit": None}},
@@ -27,14 +27,14 @@ def ends_of(items: list[dict]) -> list[int]:
 )
 def test_a_reply_cut_anywhere_keeps_exactly_its_complete_items(around):
     """Brackets inside a text are no brackets, wherever the cut is."""
-    before = len(around.format(""))
+    earlier_value = len(around.format(""))
     for cut in range(len(REPLY)):
         entities = [item for item, end in zip(ENTITIES, ends_of(ENTITIES), strict=True) if end <= cut]
         facts = [item for item, end in zip(FACTS, ends_of(FACTS), strict=True) if end <= cut]
 
-        found = salvage(around.format(REPLY)[: before + cut], WANTED)
+        result = salvage(around.format(REPLY)[: earlier_value + cut], KEYS)
 
-        assert found == ({"entities": entities, "facts": facts} if entities else None), REPLY[:cut]
+        assert result == ({"entities": entities, "facts": facts} if entities else None), REPLY[:cut]
 
 
 def test_a_reply_breaks_off_where_its_object_does_not_end():
@@ -48,9 +48,9 @@ def test_a_reply_breaks_off_where_its_object_does_not_end():
 def test_the_last_object_with_the_wanted_keys_is_the_reply():
     drafts = '{"entities": [], "facts": []} no: {"a": 1} {I} ' + REPLY + " {that is all"
 
-    assert read_object(drafts, WANTED) == {"entities": ENTITIES, "facts": FACTS}
-    assert read_object('{"a": 1} {"b": 2}', WANTED) == {"a": 1}
-    assert read_object('{"entities": NaN}', WANTED) is None
+    assert read_object(drafts, KEYS) == {"entities": ENTITIES, "facts": FACTS}
+    assert read_object('{"a": 1} {"b": 2}', KEYS) == {"a": 1}
+    assert read_object('{"entities": NaN}', KEYS) is None
 
 
 @pytest.mark.parametrize(
@@ -58,5 +58,5 @@ def test_the_last_object_with_the_wanted_keys_is_the_reply():
 )
 def test_a_text_of_brackets_is_no_reply(text):
     """And it costs no quadratic time: this test would not end soon."""
-    assert (read_object(text, WANTED), salvage(text, WANTED)) == (None, None)
+    assert (read_object(text, KEYS), salvage(text, KEYS)) == (None, None)
     assert not breaks_off("[" + text.replace("{", "["))

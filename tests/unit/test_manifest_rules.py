@@ -35,7 +35,7 @@ needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="not installed: kubec
 
 @dataclass(frozen=True)
 class End:
-    """A pod, by its labels and those of its namespace; namespace None = kgray's own."""
+    """A pod with its labels and its namespace's labels; namespace None = kgray's own."""
 
     labels: Labels = field(default_factory=dict)
     namespace: Labels | None = None
@@ -43,9 +43,11 @@ class End:
 
 HEAD = End({"ray.io/cluster": "kgray", "ray.io/node-type": "head"})
 NODES = {
-    name: End({"ray.io/cluster": "kgray", "ray.io/node-type": "worker", "ray.io/group": name} | more)
+    name: End(
+        {"ray.io/cluster": "kgray", "ray.io/node-type": "worker", "ray.io/group": name} | labels_of_group
+    )
     for name in GROUPS
-    for more in [GROUPS[name]["template"].get("metadata", {}).get("labels", {})]
+    for labels_of_group in [GROUPS[name]["template"].get("metadata", {}).get("labels", {})]
 }
 OPERATOR = End(namespace={"kubernetes.io/metadata.name": "kuberay-system"})
 PROMETHEUS = End(namespace={"kgray/monitors": "yes"})
@@ -58,7 +60,7 @@ RAY = {"HEAD": HEAD, **NODES}
 def pod(app: str) -> End:
     """Return the pod with a label `app`, with all labels of its template."""
     made = [t["metadata"]["labels"] for _, d in documents() for t in templates(d) if "metadata" in t]
-    (labels,) = [one for one in made if one.get("app") == app]
+    (labels,) = [item for item in made if item.get("app") == app]
     return End(labels)
 
 
@@ -99,33 +101,37 @@ REFUSED = [
 
 def selects(selector: dict[str, Any], labels: Labels) -> bool:
     """Whether Kubernetes' label selector takes these labels."""
-    known = {
-        "In": lambda one: labels.get(one["key"]) in one["values"],
-        "NotIn": lambda one: labels.get(one["key"]) not in one["values"],
-        "Exists": lambda one: one["key"] in labels,
-        "DoesNotExist": lambda one: one["key"] not in labels,
+    operators = {
+        "In": lambda item: labels.get(item["key"]) in item["values"],
+        "NotIn": lambda item: labels.get(item["key"]) not in item["values"],
+        "Exists": lambda item: item["key"] in labels,
+        "DoesNotExist": lambda item: item["key"] not in labels,
     }
     return selector.get("matchLabels", {}).items() <= labels.items() and all(
-        known[one["operator"]](one) for one in selector.get("matchExpressions", [])
+        operators[item["operator"]](item) for item in selector.get("matchExpressions", [])
     )
 
 
 def comes_from(peer: dict[str, Any], source: End) -> bool:
     if "namespaceSelector" in peer:
-        there = {"kubernetes.io/metadata.name": "kgray"} if source.namespace is None else source.namespace
-        inside = selects(peer["namespaceSelector"], there)
+        existing_items = (
+            {"kubernetes.io/metadata.name": "kgray"} if source.namespace is None else source.namespace
+        )
+        is_inside = selects(peer["namespaceSelector"], existing_items)
     else:
-        inside = source.namespace is None
-    return inside and selects(peer.get("podSelector", {}), source.labels)
+        is_inside = source.namespace is None
+    return is_inside and selects(peer.get("podSelector", {}), source.labels)
 
 
 def admitted(source: End, target: End, port: int) -> bool:
-    """Whether a policy admits a connection; without any policy for the target everything is."""
+    """Tell whether a policy admits a connection; a target without a policy admits everything."""
     mine = [
-        one["spec"] for one in objects("NetworkPolicy") if selects(one["spec"]["podSelector"], target.labels)
+        item["spec"]
+        for item in objects("NetworkPolicy")
+        if selects(item["spec"]["podSelector"], target.labels)
     ]
     return not mine or any(
-        ("ports" not in rule or port in {one["port"] for one in rule["ports"]})
+        ("ports" not in rule or port in {item["port"] for item in rule["ports"]})
         and ("from" not in rule or any(comes_from(peer, source) for peer in rule["from"]))
         for policy in mine
         for rule in policy.get("ingress", [])
@@ -133,14 +139,14 @@ def admitted(source: End, target: End, port: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "port"), [one[1:] for one in NEEDED], ids=[one[0] for one in NEEDED]
+    ("source", "target", "port"), [item[1:] for item in NEEDED], ids=[item[0] for item in NEEDED]
 )
 def test_each_connection_that_a_part_needs_has_a_rule_that_admits_it(source, target, port):
     assert admitted(source, target, port)
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "port"), [one[1:] for one in REFUSED], ids=[one[0] for one in REFUSED]
+    ("source", "target", "port"), [item[1:] for item in REFUSED], ids=[item[0] for item in REFUSED]
 )
 def test_other_connections_are_refused(source, target, port):
     assert not admitted(source, target, port)
@@ -164,12 +170,12 @@ SECRETS = {  # of each pod template, by its file and containers: the secrets tha
 }
 
 
-def seen(template: dict[str, Any]) -> set[str]:
+def secrets_of(template: dict[str, Any]) -> set[str]:
     """Return the secrets that a pod mounts or has in its environment."""
-    names = {one["secret"]["secretName"] for one in template["spec"].get("volumes", []) if "secret" in one}
+    names = {item["secret"]["secretName"] for item in template["spec"].get("volumes", []) if "secret" in item}
     for container in template["spec"]["containers"]:
-        names |= {one["secretRef"]["name"] for one in container.get("envFrom", [])}
-        keys = [one.get("valueFrom", {}).get("secretKeyRef") for one in container.get("env", [])]
+        names |= {item["secretRef"]["name"] for item in container.get("envFrom", [])}
+        keys = [item.get("valueFrom", {}).get("secretKeyRef") for item in container.get("env", [])]
         names |= {key["name"] for key in keys if key}
     return names
 
@@ -177,8 +183,8 @@ def seen(template: dict[str, Any]) -> set[str]:
 def test_each_pod_sees_its_own_secrets_alone():
     for path, document in documents():
         for template in [document] if document["kind"] == "Pod" else templates(document):
-            name = " ".join(one["name"] for one in template["spec"]["containers"])
-            assert seen(template) == SECRETS[name], (path.name, name)
+            name = " ".join(item["name"] for item in template["spec"]["containers"])
+            assert secrets_of(template) == SECRETS[name], (path.name, name)
             for volume in template["spec"].get("volumes", []):
                 assert "secret" not in volume or volume["secret"]["items"], "keys are named one by one"
 
@@ -186,39 +192,42 @@ def test_each_pod_sees_its_own_secrets_alone():
 def test_the_page_makes_each_secret_that_must_be_there():
     text = "\n".join(path.read_text(encoding="utf-8") for path in K8S.rglob("*.yaml"))
     assert objects("Secret") == []
-    wanted = set(re.findall(r"name: (kgray-\w+)\s+key: (\S+)", text))
-    wanted |= set(re.findall(r"secretName: (kgray-\w+)\s+items:\s+- key: (\S+)", text))
-    wanted.add((CLUSTER["spec"]["authOptions"]["secretName"], "auth_token"))
-    for name, key in wanted:
+    expectation = set(re.findall(r"name: (kgray-\w+)\s+key: (\S+)", text))
+    expectation |= set(re.findall(r"secretName: (kgray-\w+)\s+items:\s+- key: (\S+)", text))
+    expectation.add((CLUSTER["spec"]["authOptions"]["secretName"], "auth_token"))
+    for name, key in expectation:
         command = re.search(rf"secret generic {name}((?:.*\\\n)*.*)", PAGE)
         assert command, f"no command makes {name}"
         assert f"--from-literal={key}=" in command[1], (name, key)
-    assert {name for name, _ in wanted} == {"kgray-neo4j", "kgray-ray", "kgray-redis", "kgray-metrics"}
+    assert {name for name, _ in expectation} == {"kgray-neo4j", "kgray-ray", "kgray-redis", "kgray-metrics"}
     optional = {"kgray-models", "kgray-door", "kgray-backup", "kgray-hub"}
     assert {name for name in optional if f"`{name}`" not in PAGE} == set()
 
 
 # ------------------------------------------------------------------------------------------- Neo4j's image
 
-# docker-neo4j, coredb/docker-entrypoint.sh: what it reads itself; every other NEO4J_* becomes a setting.
-OWN = {
+# docker-neo4j, coredb/docker-entrypoint.sh: variables that it reads itself; every other NEO4J_* becomes a
+# setting.
+ENTRYPOINT_VARIABLES = {
     "NEO4J_ACCEPT_LICENSE_AGREEMENT", "NEO4J_AUTH", "NEO4J_AUTH_PATH", "NEO4J_DEBUG", "NEO4J_EDITION",
     "NEO4J_HOME", "NEO4J_PLUGINS", "NEO4J_SHA256", "NEO4J_TARBALL", "NEO4J_DEPRECATION_WARNING",
 }  # fmt: skip
-KNOWN = {
+KNOWN_SETTINGS = {
     "server.memory.heap.initial_size", "server.memory.heap.max_size", "server.memory.pagecache.size",
 }  # fmt: skip
 
 
 def settings_of(names: list[str]) -> list[str]:
     """Return the settings that the image's start makes of variables; "_" is ".", "__" is "_"."""
-    found = [name.removeprefix("NEO4J_") for name in names if name.startswith("NEO4J_")]
+    result = [name.removeprefix("NEO4J_") for name in names if name.startswith("NEO4J_")]
     made = [
-        one
-        for one in found
-        if f"NEO4J_{one}" not in OWN and not one.endswith("_FILE") and not one[0].isdigit()
+        item
+        for item in result
+        if f"NEO4J_{item}" not in ENTRYPOINT_VARIABLES
+        and not item.endswith("_FILE")
+        and not item[0].isdigit()
     ]
-    return [one.replace("__", "\0").replace("_", ".").replace("\0", "_") for one in made]
+    return [item.replace("__", "\0").replace("_", ".").replace("\0", "_") for item in made]
 
 
 def test_the_images_rule_makes_a_setting_of_a_password():
@@ -238,11 +247,11 @@ def test_neo4js_variables_become_settings_that_it_knows():
         assert template["spec"]["enableServiceLinks"] is False, "NEO4J_SERVICE_HOST would be a setting"
         for container in template["spec"]["containers"]:
             assert "envFrom" not in container
-            assert set(settings_of([one["name"] for one in container.get("env", [])])) <= KNOWN
+            assert set(settings_of([item["name"] for item in container.get("env", [])])) <= KNOWN_SETTINGS
 
 
 def test_neo4js_password_is_a_variable_before_the_one_that_names_it():
-    (own,) = [one for one in objects("StatefulSet") if one["metadata"]["name"] == "neo4j"]
+    (own,) = [item for item in objects("StatefulSet") if item["metadata"]["name"] == "neo4j"]
     (container,) = own["spec"]["template"]["spec"]["containers"]
     first, second = container["env"][:2]
     assert first["name"] == "PASSWORD_OF_NEO4J"
@@ -274,15 +283,15 @@ def gibibytes(quantity: str) -> float:
 
 
 def test_the_object_store_has_its_room_in_shared_memory():
-    """A volume of our own takes the place of KubeRay's, as large as the memory, of which Ray needs 30 %."""
-    own = []
+    """Our volume replaces KubeRay's; it is as large as the memory, and Ray needs 30 % of it."""
+    names = []
     for name, group in GROUPS.items():
         spec = group["template"]["spec"]
         mounts = {mount["mountPath"]: mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
         if "/dev/shm" not in mounts:  # noqa: S108 - in the pod
             continue
-        own.append(name)
-        (volume,) = [one for one in spec["volumes"] if one["name"] == mounts["/dev/shm"]]  # noqa: S108
+        names.append(name)
+        (volume,) = [item for item in spec["volumes"] if item["name"] == mounts["/dev/shm"]]  # noqa: S108
         store = int(group["rayStartParams"]["object-store-memory"]) / 2**30
         assert volume["emptyDir"]["medium"] == "Memory"
         assert store < 0.95 * gibibytes(volume["emptyDir"]["sizeLimit"])
@@ -290,14 +299,14 @@ def test_the_object_store_has_its_room_in_shared_memory():
         assert gibibytes(volume["emptyDir"]["sizeLimit"]) <= memory / 2, (
             "what lies there counts to the memory"
         )
-    assert own == ["llm", "search"]
+    assert names == ["llm", "search"]
 
 
 def test_ray_ends_a_node_within_the_grace_of_its_pod():
     drains = {}
     for name, group in {"head": CLUSTER["spec"]["headGroupSpec"], **GROUPS}.items():
         spec = group["template"]["spec"]
-        env = {one["name"]: one.get("value") for one in spec["containers"][0]["env"]}
+        env = {item["name"]: item.get("value") for item in spec["containers"][0]["env"]}
         drains[name] = int(env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])
         assert drains[name] + 10 < spec["terminationGracePeriodSeconds"]
     assert drains == {"head": 5, "control": 100, "cpu": 20, "llm": 20, "embed": 20, "search": 5}
@@ -309,12 +318,12 @@ def test_the_door_on_a_node_of_ray_sees_rays_files_and_processes():
     assert ray["name"] == "ray-worker", "KubeRay takes the first container for Ray's"
     assert spec["shareProcessNamespace"] is True
     shared = [
-        {mount["mountPath"]: mount["name"] for mount in one["volumeMounts"]}.get(path)
+        {mount["mountPath"]: mount["name"] for mount in item["volumeMounts"]}.get(path)
         for path in ("/tmp", "/dev/shm")  # noqa: S108 - in the pod
-        for one in (ray, door)
+        for item in (ray, door)
     ]
     assert shared == ["tmp", "tmp", "shm", "shm"]
-    assert {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"} <= {one["name"] for one in door["env"]}
+    assert {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"} <= {item["name"] for item in door["env"]}
     assert GROUPS["search"]["rayStartParams"]["num-cpus"] == "0", "no actor stands there"
     alone = next(d for d in objects("Deployment"))["spec"]["template"]["spec"]["containers"][0]
     assert door["command"] == alone["command"]
@@ -325,19 +334,19 @@ def test_the_door_on_a_node_of_ray_sees_rays_files_and_processes():
 
 def exported() -> dict[str, set[str]]:
     """Return {metric as Prometheus has it: its labels}, of the door and, by docs/ray.md, of Ray's nodes."""
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for family in Metrics().registry.collect():
         plain = f"{family.name}_total" if family.type == "counter" else family.name
-        found[plain] = set()
+        result[plain] = set()
     for collector in vars(Metrics()).values():
         if hasattr(collector, "describe"):
             (family,) = collector.describe()
             plain = f"{family.name}_total" if family.type == "counter" else family.name
-            found[plain] = set(collector._labelnames)
+            result[plain] = set(collector._labelnames)
     page = (K8S.parent / "docs/ray.md").read_text(encoding="utf-8")  # compared with a run in tests/runtime
     for name, labels in re.findall(r"`(ray_kgray_\w+)(?:{([\w,]+)})?`", page):
-        found[name] = set(filter(None, labels.split(",")))
-    return found
+        result[name] = set(filter(None, labels.split(",")))
+    return result
 
 
 ALERTS = [
@@ -351,16 +360,16 @@ def test_an_alert_asks_for_what_is_exported_and_names_a_remedy(rule):
     assert re.fullmatch(r"\d+m", rule["for"])
     assert rule["labels"]["severity"] in {"warning", "critical"}
     assert rule["annotations"].keys() == {"summary", "description"}
-    known = exported()
-    asked = re.findall(r"((?:ray_)?kgray_\w+)(?:{([^}]*)})?", rule["expr"])
-    assert asked
-    for name, chosen in asked:
-        assert set(re.findall(r"(\w+)[=!]", chosen)) <= known[name], name
-    by = {
+    exported_metrics = exported()
+    requested_metrics = re.findall(r"((?:ray_)?kgray_\w+)(?:{([^}]*)})?", rule["expr"])
+    assert requested_metrics
+    for name, chosen in requested_metrics:
+        assert set(re.findall(r"(\w+)[=!]", chosen)) <= exported_metrics[name], name
+    grouping = {
         label for group in re.findall(r"by \(([^)]*)\)", rule["expr"]) for label in re.findall(r"\w+", group)
     }
-    assert by <= {label for name, _ in asked for label in known[name]}
-    assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= by
+    assert grouping <= {label for name, _ in requested_metrics for label in exported_metrics[name]}
+    assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= grouping
     assert rule["expr"].count("(") == rule["expr"].count(")")
 
 
@@ -381,7 +390,7 @@ def test_there_is_an_alert_for_each_state_that_needs_a_person():
 
 
 def test_the_backup_job_makes_the_days_and_keeps_the_newest(tmp_path: Path):
-    (job,) = [one for one in objects("CronJob") if one["metadata"]["name"] == "kgray-backup"]
+    (job,) = [item for item in objects("CronJob") if item["metadata"]["name"] == "kgray-backup"]
     (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     (tmp_path / "kgray").write_text('#!/bin/sh\n[ ! -e "$2" ] && mkdir "$2"\n', encoding="utf-8")
     (tmp_path / "kgray").chmod(0o700)
@@ -391,10 +400,10 @@ def test_the_backup_job_makes_the_days_and_keeps_the_newest(tmp_path: Path):
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TO": str(backups), "KEEP": "2"}
     for _ in range(2):  # the second time the day is there already
         subprocess.run(container["command"], env=env, check=True)
-    left = sorted(path.name for path in backups.iterdir())
-    assert left[0] == "2020-01-03"
-    assert left[2:] == ["lost+found"]
-    assert re.fullmatch(r"20\d\d-\d\d-\d\d", left[1])
+    remaining_items = sorted(path.name for path in backups.iterdir())
+    assert remaining_items[0] == "2020-01-03"
+    assert remaining_items[2:] == ["lost+found"]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", remaining_items[1])
 
 
 @needs_kubectl

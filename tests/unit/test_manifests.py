@@ -1,6 +1,6 @@
 """The manifests of `k8s/`: well-formed, in their schemas, in agreement with each other and with kgray.
 
-What a server would say of them is asked of a real one in tests/k8s (`make test-k8s`). KubeRay's operator
+A real server checks them in tests/k8s (`make test-k8s`). KubeRay's operator
 refuses more than its schema does; its rules are mirrored here.
 """
 
@@ -56,7 +56,7 @@ def test_every_file_beside_a_kustomization_is_used_by_it(overlay):
     text = (overlay / "kustomization.yaml").read_text(encoding="utf-8")
     file = next(yaml.load_all(text, StrictLoader))
     patches = [patch["path"] for patch in file.get("patches", []) if "path" in patch]
-    generated = [name for one in file.get("configMapGenerator", []) for name in one["files"]]
+    generated = [name for item in file.get("configMapGenerator", []) for name in item["files"]]
     used = {*file.get("resources", []), *patches, *generated, "kustomization.yaml"}
     assert {path.name for path in overlay.iterdir()} == {name for name in used if "/" not in name}
 
@@ -64,24 +64,24 @@ def test_every_file_beside_a_kustomization_is_used_by_it(overlay):
 @pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl, which renders an overlay")
 @pytest.mark.parametrize("choice", FEW_CHOICES, ids=lambda choice: "+".join(choice) or "base")
 def test_every_choice_of_components_renders_into_one_namespace(choice):
-    found = rendered(choice)
-    assert {d["metadata"].get("namespace") for d in found if d["kind"] != "Namespace"} == {OURS}
-    images = {c["image"] for d in found for t in templates(d) for c in t["spec"]["containers"]}
+    result = rendered(choice)
+    assert {d["metadata"].get("namespace") for d in result if d["kind"] != "Namespace"} == {OURS}
+    images = {c["image"] for d in result for t in templates(d) for c in t["spec"]["containers"]}
     assert {image for image in images if image.startswith(OURS)} == {
         f"{name}:{__version__}" for name in IMAGES
     }
-    kinds = {(d["kind"], d["metadata"]["name"]) for d in found}
+    kinds = {(d["kind"], d["metadata"]["name"]) for d in result}
     assert (("StatefulSet", "neo4j") in kinds) is ("neo4j-elsewhere" not in choice)
     assert (("StatefulSet", "redis") in kinds) is ("redis" in choice)
-    (cluster,) = [d for d in found if d["kind"] == "RayCluster"]
+    (cluster,) = [d for d in result if d["kind"] == "RayCluster"]
     assert ("gcsFaultToleranceOptions" in cluster["spec"]) is ("redis" in choice)
     groups = [group["groupName"] for group in cluster["spec"]["workerGroupSpecs"]]
     assert groups == (["control", "cpu"] if "small" in choice else list(GROUPS))
-    (settings,) = [d for d in found if d["metadata"]["name"] == "kgray-settings"]
+    (settings,) = [d for d in result if d["metadata"]["name"] == "kgray-settings"]
     assert settings["data"].keys() == {"kgray.toml", "profile.toml"}
     assert ("tensor_parallel = 2" in settings["data"]["profile.toml"]) is ("tensor-parallel" in choice)
-    unique_names(found)
-    every_service_and_budget_selects_a_pod(found)
+    unique_names(result)
+    every_service_and_budget_selects_a_pod(result)
 
 
 def unique_names(found: list[Document]) -> None:
@@ -107,7 +107,9 @@ def every_service_and_budget_selects_a_pod(found: list[Document]) -> None:
 
 def labels_and_ports(holder: Document) -> tuple[dict[str, str], set[int]]:
     template = holder.get("template") or holder["spec"]["template"]
-    ports = {port["containerPort"] for one in template["spec"]["containers"] for port in one.get("ports", [])}
+    ports = {
+        port["containerPort"] for item in template["spec"]["containers"] for port in item.get("ports", [])
+    }
     return template.get("metadata", {}).get("labels", {}), ports
 
 
@@ -144,23 +146,23 @@ def schema_of(path: Path) -> tuple[str, Document]:
 def closed(schema: Any) -> Any:
     """Return a schema that refuses unknown fields, as the server does when it decodes strictly."""
     if isinstance(schema, list):
-        return [closed(one) for one in schema]
+        return [closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: closed(value) for key, value in schema.items() if not str(key).startswith("x-kubernetes")}
+    result = {key: closed(value) for key, value in schema.items() if not str(key).startswith("x-kubernetes")}
     if (
-        isinstance(found.get("properties"), dict)
-        and "metadata" in found["properties"]
-        and len(found["properties"]) == 1
+        isinstance(result.get("properties"), dict)
+        and "metadata" in result["properties"]
+        and len(result["properties"]) == 1
     ):
-        return found
-    if isinstance(found.get("properties"), dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
-        found.setdefault("additionalProperties", False)
-        if found["properties"].get("metadata") == {"type": "object"}:
-            found["properties"]["metadata"] = {"type": "object"}
+        return result
+    if isinstance(result.get("properties"), dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        result.setdefault("additionalProperties", False)
+        if result["properties"].get("metadata") == {"type": "object"}:
+            result["properties"]["metadata"] = {"type": "object"}
     if schema.get("x-kubernetes-int-or-string"):
-        found = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
-    return found
+        result = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    return result
 
 
 # ------------------------------------------------------------------------ what the operator refuses
@@ -217,11 +219,11 @@ def test_what_a_pod_writes_lies_on_volumes_of_its_own(template):
         readonly = container["securityContext"].get("readOnlyRootFilesystem", False)
         assert readonly is not container["image"].startswith("neo4j:"), container["name"]
         if container["image"] in IMAGES:
-            mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
-            empty = {one["name"] for one in template["spec"]["volumes"] if "emptyDir" in one}
+            mounts = {item["mountPath"]: item for item in container["volumeMounts"]}
+            empty = {item["name"] for item in template["spec"]["volumes"] if "emptyDir" in item}
             assert mounts["/tmp"]["name"] in empty  # noqa: S108 - in the pod
             assert not mounts["/tmp"].get("readOnly")  # noqa: S108 - as above
-            home = [one["value"] for one in container.get("env", []) if one["name"] == "HOME"]
+            home = [item["value"] for item in container.get("env", []) if item["name"] == "HOME"]
             assert home == ["/tmp"] or "ray" not in container["name"], "caches of libraries"  # noqa: S108
 
 
@@ -278,10 +280,10 @@ def test_pods_are_watched_at_ports_that_they_have_with_a_key_that_the_page_makes
     labelled.append(({"ray.io/cluster": "kgray"}, CLUSTER["spec"]["headGroupSpec"]["template"]))
     for monitor in objects("PodMonitor"):
         jsonschema.Draft7Validator(POD_MONITOR).validate(monitor["spec"])
-        wanted = monitor["spec"]["selector"]["matchLabels"]
-        pods = [template for labels, template in labelled if wanted.items() <= labels.items()]
-        containers = [one for pod in pods for one in pod["spec"]["containers"]]
-        ports = {port["name"]: port["containerPort"] for one in containers for port in one.get("ports", [])}
+        expectation = monitor["spec"]["selector"]["matchLabels"]
+        pods = [template for labels, template in labelled if expectation.items() <= labels.items()]
+        containers = [item for pod in pods for item in pod["spec"]["containers"]]
+        ports = {port["name"]: port["containerPort"] for item in containers for port in item.get("ports", [])}
         for endpoint in monitor["spec"]["podMetricsEndpoints"]:
             let_in = {
                 port["port"]
@@ -311,15 +313,15 @@ def test_the_board_is_one_that_grafana_draws():
         assert max(x for x, _ in cells) < 24
         taken |= cells
         assert panel["type"] == "row" or all(
-            one["datasource"]["uid"] == "${source}" for one in panel["targets"]
+            item["datasource"]["uid"] == "${source}" for item in panel["targets"]
         )
 
 
 def test_neo4js_own_chart_gets_what_our_manifest_has():
     values = next(yaml.load_all(VALUES.read_text(encoding="utf-8"), StrictLoader))
-    (own,) = [one for one in objects("StatefulSet") if one["metadata"]["name"] == "neo4j"]
+    (own,) = [item for item in objects("StatefulSet") if item["metadata"]["name"] == "neo4j"]
     (container,) = own["spec"]["template"]["spec"]["containers"]
-    said = {one["name"]: one.get("value") for one in container["env"]}
+    said = {item["name"]: item.get("value") for item in container["env"]}
     for name, value in values["config"].items():
         assert said["NEO4J_" + name.replace("_", "__").replace(".", "_")] == value
     assert values["neo4j"]["resources"] == container["resources"]["requests"]
@@ -361,10 +363,10 @@ def test_every_pod_may_be_reached_by_those_who_must_and_policies_select_somebody
         if "metadata" in template
     ]
     for guard in objects("NetworkPolicy", "PodDisruptionBudget"):
-        wanted = (guard["spec"].get("podSelector") or guard["spec"].get("selector") or {}).get(
+        expectation = (guard["spec"].get("podSelector") or guard["spec"].get("selector") or {}).get(
             "matchLabels", {}
         )
-        assert any(wanted.items() <= given.items() for given in labels), guard["metadata"]["name"]
+        assert any(expectation.items() <= given.items() for given in labels), guard["metadata"]["name"]
 
 
 # ------------------------------------------------------------------------ agreement with kgray
@@ -410,7 +412,7 @@ def test_settings_and_profile_of_the_cluster_are_read(folder):
     assert (settings.store.backend, settings.runtime.backend) == ("neo4j", "ray")
     head = f"{CLUSTER['metadata']['name']}-head-svc:{RAY_PORTS['gcs-server']}"  # KubeRay's service
     assert settings.runtime.address == head
-    (bolt,) = [one for one in objects("Service") if one["metadata"]["name"] == "neo4j"]
+    (bolt,) = [item for item in objects("Service") if item["metadata"]["name"] == "neo4j"]
     assert settings.store.uri == f"bolt://neo4j:{bolt['spec']['ports'][0]['port']}"
     assert load_profile(K8S / folder / "profile.toml").sequencer.shards >= 1
 
@@ -420,14 +422,14 @@ def test_settings_and_profile_of_the_cluster_are_read(folder):
     "choice", [(), ("small",), ("tensor-parallel",)], ids=["base", "small", "tensor-parallel"]
 )
 def test_what_the_profile_asks_for_has_its_group_with_room(choice, tmp_path):
-    found = rendered(choice)
-    (cluster,) = [d for d in found if d["kind"] == "RayCluster"]
-    (settings,) = [d for d in found if d["metadata"]["name"] == "kgray-settings"]
+    result = rendered(choice)
+    (cluster,) = [d for d in result if d["kind"] == "RayCluster"]
+    (settings,) = [d for d in result if d["metadata"]["name"] == "kgray-settings"]
     (tmp_path / "profile.toml").write_text(settings["data"]["profile.toml"], encoding="utf-8")
     groups = {group["groupName"]: group for group in cluster["spec"]["workerGroupSpecs"]}
     profile = load_profile(tmp_path / "profile.toml")
     own = profile.sequencer
-    at_store = 2 * own.shards + 1  # sequencers, writers, and the one that keeps schedules
+    at_store = 2 * own.shards + 1  # sequencers, writers, and the scheduler
     pools = [(at_store, own.cpus, 0.0, own.memory_mb, dict(own.labels))]
     pools += [
         (pool.maximum, pool.cpus, pool.gpus, pool.memory_mb, dict(pool.labels))
@@ -447,14 +449,14 @@ def test_what_the_profile_asks_for_has_its_group_with_room(choice, tmp_path):
         assert gpus <= most * int(has.get("nvidia.com/gpu", 0))
         assert memory_mb <= most * int(has["memory"].removesuffix("Gi")) * 1024
     (container,) = groups["control"]["template"]["spec"]["containers"]
-    env = {one["name"]: one.get("value") for one in container["env"]}
+    env = {item["name"]: item.get("value") for item in container["env"]}
     drain_s = float(env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])
     assert profile.limits.grace_s + 10 < drain_s, "a sequencer commits before Ray ends it"
     pools = (profile.extraction, profile.judging, profile.embedding, profile.reranking)
     deadlines = [profile.limits.start_deadline_s, *(pool.start_deadline_s for pool in pools if pool.labels)]
     assert min(deadlines) >= 1800, "a new node pulls an image of gigabytes first"
     cards = [
-        int(one["template"]["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpu", 0))
-        for one in groups.values()
+        int(item["template"]["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpu", 0))
+        for item in groups.values()
     ]
     assert profile.engine.tensor_parallel <= max(1, *cards), "STRICT_PACK: all cards of an engine on one node"

@@ -41,9 +41,9 @@ class TestWithWeights:
         ],
     )
     def test_the_vectors_are_the_models(self, embedder, one, other, cosine):
-        here, there = embed(embedder, one, other)
+        here, existing_items = embed(embedder, one, other)
 
-        assert float(here @ there) == pytest.approx(cosine, abs=2e-4)
+        assert float(here @ existing_items) == pytest.approx(cosine, abs=2e-4)
 
     def test_questions_find_their_facts_without_a_word_in_common(self, embedder):
         facts = [

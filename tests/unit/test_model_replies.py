@@ -64,10 +64,10 @@ def test_ends_match_the_listed_entities_by_name(subject, target, expected):
 
 
 def test_an_end_that_is_a_pronoun_drops_the_fact_alone():
-    found = read("Leo", fact("she"), fact(target="her"), fact())
+    result = read("Leo", fact("she"), fact(target="her"), fact())
 
-    assert ends(found) == [("Leo", "Nordwind")]
-    assert len(found.dropped) == 2
+    assert ends(result) == [("Leo", "Nordwind")]
+    assert len(result.dropped) == 2
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_an_end_that_is_a_pronoun_drops_the_fact_alone():
     ],
 )
 def test_values_are_read_from_the_words_of_an_object(text, value):
-    (found,) = read("x", fact(target=text)).facts
-    assert found.value == value
+    (result,) = read("x", fact(target=text)).facts
+    assert result.value == value
 
 
 @pytest.mark.parametrize("name", ["Nordwind", "plot 14", "M28", "Straße 5", "東京", "Q3 report"])
@@ -101,8 +101,8 @@ def test_names_are_no_values(name):
 @given(st.text(max_size=40))
 def test_any_text_is_a_name_or_a_value_that_parses(text):
     """One strange end never fails a reply (R24)."""
-    found = read("x", fact(target=text), fact("Leo", target="Oslo"))
-    assert ("Leo", "Oslo") in ends(found) or name_key(text) == "leo"
+    result = read("x", fact(target=text), fact("Leo", target="Oslo"))
+    assert ("Leo", "Oslo") in ends(result) or name_key(text) == "leo"
 
 
 @pytest.mark.parametrize(
@@ -135,20 +135,20 @@ def test_types_map_by_a_table_and_unknown_ones_count_as_unknown(raw, kind):
     ],
 )  # fmt: skip
 def test_statuses_and_dates(text, status, start, end, expected):
-    (found,) = read(text, fact(status=status, start=start, end=end)).facts
-    kind, since, until = expected
+    (result,) = read(text, fact(status=status, start=start, end=end)).facts
+    kind, start_time, deadline = expected
     known = {None: None, "now": T0}
-    assert found.kind == kind
-    assert found.valid_to == (known[until] if until in known else times.parse(until)[0])
-    if since is not None:
-        assert found.valid_from == times.parse(since)[0]
+    assert result.kind == kind
+    assert result.valid_to == (known[deadline] if deadline in known else times.parse(deadline)[0])
+    if start_time is not None:
+        assert result.valid_from == times.parse(start_time)[0]
     elif kind == "holds":
-        assert (found.valid_from, found.inferred) == (T0, True)
+        assert (result.valid_from, result.inferred) == (T0, True)
 
 
 def test_a_start_long_ago_is_unknown_where_the_text_says_so():
-    (found,) = read("Leo has always worked there", fact(start="unknown")).facts
-    assert (found.kind, found.valid_from, found.inferred) == ("holds", None, False)
+    (result,) = read("Leo has always worked there", fact(start="unknown")).facts
+    assert (result.kind, result.valid_from, result.inferred) == ("holds", None, False)
 
 
 def test_the_same_fact_twice_counts_once_and_is_noted():
@@ -160,12 +160,12 @@ def test_the_same_fact_twice_counts_once_and_is_noted():
 
 
 def test_entities_of_the_previous_context_alone_are_left_out():
-    before = episode("Ines moved to Leeds.", speaker="Priya")
-    found = read("Leo likes it", fact(target="tea"), entities=("Leo", "Ines", "Leeds", "Bo"))
+    earlier_value = episode("Ines moved to Leeds.", speaker="Priya")
+    result = read("Leo likes it", fact(target="tea"), entities=("Leo", "Ines", "Leeds", "Bo"))
 
-    left = without_previous(found, [before])
+    remaining_items = without_previous(result, [earlier_value])
 
-    assert [entity.name for entity in left.entities] == ["Marta Ruiz", "Leo", "Bo"]
+    assert [entity.name for entity in remaining_items.entities] == ["Marta Ruiz", "Leo", "Bo"]
 
 
 def test_facts_that_stand_in_a_question_are_left_out_with_a_line():
@@ -174,28 +174,28 @@ def test_facts_that_stand_in_a_question_are_left_out_with_a_line():
         fact("Marta Ruiz", "OWES", "Leo", fact="Marta Ruiz owes Leo 40 euros"),
         fact("Marta Ruiz", "HAS", "mug", fact="Marta Ruiz has a mug"),
     ]
-    found = without_questions(read(text, *facts), episode(text))
+    result = without_questions(read(text, *facts), episode(text))
 
-    assert [f.relation for f in found.facts] == ["OWES"]
-    assert found.dropped == ("facts: 'Marta Ruiz has a mug' stands in a question",)
+    assert [f.relation for f in result.facts] == ["OWES"]
+    assert result.dropped == ("facts: 'Marta Ruiz has a mug' stands in a question",)
 
 
 def test_facts_without_any_word_of_the_text_are_left_out_where_the_context_was_shown():
     text = "If it happens again, I would move there too. I work there."
-    before = [episode("Sluice runs in Frankfurt, at Nordwind.", speaker="Priya")]
+    earlier_value = [episode("Sluice runs in Frankfurt, at Nordwind.", speaker="Priya")]
     facts = [
         fact("Leo", "RUNS_IN", "Frankfurt", fact="Leo runs in Frankfurt"),
         fact("Marta Ruiz", "WORKS_AT", "Nordwind", fact="Marta Ruiz works at Nordwind"),
     ]
-    found = read(text, *facts)
+    result = read(text, *facts)
 
-    left = without_foreign_facts(found, episode(text), before)
+    remaining_items = without_foreign_facts(result, episode(text), earlier_value)
 
-    assert [f.relation for f in left.facts] == ["WORKS_AT"]
-    assert left.dropped == ("facts: 'Leo runs in Frankfurt' has no word of the text",)
+    assert [f.relation for f in remaining_items.facts] == ["WORKS_AT"]
+    assert remaining_items.dropped == ("facts: 'Leo runs in Frankfurt' has no word of the text",)
     asked = [episode("Where does Leo run?", speaker="Priya")]
-    assert without_foreign_facts(found, episode(text), asked) == found
-    assert without_foreign_facts(found, episode(text), []) == found
+    assert without_foreign_facts(result, episode(text), asked) == result
+    assert without_foreign_facts(result, episode(text), []) == result
 
 
 @pytest.mark.parametrize(

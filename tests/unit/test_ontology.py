@@ -1,4 +1,4 @@
-"""The shipped ontology and what settings may change in it (R17; cli.md, Input)."""
+"""The shipped ontology, and its changes by settings (R17; cli.md, Input)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_name_that_a_relation_points_at_is_declared():
             assert other is None or ontology.get(other) is not None, (relation.name, other)
 
 
-@pytest.mark.parametrize("relation", [one for one in shipped() if one.same_as], ids=lambda one: one.name)
+@pytest.mark.parametrize("relation", [item for item in shipped() if item.same_as], ids=lambda item: item.name)
 def test_a_shipped_synonym_says_nothing_but_what_it_is_the_same_as(relation):
     assert relation == RelationType(name=relation.name, same_as=relation.same_as)
     main = shipped().main_name(relation.name)
@@ -189,9 +189,9 @@ def test_settings_add_a_relation_and_override_one_key():
         ),
         pytest.param(
             {"OWNS": {"cardinality": "one"}},
-            'use one of "single" (one object at a time, as WORKS_AT), "single_object" (one subject at a '
-            'time: a ship has one captain), "many" (any number, as LIKES), '
-            '"depends" (asked of each pair of objects).',
+            'use one of "single" (one object at a time, like WORKS_AT), "single_object" (one subject at a '
+            'time: a ship has one captain), "many" (any number, like LIKES), '
+            '"depends" (a question for each pair of objects).',
             id="a-wrong-cardinality",
         ),
         pytest.param({"OWNS": {"object": "thing"}}, 'use one of "entity", "value".', id="a-wrong-object"),

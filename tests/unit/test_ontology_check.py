@@ -1,4 +1,4 @@
-"""Contradictions inside an ontology that settings extend: what `kgray ontology check` reports."""
+"""Contradictions inside an extended ontology: the reports of `kgray ontology check`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ R = "ontology.relations"
 
 def found(relations, entities=None):
     """Return (key, is_note) of each fault."""
-    return [(one.key, one.is_note) for one in faults_of(shipped().extended(relations, entities))]
+    return [(item.key, item.is_note) for item in faults_of(shipped().extended(relations, entities))]
 
 
 def test_the_shipped_ontology_has_no_fault():
@@ -98,10 +98,10 @@ def test_the_shipped_ontology_has_no_fault():
     ],
 )
 def test_a_contradiction_is_named_by_its_key(relations, key, words):
-    (one,) = faults_of(shipped().extended(relations))
-    assert (one.key, one.is_note) == (key, False)
-    assert words in one.message
-    assert "\n" not in one.message
+    (item,) = faults_of(shipped().extended(relations))
+    assert (item.key, item.is_note) == (key, False)
+    assert words in item.message
+    assert "\n" not in item.message
 
 
 def test_a_type_that_no_relation_takes_is_reported_where_all_relations_have_both_ends():

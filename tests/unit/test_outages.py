@@ -1,11 +1,11 @@
-"""What is waited for, and when a user hears of it: at once, at growing intervals, when it is over."""
+"""Reports of outages to the user: at once, at growing intervals, at their end."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
-from kgray.cli.waiting import WaitTeller
+from kgray.cli.waiting import WaitReporter
 from kgray.outages import OUTAGES, Outage, OutageBoard
 
 NOWHERE = Path("/nowhere")  # so that nothing is noted
@@ -13,14 +13,14 @@ NOWHERE = Path("/nowhere")  # so that nothing is noted
 
 def test_an_outage_is_told_of_at_growing_intervals_and_when_it_is_over() -> None:
     said: list[str] = []
-    teller = WaitTeller(NOWHERE, said.append)
+    teller = WaitReporter(NOWHERE, said.append)
     OUTAGES.failed("the model", "is down", since=1000.0, patience_s=600.0)
 
     heard = []
     for second in range(121):
-        before = len(said)
+        earlier_value = len(said)
         teller.look(1000.0 + second)
-        heard += [second] * (len(said) - before)
+        heard += [second] * (len(said) - earlier_value)
     OUTAGES.answered("the model")
     teller.look(1121.0)
 
@@ -32,7 +32,7 @@ def test_an_outage_is_told_of_at_growing_intervals_and_when_it_is_over() -> None
 
 def test_an_outage_of_a_moment_is_not_told_of() -> None:
     said: list[str] = []
-    teller = WaitTeller(NOWHERE, said.append)
+    teller = WaitReporter(NOWHERE, said.append)
     OUTAGES.failed("the model", "answers 429", since=1000.0, patience_s=600.0)
 
     teller.look(1000.9)
@@ -43,14 +43,14 @@ def test_an_outage_of_a_moment_is_not_told_of() -> None:
 
 
 def test_a_call_without_an_answer_is_told_of_earlier_where_the_server_never_answered() -> None:
-    board, now = OutageBoard(), time.time()
+    board, moment = OutageBoard(), time.time()
     with board.asking("new", 120.0):
-        assert [one.what for one in board.current(now + 3)] == ["new"]
+        assert [item.what for item in board.current(moment + 3)] == ["new"]
         board.answered("new")
-        assert board.current(now + 3) == []
-        (slow,) = board.current(now + 11)
+        assert board.current(moment + 3) == []
+        (slow,) = board.current(moment + 11)
     assert (slow.slow, slow.words) == (True, "new has not answered yet")
-    assert board.current(now + 60) == []
+    assert board.current(moment + 60) == []
 
 
 def test_what_several_tell_of_one_server_is_one_outage_since_the_first_failed() -> None:

@@ -1,4 +1,4 @@
-"""What a run has decided and not yet written: in order, batch by batch in lanes, told when it is durable."""
+"""Decided and unwritten changes of a run: in order, batch by batch in lanes, reported when durable."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_batch_that_cannot_be_written_is_told_to_all_who_wait_and_nothin
 
 
 async def test_answers_are_recalled_while_they_are_on_their_way():
-    """R21: who asks the same at once gets the first answer, though the journal does not hold it yet."""
+    """R21: an equal question at the same time gets the first answer, before the journal has it."""
     outbox = Outbox(Slow(), most=MOST)
     outbox.remember("g", "k", ({"duplicate_of": 0},))
     outbox.remember("h", "k", ({"duplicate_of": 1},))
@@ -91,7 +91,7 @@ async def test_answers_are_recalled_while_they_are_on_their_way():
 
 
 async def test_answers_that_an_erased_episode_may_have_used_are_forgotten():
-    """R25: what was removed is asked anew, from memory too; another group keeps its own."""
+    """R25: removed answers are requested again, also from memory; another group keeps its answers."""
     outbox = Outbox(Slow(), most=MOST)
     outbox.remember("g", "k", ({"duplicate_of": 0},))
     outbox.remember("h", "k", ({"duplicate_of": 1},))
@@ -108,7 +108,7 @@ async def test_flushing_what_is_empty_waits_for_nothing():
 
 
 async def test_who_waits_is_not_kept_waiting_by_those_who_post_on_and_on():
-    """A group that is read from the store, and a correction, wait for what stood before them, no longer."""
+    """A group that is read from the store, and a correction, wait only for earlier changes."""
     outbox = Outbox(Slow(), most=MOST)
     posted = 0
 
@@ -167,8 +167,8 @@ class Lanes:
 
     async def end(self, *groups: str, error: Exception | None = None) -> None:
         """Let a batch go, and wait until the outbox has seen it."""
-        one = self.going[groups]
-        one.set_exception(error) if error else one.set_result(None)
+        item = self.going[groups]
+        item.set_exception(error) if error else item.set_result(None)
         for _ in range(5):
             await asyncio.sleep(0)
 
@@ -210,7 +210,7 @@ async def test_batches_of_different_groups_go_side_by_side_and_those_of_one_in_o
 
 
 async def test_a_failure_in_one_lane_is_told_once_the_other_lanes_have_ended() -> None:
-    """What they wrote is durable, and is told so; nothing is sent after the failure."""
+    """Written changes are durable and reported; nothing is sent after the failure."""
     writer, durable = Lanes(), list[str]()
     outbox = Outbox(writer, most=1, lanes=2)
     for group in "ab":
@@ -235,7 +235,7 @@ async def test_a_failure_in_one_lane_is_told_once_the_other_lanes_have_ended() -
     [
         (0.1, 0.001, 256, 256),  # each transaction costs much: the more go together the better
         (0.0, 0.001, 32, 128),  # they cost nothing by themselves: nothing is gained
-        (0.0, 0.5, 16, 16),  # whatever is done takes too long
+        (0.0, 0.5, 16, 16),  # every call takes too long
     ],
 )
 def test_a_batch_grows_while_that_pays_and_shrinks_where_it_takes_too_long(

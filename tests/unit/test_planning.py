@@ -1,4 +1,4 @@
-"""What a dry run estimates, beside what a simulated world really takes."""
+"""The estimate of a dry run against the real cost of a simulated world."""
 
 from __future__ import annotations
 
@@ -38,41 +38,45 @@ def test_replies_are_as_long_as_planned(extraction):
         dates = [{"id": place, **{key: f[key] for key in DATES}} for place, f in enumerate(facts)]
         written += size({"entities": reply["entities"]}) + size({"facts": bare}) + size({"facts": dates})
 
-    found = estimate_work(
+    result = estimate_work(
         [episode.draft for episode in oracle.world],
         Prompts(shipped()),
         PipelineSettings(extraction=extraction),
     )
 
     answers = EPISODES * sum(share * reply for share, _, reply in QUESTION_CALLS["batched"].values())
-    assert found.completion_tokens - answers == pytest.approx(written, rel=0.1)
+    assert result.completion_tokens - answers == pytest.approx(written, rel=0.1)
 
 
 @pytest.mark.parametrize(("resolution", "calls"), [("batched", 1.5), ("per_node", 1.8)])
 def test_questions_take_the_calls_that_were_measured(resolution, calls):
     drafts = [episode.draft for episode in World(plan=WorldPlan(episodes=EPISODES))]
 
-    found = estimate_work(drafts, Prompts(shipped()), PipelineSettings(resolution=resolution))
+    result = estimate_work(drafts, Prompts(shipped()), PipelineSettings(resolution=resolution))
 
-    assert found.calls == round(calls * EPISODES)
+    assert result.calls == round(calls * EPISODES)
 
 
 @pytest.mark.parametrize(
     ("text", "speaker", "shows"),
     [
         ("Alice works at Acme.", "Bob", False),
-        ("She works at Acme.", "Bob", True),  # a word that stands for a name
+        ("She works at Acme.", "Bob", True),  # a word in place of a name
         ("yes, for years", "Ann", True),  # the answer to a question of another speaker
         ("yes, for years", "Bob", False),
     ],
 )
 def test_the_previous_context_counts_only_where_the_prompt_shows_it(text, speaker, shows):
-    before = Draft(group="g", source="s", kind="message", text="x" * 400 + " Is that so?", speaker="Bob")
-    after = Draft(group="g", source="s", kind="message", text=text, speaker=speaker)
+    earlier_value = Draft(
+        group="g", source="s", kind="message", text="x" * 400 + " Is that so?", speaker="Bob"
+    )
+    later_value = Draft(group="g", source="s", kind="message", text=text, speaker=speaker)
     prompts = Prompts(shipped())
 
     def prompt_tokens(**settings):
-        return estimate_work([before, after], prompts, PipelineSettings(**settings)).prompt_tokens
+        return estimate_work(
+            [earlier_value, later_value], prompts, PipelineSettings(**settings)
+        ).prompt_tokens
 
     context = prompt_tokens() - prompt_tokens(previous_episodes=0)
 
@@ -91,14 +95,14 @@ def test_a_long_text_is_planned_by_its_units(extraction):
         drafts = [draft, replace(draft, kind=kind, text=f"{text[:-1]}!")]
         return estimate_work(drafts, prompts, PipelineSettings(extraction=extraction, **keys))
 
-    units, whole = planned("text"), planned("text", unit_tokens=0)
+    units, complete_result = planned("text"), planned("text", unit_tokens=0)
     calls = {"combined": 1, "separate": 3}[extraction]
-    assert round(whole.calls) == round(2 * (calls + 0.5))
+    assert round(complete_result.calls) == round(2 * (calls + 0.5))
     assert round(units.calls) == round(2 * (9 * calls + 0.5))
     questions = 2 * 0.5 * tokens(prompts["batched"].head)  # asked once, whatever the number of units
-    expected = 9 * (whole.fixed_tokens - questions) + questions
+    expected = 9 * (complete_result.fixed_tokens - questions) + questions
     assert units.fixed_tokens == pytest.approx(expected, abs=2)
     # Per unit at most 1,200 tokens of its text, and as many of the text before it.
-    shown = (units.prompt_tokens - units.fixed_tokens) / units.calls
-    assert shown < 2 * 1200 + 1500
+    output = (units.prompt_tokens - units.fixed_tokens) / units.calls
+    assert output < 2 * 1200 + 1500
     assert planned("json").calls == round(calls * 10 + 2 * 0.5)

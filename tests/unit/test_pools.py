@@ -1,4 +1,4 @@
-"""The router over workers: who gets what, what a lost worker's parts become, when a caller is told."""
+"""The router over workers: distribution of parts, parts of a lost worker, reports to callers."""
 
 from __future__ import annotations
 
@@ -51,16 +51,18 @@ class Hands:
         self.chunks.append([request for _, request in chunk])
         self.numbers += [number for number, _ in chunk]
         tasks = {asyncio.ensure_future(self._one(request)): number for number, request in chunk}
-        gone = asyncio.ensure_future(self.lost.wait())
-        left: set[Any] = {*tasks, gone}
+        loss = asyncio.ensure_future(self.lost.wait())
+        remaining_items: set[Any] = {*tasks, loss}
         try:
-            while left != {gone}:
-                ended, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-                if gone in ended:
+            while remaining_items != {loss}:
+                ended, remaining_items = await asyncio.wait(
+                    remaining_items, return_when=asyncio.FIRST_COMPLETED
+                )
+                if loss in ended:
                     raise Lost(f"{self.name} died")
                 yield [(tasks[task], task.result()) for task in ended]
         finally:
-            for task in left:
+            for task in remaining_items:
                 task.cancel()
 
     async def _one(self, request: Any) -> Any:
@@ -136,29 +138,29 @@ async def test_a_lost_workers_unfinished_parts_go_to_another():
 
     first, second = Hands("first", one_of_two), Hands("second", echo)
     calls = Chunker(pool_of(first, second), size=2, linger_s=0.0)
-    asked = [asyncio.create_task(calls.ask(name)) for name in ("first", "second")]
-    assert await asked[0] == "from the first"
+    requests = [asyncio.create_task(calls.ask(name)) for name in ("first", "second")]
+    assert await requests[0] == "from the first"
     first.lost.set()
 
-    assert await asked[1] == "<second>"
+    assert await requests[1] == "<second>"
     assert second.chunks == [["second"]]
 
 
 async def test_a_worker_that_hangs_is_restarted_and_its_parts_go_to_another():
-    hung, other = Hands("hung", echo), Hands("other", echo)
-    calls = Chunker(pool_of(hung, other, deadline_s=0.02), size=1, linger_s=0.0)
+    hung, healthy = Hands("hung", echo), Hands("other", echo)
+    calls = Chunker(pool_of(hung, healthy, deadline_s=0.02), size=1, linger_s=0.0)
     assert await calls.ask("first") == "<first>"
     hung._answers, hung.hangs = never, True
 
     assert await calls.ask("a") == "<a>"
-    assert (hung.restarts, hung.chunks[-1], other.chunks[-1]) == (1, ["a"], ["a"])
+    assert (hung.restarts, hung.chunks[-1], healthy.chunks[-1]) == (1, ["a"], ["a"])
 
 
 async def test_a_worker_that_was_never_met_is_not_restarted_and_its_parts_go_to_another():
     """It loads a model for longer than any deadline, or has no node yet: one of the others is enough."""
-    loading, other = Hands("loading", never), Hands("other", echo)
+    loading, healthy = Hands("loading", never), Hands("other", echo)
     loading.hangs = True
-    calls = Chunker(pool_of(loading, other, deadline_s=0.02), size=1, linger_s=0.0)
+    calls = Chunker(pool_of(loading, healthy, deadline_s=0.02), size=1, linger_s=0.0)
 
     assert [await calls.ask(name) for name in ("a", "b", "c")] == ["<a>", "<b>", "<c>"]
     assert (loading.restarts, loading.chunks) == (0, [["a"]])
@@ -197,14 +199,14 @@ async def test_what_a_worker_that_lives_never_answers_goes_to_another():
     async def all_but_one(request: Any) -> Any:
         return await (never if request == "lost" else echo)(request)
 
-    mute, other = Hands("mute", all_but_one), Hands("other", echo)
-    calls = Chunker(pool_of(mute, other, answer_s=0.1), size=2, linger_s=0.0)
+    mute, healthy = Hands("mute", all_but_one), Hands("other", echo)
+    calls = Chunker(pool_of(mute, healthy, answer_s=0.1), size=2, linger_s=0.0)
 
     assert await asyncio.gather(calls.ask("lost"), calls.ask("quick")) == ["<lost>", "<quick>"]
 
     # On a slow machine the deadline may end a call that is answered, too.
     assert (mute.restarts, mute.numbers[0] in mute.abandoned) == (0, True)
-    assert "lost" in [request for chunk in other.chunks for request in chunk]
+    assert "lost" in [request for chunk in healthy.chunks for request in chunk]
 
 
 async def test_where_no_worker_ever_answers_the_caller_is_told():
@@ -224,7 +226,7 @@ async def test_an_outage_is_told_of_until_an_answer_comes():
     class Waiting(Hands):
         async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
             yield [(OUTAGES_CHANGED, (down,))]
-            assert [one.what for one in OUTAGES.current()] == ["a server", "the workers"]
+            assert [item.what for item in OUTAGES.current()] == ["a server", "the workers"]
             yield [(OUTAGES_CHANGED, ())]
             async for ended in super().work(chunk):
                 yield ended
@@ -244,16 +246,16 @@ async def test_an_outage_is_no_longer_told_of_once_nobody_asks_the_worker_that_w
     class Waiting(Hands):
         async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
             yield [(OUTAGES_CHANGED, (down,))]
-            told.set()
+            reported.set()
             async for ended in super().work(chunk):
                 yield ended
 
-    told = asyncio.Event()
+    reported = asyncio.Event()
     pool = pool_of(Waiting("first", never))
-    asked = asyncio.create_task(Chunker(pool, size=1, linger_s=0.0).ask("a"))
-    await told.wait()
+    request = asyncio.create_task(Chunker(pool, size=1, linger_s=0.0).ask("a"))
+    await reported.wait()
     assert OUTAGES.current() == [down]
-    asked.cancel()
+    request.cancel()
     await pool.close()
 
     assert OUTAGES.current() == []
@@ -280,7 +282,7 @@ async def test_a_worker_that_leaves_gives_its_calls_to_another_and_gets_no_more(
 
 
 class Bad(Hands):
-    """A worker whose start has failed: it says so at once, until it is started anew."""
+    """A worker with a failed start: it reports that at once, until it is restarted."""
 
     fault: Exception | None = SettingsError("no memory on the card")
 
@@ -303,10 +305,10 @@ async def test_one_worker_whose_start_failed_of_many_gets_no_work(workers: int, 
     bad = Bad("bad", echo)
     pool = pool_of(*(Hands(f"good {n}", echo) for n in range(workers - 1)), bad)
     chunks = Chunker(pool, size=4, linger_s=0.0)
-    left = iter(range(calls))
+    remaining_items = iter(range(calls))
 
     async def ask() -> None:
-        for n in left:
+        for n in remaining_items:
             assert await chunks.ask(n) == f"<{n}>"
 
     await asyncio.gather(*(ask() for _ in range(4 * workers)))
@@ -316,8 +318,8 @@ async def test_one_worker_whose_start_failed_of_many_gets_no_work(workers: int, 
     assert [row["name"] for row in pool.stats() if "fault" in row] == ["bad"]
     assert OUTAGES.current() == []
     bad.fault = None
-    asked = asyncio.gather(*(Chunker(pool, size=1, linger_s=0.0).ask(n) for n in range(workers)))
-    await asked
+    requests = asyncio.gather(*(Chunker(pool, size=1, linger_s=0.0).ask(n) for n in range(workers)))
+    await requests
     await until(lambda: len(up(pool)) == workers)
     await asyncio.gather(*(Chunker(pool, size=1, linger_s=0.0).ask(n) for n in range(workers)))
     assert len(bad.chunks) == 2
@@ -326,28 +328,28 @@ async def test_one_worker_whose_start_failed_of_many_gets_no_work(workers: int, 
 
 @pytest.mark.parametrize("among", [(), ("good",)], ids=["all are bad", "one has no node"])
 async def test_an_error_of_settings_counts_once_every_worker_reports_it(among: tuple[str, ...]) -> None:
-    """Where one has not come up, it may still do better: it is waited for."""
+    """A worker that has not started yet may still succeed: callers wait for it."""
     bad = [Bad(f"bad {n}", echo) for n in range(4)]
     late = [Hands(name, echo) for name in among]
-    for one in late:
-        one.lost.set()
+    for item in late:
+        item.lost.set()
     pool = pool_of(*bad, *late)
     calls = Chunker(pool, size=1, linger_s=0.0)
 
-    asked = [asyncio.create_task(calls.ask(n)) for n in range(20)]
+    requests = [asyncio.create_task(calls.ask(n)) for n in range(20)]
     if late:
         await asyncio.sleep(0.05)
-        assert not any(one.done() for one in asked)
+        assert not any(item.done() for item in requests)
         late[0].lost.clear()
-        assert await asyncio.gather(*asked) == [f"<{n}>" for n in range(20)]
+        assert await asyncio.gather(*requests) == [f"<{n}>" for n in range(20)]
     else:
-        outcomes = await asyncio.gather(*asked, return_exceptions=True)
-        assert {str(one) for one in outcomes} == {"no memory on the card"}
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
+        assert {str(item) for item in outcomes} == {"no memory on the card"}
         assert OUTAGES.current() == []
-        for one in bad:  # whoever asks again is answered anew
-            one.fault = None
+        for item in bad:  # a repeated request gets a new answer
+            item.fault = None
         assert await calls.ask("a") == "<a>"
-    assert all(len(one.chunks) <= 6 for one in bad), "not each call asks each of them"
+    assert all(len(item.chunks) <= 6 for item in bad), "not each call asks each of them"
     await pool.close()
 
 
@@ -391,15 +393,15 @@ async def test_a_request_that_the_settings_do_not_allow_fails_beside_others_that
 
 
 async def test_where_nobody_is_left_the_caller_is_told_once_the_patience_is_spent():
-    gone = Hands("gone", echo)
-    gone.lost.set()
-    pool = pool_of(gone, patience_s=0.1)
+    dead = Hands("gone", echo)
+    dead.lost.set()
+    pool = pool_of(dead, patience_s=0.1)
 
     with pytest.raises(Unavailable, match="no worker answers: gone died") as caught:
         await Chunker(pool, size=1, linger_s=0.0).ask("a")
 
     assert caught.value.waited
-    assert len(gone.chunks) >= 2
+    assert len(dead.chunks) >= 2
     assert OUTAGES.why() == "the workers do not answer (gone died)"
 
 
@@ -481,9 +483,9 @@ async def test_what_is_no_error_of_ours_crosses_as_one_that_names_it():
 
 
 async def test_a_worker_beyond_the_least_gets_work_while_it_is_there_and_is_missed_by_nobody():
-    first, further = Hands("first", echo), Hands("further", echo)
-    further.lost.set()  # it was not started
-    pool = Pool([first, further], minimum=1, patience_s=60.0, answer_deadline_s=600.0, health_every_s=0.01)
+    first, surplus = Hands("first", echo), Hands("further", echo)
+    surplus.lost.set()  # it was not started
+    pool = Pool([first, surplus], minimum=1, patience_s=60.0, answer_deadline_s=600.0, health_every_s=0.01)
     calls = Chunker(pool, size=1, linger_s=0.0)
     busy = asyncio.Event()
 
@@ -491,24 +493,24 @@ async def test_a_worker_beyond_the_least_gets_work_while_it_is_there_and_is_miss
         await busy.wait()
         return request
 
-    first._answers = further._answers = waits
-    asked = [asyncio.create_task(calls.ask(n)) for n in range(4)]
+    first._answers = surplus._answers = waits
+    requests = [asyncio.create_task(calls.ask(n)) for n in range(4)]
     await asyncio.sleep(0.05)
-    assert (up(pool), first.chunks, further.chunks) == (["first"], [[0], [1], [2], [3]], [])
+    assert (up(pool), first.chunks, surplus.chunks) == (["first"], [[0], [1], [2], [3]], [])
     assert [row["name"] for row in pool.stats()] == ["first"]
 
-    further.lost.clear()  # it has come up
+    surplus.lost.clear()  # it has come up
     await until(lambda: len(up(pool)) == 2)
-    asked += [asyncio.create_task(calls.ask(n)) for n in (4, 5)]
+    requests += [asyncio.create_task(calls.ask(n)) for n in (4, 5)]
     await asyncio.sleep(0.01)
-    assert further.chunks == [[4], [5]]
+    assert surplus.chunks == [[4], [5]]
     assert len(pool.stats()) == 2
 
-    further.lost.set()  # it was ended, or its node went away: what it had goes to who is left
+    surplus.lost.set()  # it was ended, or its node is lost: its parts go to the other workers
     await until(lambda: len(up(pool)) == 1)
     busy.set()
-    assert await asyncio.gather(*asked) == list(range(6))
-    assert further.restarts == 0
+    assert await asyncio.gather(*requests) == list(range(6))
+    assert surplus.restarts == 0
     await pool.close()
 
 
@@ -541,8 +543,8 @@ def test_a_pool_doubles_while_all_are_full_and_ends_who_has_no_work():
     bad = {0: row(10), 1: row(0, loaded=False) | {"fault": SettingsError("bad")}}  # others do its work
     assert [size.looked(bad, at) for at in (51.0, 52.0)] == [([], []), ([2], [])]
 
-    few = {0: row(0, 99.0), 1: row(3), 2: row(0, 59.0), 3: row(0, 60.0), 4: {}}
-    assert size.looked(few, 60.0) == ([], [3])  # the first stays; one that was asked for is waited for
+    rows = {0: row(0, 99.0), 1: row(3), 2: row(0, 59.0), 3: row(0, 60.0), 4: {}}
+    assert size.looked(rows, 60.0) == ([], [3])  # the first stays; one that was asked for is waited for
     assert size.looked({0: row(0, 99.0), 4: {}}, 113.0) == ([], [4])  # and is not needed any longer
 
 

@@ -115,8 +115,8 @@ def test_a_head_is_short_and_says_that_data_is_no_instruction(task):
 def shown_examples(task: str) -> list[tuple[dict, dict]]:
     """Return (sections, reply) of each example in a prompt."""
     examples = load(task).partition("\nExample\n")[2]
-    shown = re.findall(r"((?:<([A-Z]+)>\n.*\n</\2>\n)+)(\{.*\})$", examples, re.MULTILINE)
-    return [(sections(data), json.loads(reply)) for data, _, reply in shown]
+    output = re.findall(r"((?:<([A-Z]+)>\n.*\n</\2>\n)+)(\{.*\})$", examples, re.MULTILINE)
+    return [(sections(data), json.loads(reply)) for data, _, reply in output]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -150,7 +150,7 @@ def test_the_front_of_a_prompt_lists_the_fields_of_its_reply(task):
 
 
 def conforms(value: object, schema: dict) -> bool:
-    """Whether a value fits a schema, as far as ours go."""
+    """Tell whether a value fits a schema, for the keywords of our schemas."""
     if "anyOf" in schema:
         return any(conforms(value, option) for option in schema["anyOf"])
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
@@ -184,22 +184,22 @@ def conforms(value: object, schema: dict) -> bool:
 )
 def test_no_text_can_close_its_section_and_the_head_stays_the_same(task, text, other):
     """Two prompts of a task share the whole head; each parses back to exactly the data that was given."""
-    here, there = rendered(task, text, (other,)), rendered(task, other)
+    here, existing_items = rendered(task, text, (other,)), rendered(task, other)
 
     assert PROMPTS[task].head == Prompts(shipped())[task].head
-    assert here.encode()  # no half surrogate: what is sent is UTF-8
-    found = sections(here)
+    assert here.encode()  # no half surrogate: requests are UTF-8
+    result = sections(here)
     order = ("PREVIOUS", "EPISODE", "ENTITIES", "FACTS", "QUESTIONS")
-    assert list(found) == [tag for tag in order if tag in found]
-    assert here == "".join(section(tag, data) for tag, data in found.items())
-    if "EPISODE" in found:
-        assert found["EPISODE"]["text"] == text
-    if "QUESTIONS" in found:
-        assert [q.get("name", q.get("fact")) for q in found["QUESTIONS"]] == [text] * len(ASKS[task])
-    if "PREVIOUS" in found:
-        assert [p["text"] for p in found["PREVIOUS"]] == [other]
-    assert set(sections(there)) <= set(found)
-    assert here.count("<") == 2 * len(found), "no other bracket opens a tag or a chat turn"
+    assert list(result) == [tag for tag in order if tag in result]
+    assert here == "".join(section(tag, data) for tag, data in result.items())
+    if "EPISODE" in result:
+        assert result["EPISODE"]["text"] == text
+    if "QUESTIONS" in result:
+        assert [q.get("name", q.get("fact")) for q in result["QUESTIONS"]] == [text] * len(ASKS[task])
+    if "PREVIOUS" in result:
+        assert [p["text"] for p in result["PREVIOUS"]] == [other]
+    assert set(sections(existing_items)) <= set(result)
+    assert here.count("<") == 2 * len(result), "no other bracket opens a tag or a chat turn"
 
 
 def test_what_stands_in_a_section_is_plain_json_on_one_line():
@@ -234,12 +234,12 @@ def test_questions_are_shown_by_small_ids():
 
 
 def test_a_request_shows_its_episode_only_for_entities():
-    shown = episode("I left Acme.")
+    output = episode("I left Acme.")
     entity, compare = QUESTIONS["entity"], QUESTIONS["compare"]
 
-    assert list(sections(questions_data(shown, [entity, compare]))) == ["EPISODE", "QUESTIONS"]
-    assert list(sections(questions_data(shown, [entity]))) == ["EPISODE", "QUESTIONS"]
-    assert list(sections(questions_data(shown, [compare, compare]))) == ["QUESTIONS"]
+    assert list(sections(questions_data(output, [entity, compare]))) == ["EPISODE", "QUESTIONS"]
+    assert list(sections(questions_data(output, [entity]))) == ["EPISODE", "QUESTIONS"]
+    assert list(sections(questions_data(output, [compare, compare]))) == ["QUESTIONS"]
 
 
 def test_the_examples_of_comparisons_have_every_word():

@@ -1,4 +1,4 @@
-"""What a question says: words, phrases, codes, speakers, topic and dates. It is Wednesday, 2024-06-12."""
+"""The parts of a question: words, phrases, codes, speakers, topic and dates. It is Wednesday, 2024-06-12."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_a_name_is_of_somebody_where_it_is_written_as_one(text, meant):
 
 
 def test_a_thousand_speakers_are_read_once():
-    """The collection may come as a new list each time: what is derived of it is kept by its content."""
+    """The collection may be a new list each time: derived values are cached by its content."""
     known = [f"Name{number} Family{number}" for number in range(1000)]
 
     assert ask("Where is name7?", known).speakers == ("Name7 Family7",)
@@ -279,9 +279,9 @@ def test_a_month_of_this_year_that_has_not_come_is_last_years():
 
 def test_dates_at_the_ends_of_the_calendar():
     """Nothing is read beyond the years 1 to 9999, and nothing fails."""
-    for now in (parse("0001-01-01")[0], parse("9999-12-31")[0]):
+    for moment in (parse("0001-01-01")[0], parse("9999-12-31")[0]):
         for text in ("last week", "in May", "last winter", "next year", "in December", "ten years ago"):
-            read(text, speakers=Speakers(), clock=now)
+            read(text, speakers=Speakers(), clock=moment)
 
 
 SAYS = st.one_of(

@@ -43,7 +43,7 @@ RUNTIME = Path(kgray.__file__).parent / "runtime"
 
 
 async def outcomes(worker: Any, chunk: Sequence[tuple[int, Any]]) -> dict[int, Any]:
-    """Return what a worker makes of a chunk, by number."""
+    """Return the outcomes of a chunk in a worker, by number."""
     return {number: outcome async for ended in worker.work(chunk) for number, outcome in ended}
 
 
@@ -54,15 +54,15 @@ async def test_lists_that_come_together_get_each_its_own_vectors(tmp_path: Path)
     worker = EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
     long = tuple(f"word {n} " + "x" * 4000 for n in range(20))  # more than one batch
     lists = {1: ("a", "b"), 2: ("c",), 3: long}
-    found: dict[int, Any] = {}
+    result: dict[int, Any] = {}
     for part in await asyncio.gather(
         outcomes(worker, [(1, lists[1]), (2, lists[2])]), outcomes(worker, [(3, lists[3])])
     ):
-        found |= part
+        result |= part
 
-    local = HashingEmbedder(found[1][0].shape[1])
+    local = HashingEmbedder(result[1][0].shape[1])
     for number, texts in lists.items():
-        vectors, weights = found[number]
+        vectors, weights = result[number]
         assert np.array_equal(vectors, await local.embed(texts))
         assert weights is None
     stats = await worker.stats()
@@ -116,10 +116,10 @@ async def test_a_text_that_cannot_be_embedded_fails_nobody_who_shares_its_batch(
     monkeypatch.setattr(worker, "_embedder", Refusing(16))
     asked = {number: (f"text {number}",) for number in range(20)} | {7: ("fine", "too long")}
 
-    found = await outcomes(worker, list(asked.items()))
+    result = await outcomes(worker, list(asked.items()))
 
-    assert [number for number, one in found.items() if isinstance(one, Refused)] == [7]
-    assert all(one[0].shape == (1, 16) for number, one in found.items() if number != 7)
+    assert [number for number, item in result.items() if isinstance(item, Refused)] == [7]
+    assert all(item[0].shape == (1, 16) for number, item in result.items() if number != 7)
 
 
 async def test_a_server_that_garbles_everything_is_not_asked_text_by_text(
@@ -144,21 +144,24 @@ async def test_a_server_that_garbles_everything_is_not_asked_text_by_text(
     monkeypatch.setattr(worker, "_embedder", embedder)
     chunk = [(number, (f"text {number}",)) for number in range(64)]
 
-    found = await outcomes(worker, chunk)
-    assert all(isinstance(one, Garbled) for one in found.values())
+    result = await outcomes(worker, chunk)
+    assert all(isinstance(item, Garbled) for item in result.values())
     assert len(asked) <= 1 + 4 * 7  # together, then by halves: 127 would be text by text
 
     for garbled in ({7}, {7, 40}, {*range(0, 64, 3)}):
         embedder.garbled = tuple(f"text {number}" for number in garbled)
-        found = await outcomes(worker, chunk)
-        assert {number for number, one in found.items() if isinstance(one, Garbled)} == garbled
-        assert all(one[0].shape == (1, 16) for number, one in found.items() if number not in garbled)
+        result = await outcomes(worker, chunk)
+        assert {number for number, item in result.items() if isinstance(item, Garbled)} == garbled
+        assert all(item[0].shape == (1, 16) for number, item in result.items() if number not in garbled)
     embedder.garbled = ("text 7",)
 
     asked.clear()
-    waited, left = asyncio.get_running_loop().create_future(), asyncio.get_running_loop().create_future()
-    left.cancel()
-    await worker._embed_batch([("text 7", left), ("text 8", waited)])
+    waited, remaining_items = (
+        asyncio.get_running_loop().create_future(),
+        asyncio.get_running_loop().create_future(),
+    )
+    remaining_items.cancel()
+    await worker._embed_batch([("text 7", remaining_items), ("text 8", waited)])
     assert waited.result().vector.shape == (16,)
     assert asked == [["text 8"]]  # nobody waits for the other any longer
 
@@ -188,16 +191,16 @@ async def test_each_text_that_is_refused_fails_alone_however_many_there_are(
     for bad in ({3, 60}, {*range(1, 64, 2)}, {*range(64)} - {1, 33}):
         asked.clear()
         embedder.refused = tuple(f"text {number}" for number in bad)
-        found = await outcomes(worker, chunk)
-        assert {number for number, one in found.items() if isinstance(one, Refused)} == bad
+        result = await outcomes(worker, chunk)
+        assert {number for number, item in result.items() if isinstance(item, Refused)} == bad
         assert len(asked) <= 127
 
     asked.clear()
     embedder.refused = tuple(f"text {number}" for number in range(64))
-    found = await outcomes(worker, chunk)
+    result = await outcomes(worker, chunk)
     alone = {texts[0] for texts in asked if len(texts) == 1}
-    assert {f"text {number}" for number, one in found.items() if isinstance(one, Refused)} == alone
-    assert all(isinstance(one, Refused | Garbled) for one in found.values())
+    assert {f"text {number}" for number, item in result.items() if isinstance(item, Refused)} == alone
+    assert all(isinstance(item, Refused | Garbled) for item in result.values())
     assert len(asked) <= 1 + 4 * 7
 
 
@@ -210,12 +213,12 @@ async def test_a_worker_whose_settings_are_wrong_carries_out_nothing_and_says_wh
     lacking = load(None, environ={}, overrides={"embedder.api_key": "sk-not-in-the-environment"})
     worker = EmbedWorker(spec_of(lacking, tmp_path, {}), "embedder-0")
 
-    found = await outcomes(worker, [(1, ("a",)), (2, ("b",))])
+    result = await outcomes(worker, [(1, ("a",)), (2, ("b",))])
 
     fault = (await worker.describe())["fault"]
     assert isinstance(fault, SettingsError)
     assert "KGRAY_EMBEDDER_API_KEY is not set where Ray's processes run" in str(fault)
-    assert found == {UNFIT: fault}
+    assert result == {UNFIT: fault}
     assert await worker.health() is fault
 
 
@@ -260,19 +263,19 @@ async def test_workers_that_share_a_card_load_one_after_another(tmp_path: Path, 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     workers = [EmbedWorker(spec_of(Settings(), tmp_path, {}), f"embedder-{n}") for n in range(4)]
-    for one in workers:
-        one._loads = Model()
-    starts = asyncio.gather(*(one.ready() for one in workers))
+    for item in workers:
+        item._loads = Model()
+    starts = asyncio.gather(*(item.ready() for item in workers))
     queued = 0
     while not starts.done():
-        queued = max(queued, sum([(await one.describe())["queued"] for one in workers]))
+        queued = max(queued, sum([(await item.describe())["queued"] for item in workers]))
         await asyncio.sleep(0.001)
     assert (queued, await starts) == (3, [None] * 4)
-    assert [(await one.describe())["loaded"] for one in workers] == [True] * 4
+    assert [(await item.describe())["loaded"] for item in workers] == [True] * 4
 
 
 async def test_each_router_is_told_of_an_outage_and_of_its_end(tmp_path: Path, monkeypatch: Any) -> None:
-    """Chunks of two routers: what one of them was told, the other does not know."""
+    """Chunks of two routers: neither knows the reports of the other."""
     from kgray.runtime import workers
     from kgray.runtime.pools import OUTAGES_CHANGED
     from kgray.runtime.spec import spec_of
@@ -315,10 +318,10 @@ def test_actors_that_several_threads_ask_for_are_started_once(tmp_path: Path, mo
 
     monkeypatch.setattr(deploy, "ensure", ensure)
     monkeypatch.setattr(RayIngest, "_join", lambda *_, **__: Profile())
-    with kgray.open(tmp_path) as memory, ThreadPoolExecutor(4) as threads:
+    with kgray.open(tmp_path, create=True) as memory, ThreadPoolExecutor(4) as threads:
         ingest = RayIngest(Settings(), tmp_path, memory.store)
-        found = list(threads.map(ingest._up, [print] * 4))
-    assert found == started * 4
+        result = list(threads.map(ingest._up, [print] * 4))
+    assert result == started * 4
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -332,7 +335,7 @@ def test_actors_that_are_looked_up_again_stay_those_of_who_started_them(
 
     monkeypatch.setattr(deploy, "ensure", lambda *_, **__: SimpleNamespace(ours=False))
     monkeypatch.setattr(RayIngest, "_join", lambda *_, **__: Profile())
-    with kgray.open(tmp_path) as memory:
+    with kgray.open(tmp_path, create=True) as memory:
         ingest = RayIngest(Settings(), tmp_path, memory.store)
         ingest._deployment = SimpleNamespace(ours=ours)  # type: ignore[assignment]
         assert ingest._looked_up_again(print).ours is ours
@@ -341,11 +344,11 @@ def test_actors_that_are_looked_up_again_stay_those_of_who_started_them(
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "http://127.0.0.1:9"])
 def test_a_search_needs_no_ray(tmp_path: Path, address: str) -> None:
-    """Where none answers, or only a job server is known, this process has its own models."""
+    """Without an answer, or with only a job server, this process has its own models."""
     from kgray.runtime.ingest import RayIngest
 
     chosen = load(None, environ={}, overrides={"runtime.backend": "ray", "runtime.address": address})
-    with kgray.open(tmp_path) as memory:
+    with kgray.open(tmp_path, create=True) as memory:
         assert RayIngest(chosen, tmp_path, memory.store).pool("embedder") is None
 
 
@@ -376,7 +379,7 @@ async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_writ
     from kgray.runtime.spec import spec_of
     from kgray.runtime.writer import GraphWriter, RemoteWriter
 
-    memory = kgray.open(tmp_path)
+    memory = kgray.open(tmp_path, create=True)
     asked = Operation(group="g", kind="undo", target=1)
     batch = [refused(replace(asked, sequence=request(memory.store, asked)), "no such merge", 5)]
     graph_writer = GraphWriter(spec_of(Settings(), tmp_path, {}), "writer-0")
@@ -409,7 +412,7 @@ def test_a_shards_epoch_writes_nothing_of_a_group_of_another(tmp_path: Path) -> 
     from kgray.runtime.spec import spec_of
     from kgray.runtime.writer import GraphWriter
 
-    memory = kgray.open(tmp_path)
+    memory = kgray.open(tmp_path, create=True)
     asked = Operation(group="g", kind="undo", target=1)
     batch = [refused(replace(asked, sequence=request(memory.store, asked)), "no such merge", 5)]
     writer = GraphWriter(spec_of(Settings(), tmp_path, {"sequencer": {"shards": 2}}), "writer-0")
@@ -417,7 +420,7 @@ def test_a_shards_epoch_writes_nothing_of_a_group_of_another(tmp_path: Path) -> 
 
     assert isinstance(writer.write(1 - own, epochs[1 - own], batch), StaleWriter)
     assert result(memory.store, "g", 1) is None
-    writer.begin(1 - own)  # who wrote what was not his has lost his hold
+    writer.begin(1 - own)  # a writer of foreign groups has lost its lock
     assert writer.write(own, epochs[own], batch) is None
     for shard in (0, 1):
         writer._release(shard)
@@ -443,10 +446,10 @@ def test_the_runtime_uses_no_private_name_of_ray() -> None:
     private = re.compile(
         r"ray\.cluster_utils|\bray(?:\.\w+)*\._\w+|from ray[\w.]*\._\w+ import|from ray[\w.]* import .*\b_\w+"
     )
-    found = {path.name: private.findall(path.read_text(encoding="utf-8")) for path in RUNTIME.glob("*.py")}
+    result = {path.name: private.findall(path.read_text(encoding="utf-8")) for path in RUNTIME.glob("*.py")}
 
     # The notice that a node ends: Ray has no public call for it.
-    assert {name: uses for name, uses in found.items() if uses} == {"draining.py": ["ray._private"]}
+    assert {name: uses for name, uses in result.items() if uses} == {"draining.py": ["ray._private"]}
 
 
 class Blocking:
@@ -474,7 +477,7 @@ async def test_a_worker_that_leaves_ends_its_calls_in_time_and_gives_the_others_
     from kgray.runtime.workers import ModelWorker
 
     read = list(enumerate([NextCall("extract", "g", 1, ExtractionRequest(episode=EPISODE))] * 2))
-    for ends, found in ((True, {0: "read", 1: "read", LEAVING: None}), (False, {LEAVING: None})):
+    for ends, expected in ((True, {0: "read", 1: "read", LEAVING: None}), (False, {LEAVING: None})):
         worker = ModelWorker(spec_of(Settings(), tmp_path, Profile().values()), "models-0")
         models = worker._extractor = Blocking()  # type: ignore[assignment]
         reading = asyncio.create_task(outcomes(worker, read))
@@ -485,7 +488,7 @@ async def test_a_worker_that_leaves_ends_its_calls_in_time_and_gives_the_others_
         assert await worker.health() is False
         if ends:
             models.end.set()
-        assert await reading == found
+        assert await reading == expected
         await leaving
         assert (await worker.stats())["running"] == 0
 
@@ -612,12 +615,12 @@ def test_a_worker_that_is_started_again_while_it_loads_is_asked_again(
     def loads(**how: object) -> dict[str, Any]:
         return {"writer-0": {}, "models-0": {"loaded": False} | how}
 
-    again = [*[loads(pid=2)] * 3, loads(pid=2, loading=True)]
-    looks = [loads(), loads(loading=True), {}, {}, *again, {"models-0": {"loaded": True, "pid": 2}}]
-    found, asked = starting(monkeypatch, tmp_path, looks)
-    assert len(deploy._come_up(found, lambda _: None)) == 2
+    second_result = [*[loads(pid=2)] * 3, loads(pid=2, loading=True)]
+    looks = [loads(), loads(loading=True), {}, {}, *second_result, {"models-0": {"loaded": True, "pid": 2}}]
+    result, asked = starting(monkeypatch, tmp_path, looks)
+    assert len(deploy._come_up(result, lambda _: None)) == 2
     assert asked == ["models-0"] * 2  # after a pause: the first process has ended while it loaded
-    assert found.quarantined == {}
+    assert result.quarantined == {}
 
 
 def test_a_start_with_a_bad_worker_succeeds_and_names_it_unless_all_are_bad(
@@ -628,16 +631,16 @@ def test_a_start_with_a_bad_worker_succeeds_and_names_it_unless_all_are_bad(
     said: list[str] = []
     bad = {"loaded": False, "fault": SettingsError("no memory on the card")}
     late = {"writer-0": {}, "models-0": bad, "models-1": {"loaded": False, "loading": True}}
-    found, _ = starting(monkeypatch, tmp_path, [late, late | {"models-1": {"loaded": True}}], "models-1")
-    assert len(deploy._come_up(found, said.append)) == 2
-    assert found.quarantined == {"models-0": "no memory on the card"}
+    result, _ = starting(monkeypatch, tmp_path, [late, late | {"models-1": {"loaded": True}}], "models-1")
+    assert len(deploy._come_up(result, said.append)) == 2
+    assert result.quarantined == {"models-0": "no memory on the card"}
     assert said[-1] == (
         "models-0 is quarantined: it gets no work, and is started again after growing pauses "
         "(no memory on the card)"
     )
-    found, _ = starting(monkeypatch, tmp_path, [late, late | {"models-1": bad}], "models-1")
+    result, _ = starting(monkeypatch, tmp_path, [late, late | {"models-1": bad}], "models-1")
     with pytest.raises(SettingsError, match="no memory on the card"):
-        deploy._come_up(found, said.append)
+        deploy._come_up(result, said.append)
 
 
 @pytest.mark.parametrize(
@@ -657,9 +660,9 @@ def test_a_start_that_takes_too_long_says_what_it_waited_for(
     from kgray.runtime import deploy
 
     rows = [{"writer-0": {}} | row] * looks
-    found, _ = starting(monkeypatch, tmp_path, rows)
+    result, _ = starting(monkeypatch, tmp_path, rows)
     with pytest.raises(Unavailable) as late:
-        deploy._come_up(found, lambda _: None)
+        deploy._come_up(result, lambda _: None)
     assert str(late.value) == f"not up in time: models-0; {why}"
 
 
@@ -678,24 +681,24 @@ def test_where_the_missing_cannot_be_started_the_workers_are_tended_all_the_same
     monkeypatch.setattr(keeper, "_FIRST_LOOK_S", 0.0)
     monkeypatch.setattr(keeper, "names_in", fails)
     of = spec_of(Settings(), tmp_path, profile.values())
-    both, one = keeper.Keeper(of, stays=True, tends=True), keeper.Keeper(of, stays=False)
+    both, item = keeper.Keeper(of, stays=True, tends=True), keeper.Keeper(of, stays=False)
     wait_for(lambda: len(looked) > 3)
     both.end()
-    one.end()
+    item.end()
 
 
 def test_a_ray_is_not_left_under_who_starts_actors_in_it(tmp_path: Path, monkeypatch: Any) -> None:
     """Its head is back when they are up; where they did not come up, it is left."""
     from kgray.runtime import ingest
 
-    left: list[str] = []
+    remaining_items: list[str] = []
     monkeypatch.setattr(ingest, "_WATCH_S", 0.01)
-    with kgray.open(tmp_path) as memory:
+    with kgray.open(tmp_path, create=True) as memory:
         for is_up in (True, False):
             looked = threading.Event()
             session: Any = SimpleNamespace(
                 ended=lambda looked=looked: looked.set() or True,
-                close=lambda: left.append("left"),
+                close=lambda: remaining_items.append("left"),
                 address="a",
             )
             runtime = ingest.RayIngest(Settings(), tmp_path, memory.store)
@@ -705,14 +708,14 @@ def test_a_ray_is_not_left_under_who_starts_actors_in_it(tmp_path: Path, monkeyp
                 watch.start()
                 assert looked.wait(HANGS_S)
                 time.sleep(0.05)
-                assert left == []
+                assert remaining_items == []
                 runtime._deployment = object() if is_up else None  # type: ignore[assignment]
             if is_up:
                 time.sleep(0.05)
-                assert left == []
+                assert remaining_items == []
                 runtime._session = None  # ends the watch
             watch.join(HANGS_S)
-    assert left == ["left"]
+    assert remaining_items == ["left"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The record row of an entry: its records come back as they were packed, whatever their texts."""
+"""The record row of an entry: its records are unpacked unchanged, for any texts."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _evidence(draw: st.DrawFn, sequence: int, ordinal: int, mentions: int) -> Ev
 
 
 def taken(*rows: Any) -> UnpackedRecords:
-    """Return what rows are unpacked to."""
+    """Return the unpacked rows."""
     records = UnpackedRecords()
     records.take(rows, {})
     return records
@@ -134,16 +134,16 @@ def taken(*rows: Any) -> UnpackedRecords:
 def test_records_come_back_as_they_were_packed(first: EntryRecords, second: EntryRecords) -> None:
     second.births = first.births  # the birth place of an id is the same wherever it is recorded
     rows = first.row(), second.row()
-    found = taken(*rows)
+    result = taken(*rows)
 
-    assert found.mentions == [*first.mentions, *second.mentions]
-    assert found.evidence == [*first.evidence, *second.evidence]
-    named = {one.entity for one in found.mentions} | {one.statement for one in found.evidence}
-    assert found.births == {id_: first.births[id_] for id_ in named}
-    assert statement_texts(rows) == {(one.sequence, one.ordinal): one.text for one in found.evidence}
+    assert result.mentions == [*first.mentions, *second.mentions]
+    assert result.evidence == [*first.evidence, *second.evidence]
+    named = {item.entity for item in result.mentions} | {item.statement for item in result.evidence}
+    assert result.births == {id_: first.births[id_] for id_ in named}
+    assert statement_texts(rows) == {(item.sequence, item.ordinal): item.text for item in result.evidence}
     for records, row in zip((first, second), rows, strict=True):
         assert row.sequence == records.sequence
-        assert row.statements == tuple(f"{one.ordinal} {one.statement}" for one in records.evidence)
+        assert row.statements == tuple(f"{item.ordinal} {item.statement}" for item in records.evidence)
         assert judgements(row.judged) == records.judgements
         assert row.timed == (records.recorded_at if any(records.judgements) else None)
         assert list(name_vectors(row.names)) == records.names
@@ -153,9 +153,9 @@ def test_records_come_back_as_they_were_packed(first: EntryRecords, second: Entr
 @given(entries(sequence=7))
 def test_vectors_come_back_by_their_positions_and_a_search_reads_none_of_them(records: EntryRecords) -> None:
     row = records.row()
-    found, columns = taken(row), search_columns(row.search)
+    result, columns = taken(row), search_columns(row.search)
 
-    vectors = newest_vectors(found.vectors)
+    vectors = newest_vectors(result.vectors)
     assert vectors.keys() == records.statements.keys()
     for id_, (sequence, position) in vectors.items():
         assert sequence == 7
@@ -163,12 +163,14 @@ def test_vectors_come_back_by_their_positions_and_a_search_reads_none_of_them(re
     if records.vector:
         assert vector_at(row.vectors, len(records.statements), WIDTH) == records.vector.vector
     assert columns.recorded_at == records.recorded_at
-    assert [one[:2] for one in columns.evidence] == [[one.ordinal, one.statement] for one in records.evidence]
-    assert [one[:4] for one in columns.names] == [
-        [one.sequence, one.ordinal, one.entity, one.surface] for one in records.names
+    assert [item[:2] for item in columns.evidence] == [
+        [item.ordinal, item.statement] for item in records.evidence
+    ]
+    assert [item[:4] for item in columns.names] == [
+        [item.sequence, item.ordinal, item.entity, item.surface] for item in records.names
     ]
     assert [(id_, weights) for id_, weights, _ in columns.statements] == [
-        (id_, one.weights) for id_, one in records.statements.items()
+        (id_, item.weights) for id_, item in records.statements.items()
     ]
     assert (columns.episode is None) == (records.text is None)
     if columns.episode:
@@ -239,8 +241,10 @@ def test_another_layout_is_refused_with_its_number(column: str) -> None:
 def test_a_row_without_some_evidence_is_that_of_the_other_evidence(
     records: EntryRecords, gone: set[int]
 ) -> None:
-    left = replace(records, evidence=[one for one in records.evidence if one.ordinal not in gone])
-    assert without_evidence(records.row(), gone) == left.row()
+    remaining_items = replace(
+        records, evidence=[item for item in records.evidence if item.ordinal not in gone]
+    )
+    assert without_evidence(records.row(), gone) == remaining_items.row()
 
 
 @given(JUDGEMENTS, NAMES, STATEMENT_VECTORS, STATEMENT_VECTORS)
@@ -248,7 +252,7 @@ def test_a_row_with_more_vectors_is_that_of_all_vectors(
     judged: Judgements, names: list[NameVector], known: dict[str, TextVector], more: dict[str, TextVector]
 ) -> None:
     saved = EntryRecords(sequence=7, recorded_at=5, judgements=judged, names=names, statements=known)
-    added = {id_: one for id_, one in more.items() if id_ not in known}
+    added = {id_: item for id_, item in more.items() if id_ not in known}
     both = replace(saved, statements=known | added)
     assert with_statement_vectors(saved.row(), added) == both.row()
 

@@ -1,4 +1,4 @@
-"""Facts that say nothing new are dropped; what a careful reader could have read stays (R18)."""
+"""Facts without new content are dropped; facts of a careful reader stay (R18)."""
 
 from __future__ import annotations
 

@@ -39,10 +39,10 @@ def named(*names: str) -> list[dict[str, str]]:
 
 
 def one(fact: dict) -> ExtractedFact | str:
-    """Return what becomes of one fact between Alice (0) and Acme (1): the fact, or why it was dropped."""
+    """Return the outcome of a fact between Alice (0) and Acme (1): the fact, or the reason of its drop."""
     item = {"source": 0, "target": 1, "relation": "WORKS_AT", "fact": "Alice works at Acme"} | fact
-    found = parse_extraction({"entities": named("Alice", "Acme"), "facts": [item]}, episode())
-    (answer,) = (*found.facts, *found.dropped)
+    result = parse_extraction({"entities": named("Alice", "Acme"), "facts": [item]}, episode())
+    (answer,) = (*result.facts, *result.dropped)
     return answer
 
 
@@ -234,11 +234,11 @@ def test_faulty_items_do_not_harm_their_neighbours():
         ],
     }
 
-    found = parse_extraction(reply, episode())
+    result = parse_extraction(reply, episode())
 
-    assert [entity.name for entity in found.entities] == ["Carol", "Acme"]
-    assert [(fact.source, fact.target, fact.text) for fact in found.facts] == [(0, 1, "Carol works at Acme")]
-    assert found.dropped == (
+    assert [entity.name for entity in result.entities] == ["Carol", "Acme"]
+    assert [(fact.source, fact.target, fact.text) for fact in result.facts] == [(0, 1, "Carol works at Acme")]
+    assert result.dropped == (
         "entities[0]: a name is empty",
         "entities[1]: the item is a text, not an object",
         "entities[2]: its type is a number, not a text",
@@ -255,14 +255,14 @@ def test_a_name_that_was_not_listed_becomes_an_entity():
         {"source": "dora", "target": "Acme", "relation": "WORKS_AT"},
     ]
 
-    found = parse_extraction({"entities": named("Alice"), "facts": facts}, episode("Alice met Dora"))
+    result = parse_extraction({"entities": named("Alice"), "facts": facts}, episode("Alice met Dora"))
 
-    assert found.entities == (
+    assert result.entities == (
         ExtractedEntity(name="Alice", span=(0, 5)),
         ExtractedEntity(name="Dora", span=(10, 14)),
         ExtractedEntity(name="Acme"),
     )
-    assert [(fact.source, fact.target) for fact in found.facts] == [(0, 1), (1, 2)]
+    assert [(fact.source, fact.target) for fact in result.facts] == [(0, 1), (1, 2)]
 
 
 def test_a_name_listed_twice_is_one_entity():
@@ -271,10 +271,10 @@ def test_a_name_listed_twice_is_one_entity():
         "facts": [{"source": 1, "relation": "FOUNDED_IN", "value": {"type": "date", "value": "1999"}}],
     }
 
-    found = parse_extraction(reply, episode())
+    result = parse_extraction(reply, episode())
 
-    assert found.entities == (ExtractedEntity(name="Acme", type="JobBoard"),)
-    assert [(fact.source, fact.value) for fact in found.facts] == [(0, Value("date", "1999"))]
+    assert result.entities == (ExtractedEntity(name="Acme", type="JobBoard"),)
+    assert [(fact.source, fact.value) for fact in result.facts] == [(0, Value("date", "1999"))]
 
 
 @pytest.mark.parametrize(
@@ -322,23 +322,23 @@ def extraction(*names: str) -> Extraction:
     ],
 )
 def test_the_speaker_of_a_message_stands_first(names, speaker, expected, fact):
-    found = speaker_first(extraction(*names), episode("", speaker))
+    result = speaker_first(extraction(*names), episode("", speaker))
 
-    assert tuple(entity.name for entity in found.entities) == expected
-    assert [(one.source, one.target) for one in found.facts] == [fact]
+    assert tuple(entity.name for entity in result.entities) == expected
+    assert [(item.source, item.target) for item in result.facts] == [fact]
 
 
 def test_other_kinds_have_no_speaker():
-    found = extraction("Bob", "Alice")
+    result = extraction("Bob", "Alice")
 
-    assert speaker_first(found, episode("", "Alice", kind="text")) is found
-    assert speaker_first(found, episode("")) is found
+    assert speaker_first(result, episode("", "Alice", kind="text")) is result
+    assert speaker_first(result, episode("")) is result
 
 
 def test_a_message_that_says_nothing_still_has_its_speaker():
-    found = parse_extraction({"entities": [], "facts": []}, episode("Hi, Alice here", "Alice"))
+    result = parse_extraction({"entities": [], "facts": []}, episode("Hi, Alice here", "Alice"))
 
-    assert found == Extraction(entities=(ExtractedEntity(name="Alice", span=(4, 9)),))
+    assert result == Extraction(entities=(ExtractedEntity(name="Alice", span=(4, 9)),))
 
 
 JSON = st.recursive(
@@ -370,15 +370,15 @@ ITEM = st.fixed_dictionaries(
     speaker=st.sampled_from([None, "Alice", "Zoe"]),
 )
 def test_whatever_stands_in_the_lists_the_extraction_is_sound(entities, facts, speaker):
-    """Every item is kept or dropped; what is kept holds ExtractedFact's promises."""
-    found = parse_extraction({"entities": entities, "facts": facts}, episode("Alice", speaker))
+    """Every item is kept or dropped; kept items hold ExtractedFact's promises."""
+    result = parse_extraction({"entities": entities, "facts": facts}, episode("Alice", speaker))
 
-    assert len(found.facts) + sum(line.startswith("facts[") for line in found.dropped) == len(facts)
+    assert len(result.facts) + sum(line.startswith("facts[") for line in result.dropped) == len(facts)
     if speaker:
-        assert found.entities[0].name == speaker
-    names = [entity.name for entity in found.entities]
+        assert result.entities[0].name == speaker
+    names = [entity.name for entity in result.entities]
     assert len(names) == len(set(names))
-    for fact in found.facts:
+    for fact in result.facts:
         assert 0 <= fact.source < len(names)
         assert (fact.target is None) != (fact.value is None)
         assert fact.target is None or (0 <= fact.target < len(names) and fact.target != fact.source)

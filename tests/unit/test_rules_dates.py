@@ -60,8 +60,8 @@ def test_without_a_date_of_its_own_a_fact_holds_from_the_reference_time(text):
 def test_a_start_equal_to_the_reference_time_is_inferred():
     """R3."""
     assert timed("I joined Acme yesterday.", at="2026-03-10T00:00:00Z")[0][4] is False
-    found = timed("I joined Acme on 11 March 2026.", at="2026-03-11T00:00:00Z")
-    assert found == [("Acme", "holds", "2026-03-11 day", None, True)]
+    result = timed("I joined Acme on 11 March 2026.", at="2026-03-11T00:00:00Z")
+    assert result == [("Acme", "holds", "2026-03-11 day", None, True)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Sentences of which the rules extractor must say nothing: precision before recall.
+"""Sentences without facts for the rules extractor: precision before recall.
 
 Questions, conditions, hopes, plans, reports, quotations and pronouns; and what is said with a word that the
 table of phrases does not know, because that word may turn the sentence into its opposite.
@@ -416,7 +416,7 @@ Before Bob left Acme, he lived in Rome.
 While Bob works at Acme, Carol lives in Rome.
 Although Bob works at Acme, he lives in Rome.
 """.strip().splitlines()
-# As people chat: what takes back, asks, jokes, quotes, or speaks of somebody else.
+# Chat: retractions, questions, jokes, quotations, and talk about other people.
 CHAT = r"""
 I work at Acme... not.
 I work at Acme — NOT

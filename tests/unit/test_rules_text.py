@@ -1,4 +1,4 @@
-"""The rules extractor on English sentences: what each says, and many that must say nothing (R3, R18)."""
+"""The rules extractor on English sentences: the facts of each, and many sentences without facts (R3, R18)."""
 
 from __future__ import annotations
 
@@ -294,8 +294,8 @@ def test_names_are_found_where_they_stand():
         "Yesterday M. Webb showed Dr. Ada Lind the University of Oslo and an HP LaserJet M28w. Thanks Zorg!"
     )
     extraction = read(text)
-    found = {e.name: (e.type, text[slice(*e.span)]) for e in extraction.entities if e.span}
-    assert found == {
+    result = {e.name: (e.type, text[slice(*e.span)]) for e in extraction.entities if e.span}
+    assert result == {
         "M. Webb": ("Person", "M. Webb"),
         "Ada Lind": ("Person", "Ada Lind"),
         "University of Oslo": ("Organization", "University of Oslo"),
@@ -365,7 +365,9 @@ def test_words_with_a_colon_may_lead_to_a_clause(text, facts):
 def test_who_says_that_he_is_here_says_the_rest_and_nobody_else_does(name, end):
     """The speaker's own name, or a short form of it, opens his message; another's makes "I" unknown."""
     text = f"{name} here{end} I quit my job."
-    before = (("Bob Smith", "I work at Acme."),)
-    assert told(text, speaker="Bob Smith", previous=before) == [("Bob Smith", "WORKS_AT", "Acme", "ended")]
-    before = (("Ann Webb", "I work at Acme."),)
-    assert told(text, speaker="Ann Webb", previous=before) == []
+    earlier_value = (("Bob Smith", "I work at Acme."),)
+    assert told(text, speaker="Bob Smith", previous=earlier_value) == [
+        ("Bob Smith", "WORKS_AT", "Acme", "ended")
+    ]
+    earlier_value = (("Ann Webb", "I work at Acme."),)
+    assert told(text, speaker="Ann Webb", previous=earlier_value) == []

@@ -20,7 +20,9 @@ def script(tmp_path):
 
     def write(*lines: object):
         path = tmp_path / "script.jsonl"
-        path.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in lines), "utf-8")
+        path.write_text(
+            "\n".join(item if isinstance(item, str) else json.dumps(item) for item in lines), "utf-8"
+        )
         return path
 
     return write
@@ -147,7 +149,7 @@ async def test_a_question_without_an_answer_is_invalid_and_says_which_line_is_mi
 
 
 async def test_a_longer_script_has_the_same_identity_and_keys(script, tmp_path):
-    """A folder goes on with a script that was made longer: what was journaled stays found (R21)."""
+    """A folder works with an extended script: journaled answers are still used (R21)."""
     question = Question(kind="compare", item="a", candidates=("b",))
     asked = QuestionRequest(episode=request("m1").episode, questions=(question,))
     short = ScriptedJudge(script())

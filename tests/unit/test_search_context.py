@@ -122,7 +122,7 @@ def test_a_line_that_does_not_fit_makes_room_for_a_later_one():
 
 
 def test_the_best_of_all_scopes_come_first():
-    """By score, whatever their scope or length."""
+    """By score, for any scope and length."""
     best = [said(n, f"word {n} " * 10, score=0.9) for n in (1, 4, 7)]
     worse = [fact_hit(f"Al is in Rome {n}", score=0.2, id_=f"f{n}") for n in range(9)]
     assert write([*worse, *best], 150).hits == tuple(best)
@@ -230,9 +230,9 @@ def test_dates_are_as_precise_as_helps(start, end, shown):
     ],
 )
 def test_no_stored_text_can_close_its_section(hostile):
-    shown = safe(hostile)
-    assert "\n" not in shown
-    assert not re.search(r"[<\uff1c][\s/\u200b]*[A-Za-z]", shown)
+    output = safe(hostile)
+    assert "\n" not in output
+    assert not re.search(r"[<\uff1c][\s/\u200b]*[A-Za-z]", output)
 
 
 def test_what_is_no_tag_stays_as_it_was_written():
@@ -294,8 +294,8 @@ def test_the_order_of_the_hits_changes_nothing(hits, tokens, random):
 def test_the_same_hits_give_the_same_text_whatever_their_scores(hits, random):
     """So a prompt that begins with the block is served from a cache."""
     first = write(hits, 100_000)
-    again = write([replace(hit, score=random.random()) for hit in first.hits], 100_000)
-    assert again.text == first.text
+    second_result = write([replace(hit, score=random.random()) for hit in first.hits], 100_000)
+    assert second_result.text == first.text
 
 
 def test_the_number_of_a_message_without_a_speaker_is_parted_from_a_text_that_begins_with_a_number():

@@ -31,18 +31,18 @@ WORDS_ALONE = Weights(words=1.0, vectors=0.0, length=0.0, neighbours=(), session
 
 def index_of(*texts, times=None, speakers=None, vectors=None, sources=None):
     """Return an index of these messages, a minute apart."""
-    found = GroupIndex("g", 4, 0)
+    result = GroupIndex("g", 4, 0)
     count = len(texts)
     times = times or [NOW + n * 60_000_000 for n in range(count)]
-    told = zip(sources or ["s"] * count, speakers or [None] * count, times, texts, strict=True)
-    rows = [MessageRow(n, s, who, at, COMMITTED) for n, (s, who, at, _) in enumerate(told, 1)]
-    found.messages.add(rows, list(map(packed, texts)))
+    columns = zip(sources or ["s"] * count, speakers or [None] * count, times, texts, strict=True)
+    rows = [MessageRow(n, s, speaker, at, COMMITTED) for n, (s, speaker, at, _) in enumerate(columns, 1)]
+    result.messages.add(rows, list(map(packed, texts)))
     if vectors is not None:
         names = list(range(1, count + 1))
         stored = [np.asarray(v, np.float32).tobytes() for v in vectors]
         places = [(n, 0) for n in names]
-        found.messages.vectors.add(names, stored, found.messages.numbers, places, signs=False)
-    return found
+        result.messages.vectors.add(names, stored, result.messages.numbers, places, signs=False)
+    return result
 
 
 def scores(index, text, weights=WORDS_ALONE, vector=None):
@@ -64,23 +64,25 @@ def test_words_score_as_bm25_over_what_all_words_would():
         parts = ((idf[word], text.count(word)) for word in idf)
         return sum(i * f * 2.2 / (f + 1.2 * (0.25 + 0.75 * len(text) / mean)) for i, f in parts)
 
-    wanted = [bm25(text) / sum(idf.values()) for text in texts]
-    found = scores(index_of(*FIVE), "red apple")
-    assert found.signals["words"] == pytest.approx(wanted, rel=1e-5)
-    assert found.score == pytest.approx([min(1, max(wanted)) * w / max(wanted) for w in wanted], rel=1e-5)
-    assert found.best(9).tolist() == sorted(
-        (row for row in range(5) if wanted[row]), key=lambda row: -wanted[row]
+    expectation = [bm25(text) / sum(idf.values()) for text in texts]
+    result = scores(index_of(*FIVE), "red apple")
+    assert result.signals["words"] == pytest.approx(expectation, rel=1e-5)
+    assert result.score == pytest.approx(
+        [min(1, max(expectation)) * w / max(expectation) for w in expectation], rel=1e-5
+    )
+    assert result.best(9).tolist() == sorted(
+        (row for row in range(5) if expectation[row]), key=lambda row: -expectation[row]
     )
 
 
 def test_neighbours_in_a_session_get_a_share_and_a_silence_ends_it():
-    """One hit in the middle; what comes after six hours, or in another source, gets nothing."""
+    """One hit in the middle; messages after six hours, or in another source, get nothing."""
     times = [NOW, NOW + 1, NOW + 2, NOW + 3 + SESSION_GAP, NOW + 2]
     index = index_of("a", "b", "apple", "c", "d", times=times, sources=["s", "s", "s", "s", "t"])
     weights = Weights(words=1.0, vectors=0.0, neighbours=((0.3, 0.4), (0.2, 0.1)), session=0.0, tail=0.0)
-    found = scores(index, "apple", weights)
-    best = float(found.score[2])
-    assert found.score.tolist() == pytest.approx([0.1 * best, 0.4 * best, best, 0, 0])
+    result = scores(index, "apple", weights)
+    best = float(result.score[2])
+    assert result.score.tolist() == pytest.approx([0.1 * best, 0.4 * best, best, 0, 0])
     index = index_of("a", "apple", "b", "c", "d")
     assert (scores(index, "apple", weights).score / best).tolist() == pytest.approx([0.4, 1, 0.3, 0.2, 0])
 
@@ -91,8 +93,8 @@ def test_beside_what_fits_the_speaker_who_is_named_counts_more():
     index = index_of(*texts, speakers=["Ann", "Bob", "Ann"])
     alone = {"words": 1.0, "vectors": 0.0, "length": 0.0, "session": 0.0, "tail": 0.0}
     weights = Weights(**alone, neighbours=((0.4, 0.4),), speaker=1.5)
-    found = scores(index, "What did Ann say of the apples?", weights).score
-    assert (found / found[1]).tolist() == pytest.approx([0.6, 1.0, 0.6])
+    result = scores(index, "What did Ann say of the apples?", weights).score
+    assert (result / result[1]).tolist() == pytest.approx([0.6, 1.0, 0.6])
 
 
 def test_of_two_neighbours_the_one_that_says_more_counts_more():
@@ -100,11 +102,11 @@ def test_of_two_neighbours_the_one_that_says_more_counts_more():
     texts = ["oh", "which apple", "the green ones from the tree behind our old house", "word " * 100]
     weights = Weights(words=1.0, vectors=0.0, length=1.0, neighbours=((1.0, 1.0),), session=0.0, tail=0.0)
     index = index_of(*texts)
-    found, lengths = scores(index, "apple", weights), index.messages.words.lengths
+    result, lengths = scores(index, "apple", weights), index.messages.words.lengths
     mean = float(lengths.mean())
     expected = [(1 + min(length / mean, 4)) / 2 for length in lengths.tolist()]
-    assert found.signals["length"] == pytest.approx(expected)
-    assert (found.score[:3] / found.score[1]).tolist() == pytest.approx(
+    assert result.signals["length"] == pytest.approx(expected)
+    assert (result.score[:3] / result.score[1]).tolist() == pytest.approx(
         [expected[0] / expected[1], 1.0, expected[2] / expected[1]]
     )
 
@@ -113,9 +115,9 @@ def test_all_messages_of_a_session_get_the_share_of_its_words():
     times = [NOW, NOW + 1, NOW + 10 * DAY, NOW + 10 * DAY + 1]
     index = index_of("apple pie", "yes", "an apple", "no thanks I said", times=times)
     weights = Weights(words=1.0, vectors=0.0, neighbours=(), session=0.5, tail=0.0)
-    found = scores(index, "apple", weights).signals["session"]
-    assert found[0] == found[1] == pytest.approx(0.5), "the shorter session is the best"
-    assert 0 < found[2] == found[3] < 0.5
+    result = scores(index, "apple", weights).signals["session"]
+    assert result[0] == result[1] == pytest.approx(0.5), "the shorter session is the best"
+    assert 0 < result[2] == result[3] < 0.5
 
 
 def test_one_message_that_lies_far_from_all_others_moves_none_of_them():
@@ -143,8 +145,8 @@ def test_a_message_that_says_nothing_of_the_question_is_there_only_beside_one_th
         "hm",
         "bye now",
     ]
-    found = scores(index_of(*texts), "house", Weights())
-    assert found.best(9).tolist() == [3, 4, 2, 5], "the message itself, and those beside it"
+    result = scores(index_of(*texts), "house", Weights())
+    assert result.best(9).tolist() == [3, 4, 2, 5], "the message itself, and those beside it"
     assert scores(index_of(*texts), "helicopter", Weights()).best(9).tolist() == []
 
 
@@ -160,21 +162,23 @@ def test_who_when_and_phrases_are_factors_of_what_fits_already(text, signal, mea
     times = [NOW - 2 * DAY, NOW, NOW]
     index = index_of("apple", "apple green", "green apple", times=times, speakers=["Ann", "Bob", "Ann"])
     plain = Weights(words=1.0, vectors=0.0, neighbours=(), session=0.0, speaker=1, dates=1, phrase=1)
-    own = scores(index, text, plain)
-    found = scores(index, text, Weights(words=1.0, vectors=0.0, neighbours=(), session=0.0, **{signal: 2.0}))
+    plain_scores = scores(index, text, plain)
+    result = scores(index, text, Weights(words=1.0, vectors=0.0, neighbours=(), session=0.0, **{signal: 2.0}))
     factors = np.where(meant, 2.0, 1.0)
-    assert found.signals[signal].tolist() == factors.tolist()
-    others = np.prod([found.signals.get(s, np.ones(3)) for s in {"speaker", "dates", "phrase"} - {signal}], 0)
-    assert found.score == pytest.approx(own.score * factors * others)
+    assert result.signals[signal].tolist() == factors.tolist()
+    other_factors = np.prod(
+        [result.signals.get(s, np.ones(3)) for s in {"speaker", "dates", "phrase"} - {signal}], 0
+    )
+    assert result.score == pytest.approx(plain_scores.score * factors * other_factors)
 
 
 def test_three_messages_are_found_by_meaning_and_nonsense_finds_nothing():
-    """Too few to know how near unrelated texts lie: the spread of random directions stands in."""
+    """Too few to know how near unrelated texts lie: the spread of random directions is used."""
     wide = np.zeros((3, 1024), np.float32)
     wide[[0, 1, 2], [0, 1, 2]] = 1.0
     index = GroupIndex("g", 1024, 0)
-    told = [MessageRow(n, "s", None, NOW + n, COMMITTED) for n in (1, 2, 3)]
-    index.messages.add(told, [packed("tea")] * 3)
+    rows = [MessageRow(n, "s", None, NOW + n, COMMITTED) for n in (1, 2, 3)]
+    index.messages.add(rows, [packed("tea")] * 3)
     numbers = index.messages.numbers
     places = [(n, 0) for n in (1, 2, 3)]
     index.messages.vectors.add([1, 2, 3], [row.tobytes() for row in wide], numbers, places, signs=False)
@@ -194,7 +198,7 @@ def test_who_is_named_is_found_by_what_they_said_though_nothing_fits():
 
 
 def test_below_a_tail_of_0_every_message_is_found_where_one_fits():
-    """For a context: what is left of the budget takes those that lie far from the question."""
+    """For a context: the rest of the budget takes messages far from the question."""
     times = [NOW, NOW + 10 * DAY, NOW + 20 * DAY, NOW + 30 * DAY]
     vectors = [[1, 0, 0, 0], [0, 1, 0, 0], [-0.6, 0.8, 0, 0], [-1, 0, 0, 0]]
     index = index_of("tea", "cake", "milk", "bread", times=times, vectors=vectors)
@@ -231,8 +235,10 @@ def ids(chosen):
 
 
 def fused(rankings):
-    found = {signal: [Candidate(row=fact(id_), score=1.0) for id_ in ids] for signal, ids in rankings.items()}
-    return [(candidate.row.id, candidate.score) for candidate in fused_by_rank(found)]
+    result = {
+        signal: [Candidate(row=fact(id_), score=1.0) for id_ in ids] for signal, ids in rankings.items()
+    }
+    return [(candidate.row.id, candidate.score) for candidate in fused_by_rank(result)]
 
 
 def test_rrf_adds_one_over_sixty_plus_rank():
@@ -251,8 +257,8 @@ def test_rrf_does_not_depend_on_the_order_of_methods(rankings):
     answers = [fused(dict(zip("xyz", order, strict=True))) for order in itertools.permutations(rankings)]
     assert all(answer == answers[0] for answer in answers)
     assert answers[0] == sorted(answers[0], key=lambda pair: (-pair[1], pair[0]))
-    for found, score in answers[0]:
-        assert score == pytest.approx(sum(1 / (61 + r.index(found)) for r in rankings if found in r))
+    for result, score in answers[0]:
+        assert score == pytest.approx(sum(1 / (61 + r.index(result)) for r in rankings if result in r))
 
 
 def test_what_methods_found_is_fused_with_the_signals_of_each():
@@ -276,15 +282,17 @@ def test_mmr_picks_what_a_naive_loop_picks():
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(13, 5))
     query, *items = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-    left, picked = list(range(12)), []
+    remaining_items, picked = list(range(12)), []
 
     def value(index):
-        like = max((max(0.0, float(items[index] @ items[other])) for other in picked), default=0.0)
+        like = max(
+            (max(0.0, float(items[index] @ items[picked_index])) for picked_index in picked), default=0.0
+        )
         return 0.5 * max(0.0, float(items[index] @ query)) - 0.5 * like
 
-    while left:
-        best = max(left, key=lambda index: (round(value(index), 6), -index))
-        left.remove(best)
+    while remaining_items:
+        best = max(remaining_items, key=lambda index: (round(value(index), 6), -index))
+        remaining_items.remove(best)
         picked.append(best)
     assert [index for index, _ in mmr(query, np.array(items), keep=12)] == picked
 
@@ -305,8 +313,8 @@ def test_one_list_goes_by_score_and_ties_fall_fact_entity_episode():
         "entity": scored(entity, ("e", 0.02)),
         "fact": scored(fact, ("g", 0.03), ("f", 0.02)),
     }
-    chosen, said = one_list(scoped, 10, {}, once=True)
-    assert ([scope for scope, _ in chosen], ids(chosen), said) == (
+    chosen, omitted = one_list(scoped, 10, {}, once=True)
+    assert ([scope for scope, _ in chosen], ids(chosen), omitted) == (
         ["fact", "fact", "entity", "episode"],
         ["g", "f", "e", "p"],
         [],
@@ -316,24 +324,24 @@ def test_one_list_goes_by_score_and_ties_fall_fact_entity_episode():
 
 
 def told_once(facts, messages, limit=9, places=None, **how):
-    found = {"fact": [Candidate(row=fact(x, *of), score=s) for x, s, of in facts]}
-    return one_list({**found, "episode": scored(episode, *messages)}, limit, places or {}, once=True, **how)
+    result = {"fact": [Candidate(row=fact(x, *of), score=s) for x, s, of in facts]}
+    return one_list({**result, "episode": scored(episode, *messages)}, limit, places or {}, once=True, **how)
 
 
 def test_a_message_goes_with_the_first_of_its_facts_and_a_fact_with_all_its_messages():
-    chosen, said = told_once([("f", 0.9, ("p",)), ("g", 0.8, ("p",)), ("h", 0.2, ("q", "r"))],
+    chosen, omitted = told_once([("f", 0.9, ("p",)), ("g", 0.8, ("p",)), ("h", 0.2, ("q", "r"))],
                              [("p", 0.7), ("q", 0.6), ("r", 0.1)])  # fmt: skip
-    assert (ids(chosen), ids(said)) == (["f", "g", "q", "h"], ["p", "r"]), "two facts of p say two things"
-    chosen, said = told_once([("f", 0.3, ("p",)), ("g", 0.2, ("p", "q"))], [("p", 0.9), ("q", 0.5)])
-    assert (ids(chosen), ids(said)) == (["p", "q"], ["f", "g"])
+    assert (ids(chosen), ids(omitted)) == (["f", "g", "q", "h"], ["p", "r"]), "two facts of p say two things"
+    chosen, omitted = told_once([("f", 0.3, ("p",)), ("g", 0.2, ("p", "q"))], [("p", 0.9), ("q", 0.5)])
+    assert (ids(chosen), ids(omitted)) == (["p", "q"], ["f", "g"])
 
 
 def test_of_one_moment_a_fact_stands_for_the_messages_that_support_it():
     facts, messages = [("f", 0.3, ("p", "q")), ("g", 0.2, ("p",))], [("p", 0.9), ("r", 0.6), ("q", 0.5)]
-    chosen, said = told_once(facts, messages, facts_first=True)
-    assert (ids(chosen), ids(said)) == (["f", "r", "g"], ["p", "q"])
+    chosen, omitted = told_once(facts, messages, facts_first=True)
+    assert (ids(chosen), ids(omitted)) == (["f", "r", "g"], ["p", "q"])
     assert [each.score for _, each in chosen] == [0.9, 0.6, 0.2], "the list stays in the order of its scores"
-    chosen, said = told_once(facts, messages, 3, facts_first=True)
+    chosen, omitted = told_once(facts, messages, 3, facts_first=True)
     assert ids(chosen) == ["p", "r", "q"], "the fact is not among the hits"
-    chosen, said = told_once(facts, messages, places={"fact": 0}, facts_first=True)
-    assert (ids(chosen), ids(said)) == (["p", "r", "q"], ["f", "g"])
+    chosen, omitted = told_once(facts, messages, places={"fact": 0}, facts_first=True)
+    assert (ids(chosen), ids(omitted)) == (["p", "r", "q"], ["f", "g"])

@@ -1,4 +1,4 @@
-"""The estimate of tokens: literal values, sums over lines, and what vocabularies made of some texts."""
+"""The estimate of tokens: literal values, sums over lines, and counts of real vocabularies."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Decider:
     running: list[tuple[float, int]] = field(default_factory=list)  # ends of calls, with their lanes
     width: int = 1
     waited: list[float] = field(default_factory=list)  # seconds that live calls waited
-    done: int = 0
+    ended: int = 0
 
     @property
     def used(self) -> int:
@@ -73,12 +73,12 @@ class Decider:
     def work(self, now: float, takes: random.Random) -> None:
         while self.running and self.running[0][0] <= now:
             heapq.heappop(self.running)
-            self.done += 1
+            self.ended += 1
         for lane in (LIVE, BULK):
             while self.waiting[lane] and self.used < self.width:
-                since = self.waiting[lane].popleft()
+                start_time = self.waiting[lane].popleft()
                 if lane == LIVE:
-                    self.waited.append(now - since)
+                    self.waited.append(now - start_time)
                 heapq.heappush(self.running, (now + takes.uniform(0.5, 3.0), lane))
 
 
@@ -91,26 +91,26 @@ def simulate(deciders: list[Decider], seats: Seats, begin: float, end: float) ->
             decider.work(tick * TICK_S, takes)
             assert seats.occupied() <= seats.seats
             assert sum(seats.leased().values()) <= seats.seats
-        used.append(sum(one.used for one in deciders))
+        used.append(sum(item.used for item in deciders))
         assert used[-1] <= seats.seats
     return used
 
 
 def test_twenty_deciders_share_a_hundred_engines_of_128_seats() -> None:
-    """Seats go to those with work; each has the same of them; live calls go before all of a backfill."""
+    """Seats go to runs with work, in equal numbers; live calls go before all calls of a backfill."""
     seats = Seats(100 * 128, lease_s=10.0)
     deciders = [Decider(f"sequencer-{n}") for n in range(20)]
-    for one in deciders[:2]:  # two have a backfill
-        one.waiting[BULK].extend([0.0] * 500_000)
+    for item in deciders[:2]:  # two have a backfill
+        item.waiting[BULK].extend([0.0] * 500_000)
     used = simulate(deciders, seats, 0.0, 10.0)
     assert used[20] > 0.95 * seats.seats, "those with work have nearly all, within seconds"
 
-    for one in deciders[2:]:  # then all have one
-        one.waiting[BULK].extend([10.0] * 100_000)
+    for item in deciders[2:]:  # then all have one
+        item.waiting[BULK].extend([10.0] * 100_000)
     used = simulate(deciders, seats, 10.0, 20.0)
     assert min(used) > 0.8 * seats.seats, "seats that change hands are free until the next renewal"
     assert min(used[16:]) > 0.98 * seats.seats
-    assert max(one.used for one in deciders) <= 1.1 * min(one.used for one in deciders)
+    assert max(item.used for item in deciders) <= 1.1 * min(item.used for item in deciders)
 
     deciders[5].waiting[LIVE].extend([20.0] * 6_000)  # one is asked for as much as half of all takes
     used = simulate(deciders, seats, 20.0, 30.0)
@@ -119,11 +119,11 @@ def test_twenty_deciders_share_a_hundred_engines_of_128_seats() -> None:
     assert min(used) > 0.75 * seats.seats
 
     for second in range(30, 40):  # a trickle of live calls everywhere waits for no backfill
-        for one in deciders:
-            one.waited.clear()
-            one.waiting[LIVE].extend([float(second)] * 5)
+        for item in deciders:
+            item.waited.clear()
+            item.waiting[LIVE].extend([float(second)] * 5)
         simulate(deciders, seats, second, second + 1)
-        assert max(max(one.waited) for one in deciders) <= 2 * TICK_S
+        assert max(max(item.waited) for item in deciders) <= 2 * TICK_S
 
 
 def test_a_lease_ends_with_its_holder() -> None:

@@ -353,8 +353,8 @@ def test_an_overlap_is_shorter_than_a_unit():
     )
     with pytest.raises(SettingsError, match=f"^{re.escape(line)}$"):
         load(None, environ={"KGRAY_PIPELINE_UNIT_TOKENS": "200"}, overrides={"pipeline_unit_overlap": 200})
-    whole = load(None, environ={}, overrides={"pipeline_unit_tokens": 0})
-    assert (whole.pipeline.unit_tokens, whole.pipeline.unit_overlap) == (0, 100)
+    complete_result = load(None, environ={}, overrides={"pipeline_unit_tokens": 0})
+    assert (complete_result.pipeline.unit_tokens, complete_result.pipeline.unit_overlap) == (0, 100)
 
 
 def test_entity_types_are_read_like_relations(tmp_path):
@@ -384,8 +384,8 @@ def test_entity_types_come_from_variables_too(tmp_path):
         "Ship": {"description": "a vessel", "attributes": ["draught", "flag"]},
         "SeaPort": {"description": "where ships lie"},
     }
-    shown = shipped().extended({}, entities).entities
-    assert shown["Ship"].attributes == ("draught", "flag")
+    output = shipped().extended({}, entities).entities
+    assert output["Ship"].attributes == ("draught", "flag")
     with pytest.raises(SettingsError, match="KGRAY_ONTOLOGY_ENTITIES_SHIP_COLOR in the env"):
         load(None, environ={"KGRAY_ONTOLOGY_ENTITIES_SHIP_COLOR": "x"})
 

@@ -1,4 +1,4 @@
-"""The policy of declared types: what a name and a fact may be once the settings say so (ingest/shape.py)."""
+"""The policy of declared types: allowed names and facts under the settings (ingest/shape.py)."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def test_a_type_that_is_not_declared_is_unknown(said, kept):
 )
 def test_a_fact_needs_the_declared_pair_or_unknown_types(source, target, facts):
     """The names of a dropped fact stay: they were mentioned."""
-    types, left = shaped(extraction("COMMANDS", source, target))
+    types, remaining_items = shaped(extraction("COMMANDS", source, target))
 
-    assert (len(types), left) == (2, facts)
+    assert (len(types), remaining_items) == (2, facts)
 
 
 def test_one_declared_end_limits_that_end_alone():
@@ -119,10 +119,10 @@ def test_without_declared_types_nothing_changes(types, facts):
         if a != b
     )
     names = tuple(ExtractedEntity(name=chr(65 + n), type=kind) for n, kind in enumerate(types))
-    found = Extraction(entities=names, facts=told)
+    result = Extraction(entities=names, facts=told)
 
-    assert shape(found, EPISODE, shipped().extended(COMMANDS, {})) == shape(found, EPISODE, shipped())
-    assert shape(found, EPISODE, shipped().extended(COMMANDS, {})) == found
+    assert shape(result, EPISODE, shipped().extended(COMMANDS, {})) == shape(result, EPISODE, shipped())
+    assert shape(result, EPISODE, shipped().extended(COMMANDS, {})) == result
 
 
 @given(types=st.lists(LABELS, min_size=4, max_size=4), facts=FACTS)

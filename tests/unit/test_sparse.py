@@ -1,4 +1,4 @@
-"""The weights of tokens: how they are stored, and what they say of a question, by hand."""
+"""The weights of tokens: their storage, and their scores for a question, by hand."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.unit.test_search_rank import NOW, index_of
 ALONE = Weights(words=0.0, vectors=0.0, sparse=1.0, neighbours=(), session=0.0, tail=0.0, floor=0.0)
 
 
-def weighed(**of: float) -> bytes:
+def weighed(**weights: float) -> bytes:
     """Return the weights of tokens that are named by a letter."""
-    return weight_bytes(np.array([*map(ord, of)], np.uint32), np.array([*of.values()], np.float32))
+    return weight_bytes(np.array([*map(ord, weights)], np.uint32), np.array([*weights.values()], np.float32))
 
 
 @given(st.lists(st.tuples(st.integers(0, 250_001), st.floats(0, 4, width=16)), max_size=40))
@@ -29,15 +29,15 @@ def test_of_each_token_the_largest_weight_is_kept_in_six_bytes(pairs):
     largest: dict[int, float] = {}
     for token, weight in pairs:
         largest[token] = max(weight, largest.get(token, 0.0))
-    wanted = {token: weight for token, weight in sorted(largest.items()) if weight > 0}
-    tokens, weights = ([*of] for of in zip(*pairs, strict=True)) if pairs else ([], [])
+    expectation = {token: weight for token, weight in sorted(largest.items()) if weight > 0}
+    tokens, weights = ([*column] for column in zip(*pairs, strict=True)) if pairs else ([], [])
 
-    kept = weight_bytes(np.array(tokens, np.uint32), np.array(weights, np.float32))
+    stored = weight_bytes(np.array(tokens, np.uint32), np.array(weights, np.float32))
 
-    assert len(kept) == 6 * len(wanted)
-    found = as_weights(kept)
-    assert dict(zip(*(of.tolist() for of in found), strict=True)) == wanted
-    assert found[0].tolist() == [*wanted]
+    assert len(stored) == 6 * len(expectation)
+    result = as_weights(stored)
+    assert dict(zip(*(column.tolist() for column in result), strict=True)) == expectation
+    assert result[0].tolist() == [*expectation]
 
 
 def test_what_half_precision_has_as_nothing_is_left_out():
@@ -56,26 +56,26 @@ def test_a_row_scores_what_it_shares_of_the_questions_own_weight_above_what_all_
     topic = Embedding(np.eye(4, dtype=np.float32)[1], weighed(a=0.5, b=0.25))
 
     question = read("what?", speakers=Speakers(), clock=NOW)
-    found = FirstStage(index, question, ALONE, topic).messages(lambda _: [])
+    result = FirstStage(index, question, ALONE, topic).messages(lambda _: [])
 
     # 0.3125, 0.125 and 0.015625 of 0.3125; the last is less than what all share
-    wanted = [1.0, (0.4 - SHARED) / (1 - SHARED), 0.0, 0.0, 0.0]
-    assert found.signals["sparse"].tolist() == pytest.approx(wanted)
-    assert found.score.tolist() == pytest.approx(wanted)
-    assert found.best(9).tolist() == [0, 1]
+    expectation = [1.0, (0.4 - SHARED) / (1 - SHARED), 0.0, 0.0, 0.0]
+    assert result.signals["sparse"].tolist() == pytest.approx(expectation)
+    assert result.score.tolist() == pytest.approx(expectation)
+    assert result.best(9).tolist() == [0, 1]
     both = Weights(words=0.5, vectors=0.0, sparse=1.0, neighbours=(), session=0.0, tail=0.0, floor=0.0)
     question = read("two", speakers=Speakers(), clock=NOW)
-    found = FirstStage(index, question, both, topic).messages(lambda _: [])
-    assert found.score.tolist() == pytest.approx([1 / 1.5, (0.5 + wanted[1]) / 1.5, 0, 0, 0])
+    result = FirstStage(index, question, both, topic).messages(lambda _: [])
+    assert result.score.tolist() == pytest.approx([1 / 1.5, (0.5 + expectation[1]) / 1.5, 0, 0, 0])
 
 
 def test_without_weights_the_signal_is_not_there():
     index = index_of("one", "two", vectors=np.eye(4)[:2])
     topic = Embedding(np.eye(4, dtype=np.float32)[1])
-    found = FirstStage(index, read("one", speakers=Speakers(), clock=NOW), Weights(), topic).messages(
+    result = FirstStage(index, read("one", speakers=Speakers(), clock=NOW), Weights(), topic).messages(
         lambda _: []
     )
-    assert "sparse" not in found.signals
+    assert "sparse" not in result.signals
 
 
 @given(
@@ -83,12 +83,19 @@ def test_without_weights_the_signal_is_not_there():
     st.integers(1, 5),
 )
 def test_postings_that_grow_are_those_that_are_read_at_once(texts, step):
-    kept = [weight_bytes(np.array([*of], np.uint32), np.array([*of.values()], np.float32)) for of in texts]
+    rows_of_texts = [
+        weight_bytes(
+            np.array([*weights_of_text], np.uint32), np.array([*weights_of_text.values()], np.float32)
+        )
+        for weights_of_text in texts
+    ]
     grown = Tokens()
-    for first in range(0, len(kept), step):
-        grown.add(first, kept[first : first + step])
+    for first in range(0, len(rows_of_texts), step):
+        grown.add(first, rows_of_texts[first : first + step])
     for token in range(10):
-        rows, much = grown.having(token)
-        assert [*zip(rows.tolist(), much.tolist(), strict=True)] == [
-            (row, of[token]) for row, of in enumerate(texts) if token in of
+        rows, values = grown.having(token)
+        assert [*zip(rows.tolist(), values.tolist(), strict=True)] == [
+            (row, weights_of_text[token])
+            for row, weights_of_text in enumerate(texts)
+            if token in weights_of_text
         ]

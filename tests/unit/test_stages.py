@@ -48,9 +48,12 @@ async def test_a_stage_follows_where_the_table_says_so_and_nowhere_else(before: 
 
 
 def test_every_stage_but_the_first_is_reached_and_the_two_ends_have_no_way_out() -> None:
-    reached = {after for stages in STAGES_AFTER.values() for after in stages}
+    reached = {later_value for stages in STAGES_AFTER.values() for later_value in stages}
     assert reached == set(STAGES_AFTER) - {"accepted"}
-    assert {stage for stage, after in STAGES_AFTER.items() if not after} == {"committed", "failed"}
+    assert {stage for stage, later_value in STAGES_AFTER.items() if not later_value} == {
+        "committed",
+        "failed",
+    }
 
 
 async def test_an_episode_that_was_ready_asks_again_where_an_earlier_commit_opens_a_question() -> None:

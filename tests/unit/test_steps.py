@@ -62,18 +62,18 @@ def test_an_episode_is_a_call_and_then_its_grounded_extraction() -> None:
     assert "I work at Acme" in call_of(first).data
 
     said = {"entities": [*NAMES, {"name": "Zanzibar", "type": "Place"}], "facts": [FACT]}
-    found = extract_episode(EXTRACTOR, shipped(), READING, replies(said))
-    assert not isinstance(found, NextCall)
-    assert [entity.name for entity in found.entities] == ["Alice", "Acme"]
-    assert "entities[2]: 'Zanzibar' is not in the text" in found.dropped
-    assert [fact.relation for fact in found.facts] == ["WORKS_AT"]
+    result = extract_episode(EXTRACTOR, shipped(), READING, replies(said))
+    assert not isinstance(result, NextCall)
+    assert [entity.name for entity in result.entities] == ["Alice", "Acme"]
+    assert "entities[2]: 'Zanzibar' is not in the text" in result.dropped
+    assert [fact.relation for fact in result.facts] == ["WORKS_AT"]
 
 
 def test_a_step_depends_on_its_arguments_alone() -> None:
     """So a step that was lost with its process is carried out again, by any process."""
     wrong = replies("no object")
-    once, again = (extract_episode(EXTRACTOR, shipped(), READING, wrong) for _ in range(2))
-    assert once == again
+    once, second_result = (extract_episode(EXTRACTOR, shipped(), READING, wrong) for _ in range(2))
+    assert once == second_result
     assert pickle.loads(pickle.dumps(once)) == once  # noqa: S301 - our own
 
 
@@ -101,11 +101,11 @@ def test_a_reply_that_cannot_be_used_leads_to_a_repair_then_to_a_weaker_form_the
     ],
 )
 def test_a_rejected_call_is_made_in_another_way(words: str, expected: dict[str, Any]) -> None:
-    before = call_of(extract_episode(EXTRACTOR, shipped(), READING, ()))
+    earlier_value = call_of(extract_episode(EXTRACTOR, shipped(), READING, ()))
     rejected = [ModelReply(mode="json_schema", rejection=words)]
-    after = call_of(extract_episode(EXTRACTOR, shipped(), READING, rejected))
-    room = before.room if expected["weaker"] else before.room // 4
-    assert after == replace(before, room=room, **expected)
+    later_value = call_of(extract_episode(EXTRACTOR, shipped(), READING, rejected))
+    room = earlier_value.room if expected["weaker"] else earlier_value.room // 4
+    assert later_value == replace(earlier_value, room=room, **expected)
 
 
 def test_a_rejection_of_the_text_itself_is_a_refusal() -> None:
@@ -119,9 +119,9 @@ def test_reading_in_steps_asks_for_names_then_facts_then_dates() -> None:
     said = replies({"entities": NAMES}, {"facts": [FACT]}, {"facts": [{"id": 0, "start": None, "end": None}]})
     tasks = [call_of(extract_episode(STEPWISE, shipped(), READING, said[:count])).task for count in range(3)]
     assert tasks == ["extract_entities", "extract_facts", "date_facts"]
-    found = extract_episode(STEPWISE, shipped(), READING, said)
-    assert not isinstance(found, NextCall)
-    assert len(found.facts) == 1
+    result = extract_episode(STEPWISE, shipped(), READING, said)
+    assert not isinstance(result, NextCall)
+    assert len(result.facts) == 1
 
 
 @pytest.mark.parametrize(("apart", "calls"), [(False, ["batched"]), (True, ["resolve_entity", "compare"])])
@@ -134,15 +134,15 @@ def test_open_nodes_are_asked_about_together_or_one_by_one(apart: bool, calls: l
     said = replies({"answers": [merged, compared]})
     if apart:
         said = replies({"answers": [merged]}, {"answers": [compared | {"id": 0}]})
-    found = [resolve_node(judge, request, said[:count]) for count in range(len(said) + 1)]
-    assert [call_of(one).task for one in found[:-1]] == calls
-    assert found[-1].answers == ({"duplicate_of": 0}, {"answers": ["same", "independent"]})  # type: ignore[union-attr]
+    result = [resolve_node(judge, request, said[:count]) for count in range(len(said) + 1)]
+    assert [call_of(item).task for item in result[:-1]] == calls
+    assert result[-1].answers == ({"duplicate_of": 0}, {"answers": ["same", "independent"]})  # type: ignore[union-attr]
 
 
 def test_a_model_without_prompts_is_asked_as_a_whole() -> None:
-    """The rules and a script answer a request at once; what they read is grounded, too."""
-    found = extract_episode(RulesExtractor(shipped()), shipped(), READING, ())
-    assert found == NextCall("extract", "team", 7, READING.request)
+    """The rules and a script answer a request at once; their readings are grounded, too."""
+    result = extract_episode(RulesExtractor(shipped()), shipped(), READING, ())
+    assert result == NextCall("extract", "team", 7, READING.request)
     request = QuestionRequest(episode=EPISODE, questions=QUESTIONS[:1])
     assert resolve_node(RulesJudge(), request, ()) == NextCall("judge", "team", 7, request)
 
@@ -164,8 +164,8 @@ async def test_the_loop_enters_a_place_around_each_call_and_adds_up_their_cost()
     async def answer(_: NextCall) -> ModelReply:
         return next(said)
 
-    found = await Stepping(step, answer).carry_out(READING, place)
-    assert found.cost == Cost(2, 20, 4)
+    result = await Stepping(step, answer).carry_out(READING, place)
+    assert result.cost == Cost(2, 20, 4)
     assert inside == ["in", "out"] * 2
 
 
@@ -189,5 +189,5 @@ async def test_an_error_has_the_cost_of_the_calls_before_it() -> None:
 
 
 def test_the_rules_read_in_this_process_by_the_same_loop() -> None:
-    found = asyncio.run(local_extracting(RulesExtractor(shipped()), shipped()).carry_out(READING))
-    assert [fact.text for fact in found.facts] == ["Alice works at Acme"]
+    result = asyncio.run(local_extracting(RulesExtractor(shipped()), shipped()).carry_out(READING))
+    assert [fact.text for fact in result.facts] == ["Alice works at Acme"]

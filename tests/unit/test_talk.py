@@ -31,7 +31,7 @@ def test_a_conversation_is_the_same_each_time_and_another_for_another_number_or_
 
 
 def test_other_numbers_of_questions_leave_the_messages_alone(talk):
-    """What was ingested can be asked more, or less."""
+    """Ingested conversations can get more or fewer questions."""
     assert conversation(7, 0, Shape(turns=400, questions=10)).messages == talk.messages
 
 

@@ -1,4 +1,4 @@
-"""Where a long text is cut, and that nothing is lost: its units, and their extractions as one."""
+"""The cuts of a long text, without loss: its units, and their merged extractions."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def test_no_unit_exceeds_its_size_unless_a_word_does(text, size):
 
     large = [unit.text for unit in units if count_tokens(unit.text) > size.tokens]
     assert [unit for unit in large if len(unit.split()) > 1] == []
-    for before, after in pairwise(units):
-        assert count_tokens(text[after.start : before.end].strip()) <= size.overlap
+    for earlier_value, later_value in pairwise(units):
+        assert count_tokens(text[later_value.start : earlier_value.end].strip()) <= size.overlap
 
 
 @settings(max_examples=tries(200), deadline=None)
 @given(text=TEXTS, place=st.integers(0, 300))
 def test_parts_of_a_text_cost_at_least_as_much_as_the_whole(text, place):
-    """Else a unit could exceed its size, which is the sum of what its words cost."""
+    """Else a unit could exceed its size, which is the sum of its words' costs."""
     words = re.findall(r"\S+|\s+", text)
     assert sum(map(cost_of, words)) >= cost_of(text)
     assert cost_of(text[:place]) + cost_of(text[place:]) >= cost_of(text)
@@ -162,15 +162,15 @@ def test_a_record_that_is_no_list_is_read_whole():
 
 
 def test_each_unit_has_the_newest_previous_texts_as_long_as_one_unit():
-    before = [episode(f"Old text {n}. " + "It goes on and on. " * 3, sequence=n) for n in (1, 2, 3)]
+    earlier_value = [episode(f"Old text {n}. " + "It goes on and on. " * 3, sequence=n) for n in (1, 2, 3)]
     size = UnitSize(30, 0)
-    request = ExtractionRequest(episode=episode(" ".join(SENTENCES)), previous=tuple(before))
+    request = ExtractionRequest(episode=episode(" ".join(SENTENCES)), previous=tuple(earlier_value))
 
     requests = [request for _, request in unit_requests(request, size)]
 
-    shown = [[each.text for each in request.previous] for request in requests]
+    output = [[each.text for each in request.previous] for request in requests]
     assert len(requests) > 1
-    assert shown == [["It goes on and on.", before[2].text]] * len(requests)
+    assert output == [["It goes on and on.", earlier_value[2].text]] * len(requests)
     assert [each.id for each in requests[0].previous] == ["e2", "e3"]
     assert unit_requests(request, None) == [(TextUnit(request.episode.text, 0), request)]
 
@@ -192,7 +192,7 @@ TOLD = re.compile(r"(?<=\[)([A-Z]\w+ [A-Z]\w+) knows ([A-Z]\w+ [A-Z]\w+) well, a
 
 
 def perfect(read: Episode, cost: int = 1) -> Extraction:
-    """Return what a reader says that reads each whole sentence, and nothing else."""
+    """Return the extraction of a reader that reads only whole sentences."""
     facts = [
         {"source": a, "target": b, "relation": "KNOWS", "fact": f"{a} knows {b} by item {n}"}
         for a, b, n in TOLD.findall(read.text)
@@ -220,10 +220,10 @@ STORY = st.lists(
 @settings(max_examples=tries(150), deadline=None)
 @given(sentences=STORY, tokens=st.integers(45, 90), overlap=st.integers(0, 44), lines=st.booleans())
 def test_units_of_a_perfect_reader_say_what_the_text_says_at_once(sentences, tokens, overlap, lines):
-    whole = episode(("\n\n" if lines else " ").join(sentences))
-    units = text_units(whole, UnitSize(tokens, overlap))
+    complete_result = episode(("\n\n" if lines else " ").join(sentences))
+    units = text_units(complete_result, UnitSize(tokens, overlap))
     extraction = joined([(unit, perfect(episode(unit.text))) for unit in units])
-    at_once = perfect(whole)
+    at_once = perfect(complete_result)
 
     assert (extraction.entities, extraction.facts) == (at_once.entities, at_once.facts)
     assert (extraction.calls, extraction.prompt_tokens, extraction.prompts) == (

@@ -14,7 +14,7 @@ from kgray.timeline import Claim, Span, Sweep, timeline
 from tests.tries import tries
 
 NAMES = "ABCD"
-EVENT = "E"  # what took place: it has no rivals and no end (R18)
+EVENT = "E"  # an event: it has no rivals and no end (R18)
 KINDS = ["present", "present", "since", "since", "always", "ended", "ended", "denied", "happened"]
 DAYS = st.integers(0, 8)  # few, so that ties are frequent
 Timelines = Mapping[str, tuple[Span, ...]]
@@ -22,7 +22,7 @@ Timelines = Mapping[str, tuple[Span, ...]]
 
 @dataclass(frozen=True)
 class Group:
-    """Who rivals whom: slots by statement, and pairs."""
+    """The rivals of statements: slots by statement, and pairs."""
 
     slots: tuple[tuple[str, ...], ...]  # of each name
     exclusive: frozenset[frozenset[str]]
@@ -31,7 +31,7 @@ class Group:
         return () if statement == EVENT else self.slots[NAMES.index(statement)]
 
     def pairs(self, statement: str) -> Collection[str]:
-        return [other for pair in self.exclusive if statement in pair for other in pair - {statement}]
+        return [rival for pair in self.exclusive if statement in pair for rival in pair - {statement}]
 
     def rivals(self, a: str, b: str) -> bool:
         return frozenset((a, b)) in self.exclusive or bool(set(self.slot_keys(a)) & set(self.slot_keys(b)))
@@ -48,20 +48,20 @@ GROUPS = ONE_SLOT | ONLY_PAIRS | BOTH
 @st.composite
 def sayings(draw: st.DrawFn) -> Claim:
     """One saying, its sequence still 0."""
-    statement, told = draw(st.sampled_from(NAMES)), draw(DAYS)
+    statement, day = draw(st.sampled_from(NAMES)), draw(DAYS)
     match draw(st.sampled_from(KINDS)):
         case "ended":
-            return Claim(statement, (told, 0, 0), "ended", None, draw(DAYS), False, 0)
+            return Claim(statement, (day, 0, 0), "ended", None, draw(DAYS), False, 0)
         case "denied":
             denied = draw(st.sampled_from((*NAMES, EVENT)))
-            return Claim(denied, (told, 0, 0), "denied", None, None, False, 0)
+            return Claim(denied, (day, 0, 0), "denied", None, None, False, 0)
         case "happened":
-            return Claim(EVENT, (told, 0, 0), "happened", 4, None, draw(st.booleans()), 0)
+            return Claim(EVENT, (day, 0, 0), "happened", 4, None, draw(st.booleans()), 0)
         case how:
-            start = {"present": told, "always": None}.get(how, draw(DAYS))
+            start = {"present": day, "always": None}.get(how, draw(DAYS))
             length = draw(st.none() | st.integers(0, 5))
             end = None if length is None else (start or 0) + length
-            return Claim(statement, (told, 0, 0), "holds", start, end, how == "present", 0)
+            return Claim(statement, (day, 0, 0), "holds", start, end, how == "present", 0)
 
 
 def numbered(claims: Sequence[Claim], places: Iterable[int]) -> list[Claim]:
@@ -78,13 +78,13 @@ def of_all_variants(
 
     variants: the statements that are variants of one another; general: sequences of such ends and denials
     """
-    found = []
+    result = []
     for claim in claims:
-        found.append(claim)
+        result.append(claim)
         if claim.kind in {"ended", "denied"} and claim.statement in variants and claim.said[2] in general:
-            others = sorted(set(variants) - {claim.statement})
-            found += [claim._replace(statement=other, other_variant=True) for other in others]
-    return found
+            variants_left = sorted(set(variants) - {claim.statement})
+            result += [claim._replace(statement=variant, other_variant=True) for variant in variants_left]
+    return result
 
 
 @st.composite
@@ -96,7 +96,7 @@ def histories(draw: st.DrawFn, *, told_apart: bool = False) -> list[Claim]:
     return of_all_variants(numbered(claims, range(3, 3 + len(claims))), variants, general)
 
 
-def shown(timelines: Timelines) -> set[tuple[object, ...]]:
+def rows_of(timelines: Timelines) -> set[tuple[object, ...]]:
     """Return the spans as the oracle's rows."""
     return {
         (
@@ -114,7 +114,7 @@ def shown(timelines: Timelines) -> set[tuple[object, ...]]:
 
 
 def meet(a: Span, b: Span) -> bool:
-    """Whether two spans share a moment."""
+    """Tell whether two spans share a moment."""
     start = max(-math.inf if span.start is None else span.start for span in (a, b))
     return start < min(math.inf if span.end is None else span.end for span in (a, b))
 
@@ -123,28 +123,28 @@ def meet(a: Span, b: Span) -> bool:
 @settings(max_examples=tries(300))
 def test_the_sweep_gives_what_the_rules_give_word_by_word(claims, group):
     """R6-R12: the slow transcription agrees, openers, endings and support included."""
-    assert shown(timeline(claims, group)) == Oracle(claims, group.rivals).rows()
+    assert rows_of(timeline(claims, group)) == Oracle(claims, group.rivals).rows()
 
 
 @given(histories(), GROUPS, st.data())
 @settings(max_examples=tries(150))
 def test_any_order_in_any_batches_gives_the_same_spans(claims, group, data):
-    """R13: after each batch the kept sweep is the pure function of what it holds, and tells what changed."""
+    """R13: after each batch the sweep equals the pure function of its claims, and reports the changes."""
     given_order = data.draw(st.permutations(claims))
-    sweep, told = Sweep(group), dict.fromkeys((*NAMES, EVENT), ())
-    held = 0
-    while held < len(claims):
+    sweep, spans_so_far = Sweep(group), dict.fromkeys((*NAMES, EVENT), ())
+    count = 0
+    while count < len(claims):
         size = data.draw(st.integers(1, 4))
-        changes = sweep.add(given_order[held : held + size])
-        held = min(held + size, len(claims))
-        for statement, (before, after) in changes.items():
-            assert before == told[statement] != after
-            told[statement] = after
-        anew = timeline(given_order[:held], group)
-        assert {name: sweep.spans(name) for name in anew} == anew
-        assert {name: told[name] for name in anew} == anew
-        assert len(sweep) == held
-    assert anew == timeline(claims, group)
+        changes = sweep.add(given_order[count : count + size])
+        count = min(count + size, len(claims))
+        for statement, (earlier_value, later_value) in changes.items():
+            assert earlier_value == spans_so_far[statement] != later_value
+            spans_so_far[statement] = later_value
+        fresh_result = timeline(given_order[:count], group)
+        assert {name: sweep.spans(name) for name in fresh_result} == fresh_result
+        assert {name: spans_so_far[name] for name in fresh_result} == fresh_result
+        assert len(sweep) == count
+    assert fresh_result == timeline(claims, group)
 
 
 @given(
@@ -160,17 +160,17 @@ def test_a_slot_of_present_tense_follows_the_same_rules(present, other, group, d
     claims = numbered([*claims, *([other] if other else [])], range(3, 99))
     sweep = Sweep(group)
     order = data.draw(st.permutations(claims))
-    for held, claim in enumerate(order, 1):
+    for count, claim in enumerate(order, 1):
         sweep.add([claim])
-        found = {name: sweep.spans(name) for name in (*NAMES, EVENT)}
-        assert shown(found) == Oracle(order[:held], group.rivals).rows()
+        result = {name: sweep.spans(name) for name in (*NAMES, EVENT)}
+        assert rows_of(result) == Oracle(order[:count], group.rivals).rows()
 
 
 @given(histories(), GROUPS)
 @settings(max_examples=tries(150))
 def test_no_span_meets_another_of_its_statement_or_of_a_rival(claims, group):
-    """R11; no span ends before it starts, a statement's spans stand in order, its own claims open them."""
-    spans = [span for found in timeline(claims, group).values() for span in found]
+    """R11; no span ends before it starts, a statement's spans are in order, its own claims open them."""
+    spans = [span for result in timeline(claims, group).values() for span in result]
     for place, a in enumerate(spans):
         assert a.start is None or a.end is None or a.start <= a.end
         assert (a.end is None) == (a.ended is None)
@@ -187,19 +187,21 @@ def test_no_span_meets_another_of_its_statement_or_of_a_rival(claims, group):
 @given(histories(), GROUPS)
 @settings(max_examples=tries(100))
 def test_evidence_that_was_set_aside_leaves_no_trace(claims, group):
-    """R6: the spans are those of the evidence that no later denial of its statement sets aside."""
+    """R6: the spans come from the evidence that no later denial of its statement sets aside."""
     denials = [claim for claim in claims if claim.kind == "denied"]
-    left = [c for c in claims if not any(d.statement == c.statement and c.said < d.said for d in denials)]
-    assert shown(timeline(claims, group)) == shown(timeline(left, group))
+    remaining_items = [
+        c for c in claims if not any(d.statement == c.statement and c.said < d.said for d in denials)
+    ]
+    assert rows_of(timeline(claims, group)) == rows_of(timeline(remaining_items, group))
 
 
 @given(histories(told_apart=True), GROUPS, st.data())
 @settings(max_examples=tries(100))
 def test_the_order_of_arrival_does_not_count_where_times_differ(claims, group, data):
     """R13: only what was said at one time is told apart by its sequence."""
-    told = sorted({claim.said for claim in claims})
-    other = dict(zip(told, data.draw(st.permutations([place for _, _, place in told])), strict=True))
-    later = [numbered([claim], [other[claim.said]])[0] for claim in claims]
+    points = sorted({claim.said for claim in claims})
+    new_places = dict(zip(points, data.draw(st.permutations([place for _, _, place in points])), strict=True))
+    later = [numbered([claim], [new_places[claim.said]])[0] for claim in claims]
 
     def plain(timelines: Timelines) -> dict[str, list[tuple[object, ...]]]:
         return {

@@ -93,7 +93,7 @@ def test_how_a_mention_was_resolved(surface, uses, kind, by):
         answer_uses=uses,
     )
 
-    assert [one.resolved_by for one in content.mentions] == ["name", by]
+    assert [item.resolved_by for item in content.mentions] == ["name", by]
 
 
 def test_evidence_under_an_inverse_name_has_the_other_direction():
@@ -162,11 +162,11 @@ def test_rulings_of_the_ontology_are_declarations_that_lead_to_its_main_name():
         ],
     )
 
-    found = [
+    result = [
         (t.value.name, t.value.aspect, t.value.value, t.value.other, t.recorded_at)
         for t in content.declarations
     ]
-    assert found == [
+    assert result == [
         ("WORKS_FOR", "pair", "same_as", "WORKS_AT", 1_000),
         ("WORKS_AT", "cardinality", "single", "", 1_000),
         ("WORKS_FOR", "listed", "yes", "", 1_000),
@@ -256,7 +256,7 @@ def test_a_removal_that_was_carried_out_in_pieces_is_ended():
     assert [row.sequence for row in content.rows["episodes"]] == [2, 4]  # the last was accepted afterwards
     assert [row.sequence for row in content.rows["extractions"]] == [2]
     assert [(row.state, row.payload) for row in content.rows["operations"]] == [(DONE, "{}")]
-    assert ([one.surface for one in content.mentions], content.answers) == (["Acme"], [])
+    assert ([item.surface for item in content.mentions], content.answers) == (["Acme"], [])
     assert (content.births.keys(), [name.surface for name in content.names]) == ({ACME}, ["Acme"])
 
 

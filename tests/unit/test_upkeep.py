@@ -1,4 +1,4 @@
-"""When workers load their models, when those that cannot are started again, and who is named meanwhile."""
+"""The time of loading models, restarts of workers that cannot load, and reports in between."""
 
 from __future__ import annotations
 
@@ -35,34 +35,38 @@ def test_a_worker_that_was_started_again_loads_its_model_once() -> None:
 @pytest.mark.parametrize("how", ["faulty", "ends"])
 def test_a_start_that_fails_is_made_again_after_growing_pauses(how: str) -> None:
     """It fails with a fault of the model, or the process ends while it loads it."""
-    starts, pid, now, tried = Starts(5.0), 1, 0.0, list[float]()
-    while now < 1500.0:
+    starts, pid, moment, tried = Starts(5.0), 1, 0.0, list[float]()
+    while moment < 1500.0:
         state = (
-            "loading" if pid == 1 and now == 0.0 else "fresh" if how == "ends" or now in tried else "faulty"
+            "loading"
+            if pid == 1 and moment == 0.0
+            else "fresh"
+            if how == "ends" or moment in tried
+            else "faulty"
         )
-        load, again = starts.looked({"a": row(pid, state)}, now)
+        load, second_result = starts.looked({"a": row(pid, state)}, moment)
         if load and how == "ends":
-            tried.append(now)
+            tried.append(moment)
             pid += 1
-        if again:
+        if second_result:
             pid += 1
-            tried.append(now + 1.0)
-        elif now == 0.0 and how == "ends":
+            tried.append(moment + 1.0)
+        elif moment == 0.0 and how == "ends":
             pid += 1
-        now += 1.0
+        moment += 1.0
 
-    pauses = [round(after - before) for before, after in pairwise(tried)]
+    pauses = [round(later_value - earlier_value) for earlier_value, later_value in pairwise(tried)]
     assert pauses == sorted(pauses)
     assert pauses[:4] == pytest.approx([10, 20, 40, 80], abs=3)
     assert max(pauses) == pytest.approx(300, abs=3)
     why = {"faulty": "no memory on the card", "ends": "its process ended while it loaded its model"}[how]
     assert starts.quarantined()["a"].startswith(f"{why} (")
 
-    assert starts.looked({"a": row(pid, "loaded")}, now) == ([], [])
+    assert starts.looked({"a": row(pid, "loaded")}, moment) == ([], [])
     assert starts.quarantined() == {}
-    starts.looked({"a": row(pid + 1, "faulty")}, now + 100)
+    starts.looked({"a": row(pid + 1, "faulty")}, moment + 100)
     assert starts.quarantined() == {"a": str(FAULT)}
-    assert starts.looked({"a": row(pid + 1, "faulty")}, now + 104) == ([], [])
-    assert starts.looked({"a": row(pid + 1, "faulty")}, now + 105) == ([], ["a"]), "the pauses begin anew"
-    starts.looked({}, now + 106)
+    assert starts.looked({"a": row(pid + 1, "faulty")}, moment + 104) == ([], [])
+    assert starts.looked({"a": row(pid + 1, "faulty")}, moment + 105) == ([], ["a"]), "the pauses begin anew"
+    starts.looked({}, moment + 106)
     assert starts.quarantined() == {}, "it was ended for good"

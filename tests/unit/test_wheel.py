@@ -1,4 +1,4 @@
-"""What is installed: the package with its prompts, from a wheel as from a checkout; not the bench."""
+"""The installed files: the package with its prompts, from a wheel and from a checkout; not the bench."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def test_a_wheel_holds_the_package_with_its_prompts_and_no_bench(tmp_path):
     assert {"kgray/search/stopwords.txt", "kgray/dates.toml", "kgray/derivation/words.toml"} <= names
     assert not [name for name in names if name.startswith(("prompts/", "cluster/", "bench/", "tests/"))]
     ask = "import kgray.prompting.prompts as p; print(p.folder()); print(len(p.Prompts()['combined'].head))"
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", ask], cwd=tmp_path / "installed", capture_output=True, text=True, check=True
     ).stdout.split("\n")
-    assert found[0] == str(tmp_path / "installed" / "kgray" / "prompts")
-    assert int(found[1]) > 1000
+    assert result[0] == str(tmp_path / "installed" / "kgray" / "prompts")
+    assert int(result[1]) > 1000
     job = [sys.executable, "-m", "kgray.cli.job", "communities", "refresh", "--help"]
     help_ = subprocess.run(job, cwd=tmp_path / "installed", capture_output=True, text=True, check=True).stdout
     assert "--submit" in help_, "what a schedule submits needs no checkout"

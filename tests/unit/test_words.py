@@ -1,4 +1,4 @@
-"""The words of a text: what is indexed, and what a query asks for."""
+"""The words of a text, for the index and for queries."""
 
 from __future__ import annotations
 

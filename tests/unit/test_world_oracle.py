@@ -26,16 +26,16 @@ ORACLE = Oracle(WORLD)
 
 def cards_of(number: int) -> list[tuple[str, str]]:
     """Return (card, entity) for each name of an episode, as resolution makes them."""
-    told = EPISODES[number]
-    found = parse_extraction(told.extraction_reply, as_episode(told.draft)).entities
-    cards = [card(e.name, e.type, sentence_of(told.draft.text, e.span)) for e in found]
-    return list(zip(cards, [entity for _, entity, _ in told.mentions], strict=True))
+    episode = EPISODES[number]
+    result = parse_extraction(episode.extraction_reply, as_episode(episode.draft)).entities
+    cards = [card(e.name, e.type, sentence_of(episode.draft.text, e.span)) for e in result]
+    return list(zip(cards, [entity for _, entity, _ in episode.mentions], strict=True))
 
 
 def test_a_text_is_recognised_whatever_its_spaces():
-    told = EPISODES[10]
+    episode = EPISODES[10]
 
-    assert ORACLE.extraction(f"  {told.draft.text.replace(' ', '  ')}\n") == told.extraction_reply
+    assert ORACLE.extraction(f"  {episode.draft.text.replace(' ', '  ')}\n") == episode.extraction_reply
 
 
 def test_a_text_of_no_episode_says_nothing_and_is_counted():
@@ -47,42 +47,42 @@ def test_a_text_of_no_episode_says_nothing_and_is_counted():
 
 @pytest.mark.parametrize("number", range(0, 300, 10))
 def test_a_card_is_recognised_by_its_sentence(number):
-    for shown, entity in cards_of(number):
-        assert ORACLE.identify(shown) == entity
+    for output, entity in cards_of(number):
+        assert ORACLE.identify(output) == entity
 
 
 def test_an_entity_is_chosen_by_who_is_meant_not_by_the_name():
-    known = {entity: shown for number in range(50) for shown, entity in cards_of(number)}
+    card_of_entity = {entity: output for number in range(50) for output, entity in cards_of(number)}
     for number in range(200, 230):
-        for shown, entity in cards_of(number):
-            others = [other for other in list(known)[:6] if other != entity]
-            candidates = [known[other] for other in others]
-            assert ORACLE.entity(shown, candidates) is None
-            if entity in known:
-                assert ORACLE.entity(shown, [*candidates, known[entity]]) == len(candidates)
+        for output, entity in cards_of(number):
+            other_entities = [candidate for candidate in list(card_of_entity)[:6] if candidate != entity]
+            candidates = [card_of_entity[candidate] for candidate in other_entities]
+            assert ORACLE.entity(output, candidates) is None
+            if entity in card_of_entity:
+                assert ORACLE.entity(output, [*candidates, card_of_entity[entity]]) == len(candidates)
 
 
 def test_a_sentence_is_related_to_others_by_what_it_says_of_the_world():
-    told = [s for e in EPISODES for s in e.said]
-    job = next(s for s in told if s.relation == "WORKS_AT" and s.kind == "holds")
-    again = replace(job, text=f"{job.text[:-1]} now.")
+    facts = [s for e in EPISODES for s in e.said]
+    job = next(s for s in facts if s.relation == "WORKS_AT" and s.kind == "holds")
+    second_result = replace(job, text=f"{job.text[:-1]} now.")
     rival = next(
         s
-        for s in told
+        for s in facts
         if (s.relation, s.kind, s.subject) == ("WORKS_AT", "holds", job.subject) and s.object != job.object
     )
-    like = next(s for s in told if s.relation == "LIKES" and s.kind == "holds")
-    states = {key_of(s): s for s in told if s.kind == "holds"}
-    ended = next(s for s in told if s.kind == "ended" and key_of(s) in states)
+    like = next(s for s in facts if s.relation == "LIKES" and s.kind == "holds")
+    states = {key_of(s): s for s in facts if s.kind == "holds"}
+    ended = next(s for s in facts if s.kind == "ended" and key_of(s) in states)
     state = states[key_of(ended)]
     oracle = Oracle(WORLD)
-    oracle.learn(replace(EPISODES[0], draft=replace(EPISODES[0].draft, text="one more")), [again])
+    oracle.learn(replace(EPISODES[0], draft=replace(EPISODES[0].draft, text="one more")), [second_result])
 
-    known = [rival.text, like.text, job.text]
-    assert oracle.compare(again.text, known) == ["contradicts", "independent", "same"]
-    assert oracle.compare(job.text, [again.text, job.text]) == ["same", "independent"]
+    candidates = [rival.text, like.text, job.text]
+    assert oracle.compare(second_result.text, candidates) == ["contradicts", "independent", "same"]
+    assert oracle.compare(job.text, [second_result.text, job.text]) == ["same", "independent"]
     assert oracle.compare(ended.text, [like.text, state.text])[1] == "ends"
-    assert oracle.compare("Nobody said this.", known) == ["independent"] * 3
+    assert oracle.compare("Nobody said this.", candidates) == ["independent"] * 3
     assert oracle.counts.unrecognised == 1
 
 
@@ -97,15 +97,15 @@ def test_facts_are_the_same_whatever_their_relation_is_called():
         if fact.kind == "holds":
             by_key.setdefault(key_of(fact), {}).setdefault(fact.name or fact.relation, fact.text)
     pairs = [
-        ((name, text), (other, known))
+        ((name, text), (second_name, second_text))
         for texts in by_key.values()
-        for (name, text), (other, known) in permutations(texts.items(), 2)
+        for (name, text), (second_name, second_text) in permutations(texts.items(), 2)
     ]
-    met = {(name, other) for (name, _), (other, _) in pairs}
+    met = {(name, second_name) for (name, _), (second_name, _) in pairs}
 
     assert {("IS_EMPLOYED_AT", "EMPLOYS"), ("OWNS", "OWNED_BY"), ("IS_WED_TO", "MARRIED_TO")} <= met
-    for (_, text), (_, known) in pairs:
-        assert oracle.compare(text, [known]) == ["same"]
+    for (_, text), (_, second_text) in pairs:
+        assert oracle.compare(text, [second_text]) == ["same"]
 
 
 def test_an_end_of_its_own_name_ends_its_state_alone():
@@ -116,22 +116,27 @@ def test_an_end_of_its_own_name_ends_its_state_alone():
     assert {"LEFT", "QUIT", "SOLD", "MOVED_FROM", "DIVORCED", "RETIRED_FROM"} <= {end.name for end in ends}
     for end in ends:
         key = key_of(end)
-        beside = [text for other, text in states.items() if other[0] == key[0] and other != key]
-        assert oracle.compare(end.text, [states[key], *beside]) == ["ends", *["independent"] * len(beside)]
+        other_states = [
+            text for state_key, text in states.items() if state_key[0] == key[0] and state_key != key
+        ]
+        assert oracle.compare(end.text, [states[key], *other_states]) == [
+            "ends",
+            *["independent"] * len(other_states),
+        ]
         assert oracle.compare(states[key], [end.text]) == ["independent"]
 
 
 def test_a_wrong_comparison_is_wrong_about_one_pair_and_always_the_same():
     right, wrong = Oracle(FREE), Oracle(FREE, Errors(wrong_comparison=0.3, seed=5))
-    again = Oracle(FREE, Errors(wrong_comparison=0.3, seed=5))
+    second_result = Oracle(FREE, Errors(wrong_comparison=0.3, seed=5))
     facts = TOLD_FREELY[:600]
     differing, words = 0, Counter()
     for place in range(10, len(facts)):
-        asked = facts[place].text, [fact.text for fact in facts[place - 10 : place]]
-        true, said = right.compare(*asked), wrong.compare(*asked)
+        comparison = facts[place].text, [fact.text for fact in facts[place - 10 : place]]
+        true, said = right.compare(*comparison), wrong.compare(*comparison)
         changed = [word for word, expected in zip(said, true, strict=True) if word != expected]
         assert len(changed) <= 1
-        assert said == again.compare(*asked)
+        assert said == second_result.compare(*comparison)
         assert said.count("same") <= 1
         differing += len(changed)
         words.update(changed)
@@ -142,58 +147,60 @@ def test_a_wrong_comparison_is_wrong_about_one_pair_and_always_the_same():
 
 def test_a_pair_of_other_ends_is_never_said_to_be_the_same_or_over():
     right, wrong = Oracle(FREE), Oracle(FREE, Errors(wrong_comparison=1.0))
-    for fact, other in pairwise(TOLD_FREELY[:400]):
-        ends = [{s.subject, s.object} for s in (fact, other)]
-        said = wrong.compare(fact.text, [other.text])
-        assert said != right.compare(fact.text, [other.text])
-        assert ends[0] == ends[1] or said[0] in ("contradicts", "independent")
+    for fact, next_fact in pairwise(TOLD_FREELY[:400]):
+        ends = [{s.subject, s.object} for s in (fact, next_fact)]
+        words = wrong.compare(fact.text, [next_fact.text])
+        assert words != right.compare(fact.text, [next_fact.text])
+        assert ends[0] == ends[1] or words[0] in ("contradicts", "independent")
 
 
 def test_errors_are_those_of_the_question_whoever_asks_and_when():
     errors = Errors.of_meaning(0.1, answers=0.1, seed=7)
-    one, other = Oracle(WORLD, errors), Oracle(WORLD, errors)
+    item, second_oracle = Oracle(WORLD, errors), Oracle(WORLD, errors)
     texts = [e.draft.text for e in EPISODES]
 
-    assert [one.extraction(t) for t in texts] == [other.extraction(t) for t in reversed(texts)][::-1]
-    assert [one.extraction(t) for t in texts] != [ORACLE.extraction(t) for t in texts]
-    assert one.identity == other.identity
-    assert one.identity != ORACLE.identity
+    assert [item.extraction(t) for t in texts] == [second_oracle.extraction(t) for t in reversed(texts)][::-1]
+    assert [item.extraction(t) for t in texts] != [ORACLE.extraction(t) for t in texts]
+    assert item.identity == second_oracle.identity
+    assert item.identity != ORACLE.identity
 
 
 def test_errors_come_at_their_rates():
-    told = sum(len(e.said) for e in EPISODES)
-    missing = sum(len(said) for _, said in Oracle(WORLD, Errors(missed_fact=0.2)).readings)
-    added = sum(len(said) for _, said in Oracle(WORLD, Errors(spurious_fact=0.2)).readings)
+    fact_count = sum(len(e.said) for e in EPISODES)
+    missing = sum(len(facts) for _, facts in Oracle(WORLD, Errors(missed_fact=0.2)).readings)
+    added = sum(len(facts) for _, facts in Oracle(WORLD, Errors(spurious_fact=0.2)).readings)
     moved = Oracle(WORLD, Errors(wrong_date=0.5)).readings
 
-    assert missing / told == pytest.approx(0.8, abs=0.06)
-    assert 20 <= added - told <= 70
+    assert missing / fact_count == pytest.approx(0.8, abs=0.06)
+    assert 20 <= added - fact_count <= 70
     assert sum(a.said != b.said for a, b in zip(EPISODES, (e for e, _ in moved), strict=True)) > 20
 
 
 def test_a_reader_that_errs_still_replies_what_can_be_read():
     oracle = Oracle(WORLD, Errors.of_meaning(0.5))
-    for told in EPISODES:
-        assert parse_extraction(oracle.extraction(told.draft.text), as_episode(told.draft)).dropped == ()
+    for episode in EPISODES:
+        assert (
+            parse_extraction(oracle.extraction(episode.draft.text), as_episode(episode.draft)).dropped == ()
+        )
 
 
 async def test_the_ports_of_this_process_give_the_answers_of_the_oracle():
-    told = EPISODES[6]
+    world_episode = EPISODES[6]
     model = WorldModel(ORACLE)
-    episode = as_episode(told.draft)
-    shown, _ = cards_of(5)[0]
-    question = Question(kind="entity", item="x", candidates=("y",), cards=(shown, shown))
-    sentence = told.said[0].text
+    episode = as_episode(world_episode.draft)
+    output, _ = cards_of(5)[0]
+    question = Question(kind="entity", item="x", candidates=("y",), cards=(output, output))
+    sentence = world_episode.said[0].text
     compared = Question(kind="compare", item=sentence, candidates=("Nothing.", sentence))
     request = QuestionRequest(episode=episode, questions=(question, compared))
 
-    found = await model.extract(ExtractionRequest(episode=episode))
+    result = await model.extract(ExtractionRequest(episode=episode))
     judged = await model.judge(request)
 
-    assert replace(found, model="", calls=0, prompt_tokens=0, completion_tokens=0) == parse_extraction(
-        told.extraction_reply, episode
+    assert replace(result, model="", calls=0, prompt_tokens=0, completion_tokens=0) == parse_extraction(
+        world_episode.extraction_reply, episode
     )
-    assert (found.calls, judged.calls, found.model) == (1, 1, model.identity)
+    assert (result.calls, judged.calls, result.model) == (1, 1, model.identity)
     assert judged.answers == ({"duplicate_of": 0}, {"answers": ["independent", "same"]})
 
 
@@ -206,11 +213,11 @@ async def test_a_wild_judge_says_what_fits_and_the_same_to_the_same_request():
         Question(kind="compare", item="b", candidates=tuple("cdefghijklmn")),
     )
     judge = WorldModel(ORACLE, wild=True)
-    whole = QuestionRequest(episode=episode, questions=questions)
+    complete_result = QuestionRequest(episode=episode, questions=questions)
 
-    first, again = await judge.judge(whole), await judge.judge(whole)
+    first, second_result = await judge.judge(complete_result), await judge.judge(complete_result)
 
-    assert first == again
+    assert first == second_result
     for question, answer in zip(questions, first.answers, strict=True):
         assert parse_answer(question, answer) == answer
     asked_alone = [await judge.judge(QuestionRequest(episode=episode, questions=(q,))) for q in questions * 5]
@@ -240,6 +247,6 @@ def test_the_ceiling_is_streams_by_the_time_of_an_answer():
 def test_dice_depend_on_their_keys_alone():
     assert chance(1, "a") == chance(1, "a") != chance(1, "b")
     dice = Dice("x")
-    thrown = [dice.below(6) for _ in range(600)]
+    thrown = [dice.number_below(6) for _ in range(600)]
     assert set(thrown) == {0, 1, 2, 3, 4, 5}
     assert {Dice("w", n).weighted({"a": 0.0, "b": 1.0}) for n in range(20)} == {"b"}

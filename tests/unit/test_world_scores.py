@@ -140,11 +140,11 @@ def test_a_symmetric_fact_is_recognised_from_either_end():
     )
     asked = [WorldQuestion(("person-0-0", "MARRIED_TO"), day(1))]
     for source, target in ("P0", "P1"), ("P1", "P0"):
-        shown = replace(fact(target, 0), source=source, relation="IS_WED_TO")
+        output = replace(fact(target, 0), source=source, relation="IS_WED_TO")
         scores = Scores()
-        scoring.score_facts(ShownGraph(facts=[shown]), people, Known([married]), scores)  # type: ignore[arg-type]
+        scoring.score_facts(ShownGraph(facts=[output]), people, Known([married]), scores)  # type: ignore[arg-type]
         assert (scores.fact_recall, scores.fact_precision) == (1, 1)
-        given = scoring.graph_answers(ShownGraph(facts=[shown]), people, asked)
+        given = scoring.graph_answers(ShownGraph(facts=[output]), people, asked)
         assert given == [{"person-0-1"}]
 
 
@@ -158,24 +158,24 @@ def test_a_symmetric_fact_is_recognised_from_either_end():
 )
 def test_an_end_of_its_own_name_must_have_ended_the_state(end, recall, precision):
     """The record of the end ("left", from then on) is no fact of the world, and does not count for it."""
-    left = replace(fact("A", 31, statement="left"), relation="LEFT")
+    remaining_items = replace(fact("A", 31, statement="left"), relation="LEFT")
     truth: Any = Known([true("acme", 0, 31)], {(("alice", "WORKS_AT", "acme"), day(31))})
     scores = Scores()
 
-    scoring.score_facts(ShownGraph(facts=[fact("A", 0, end), left]), SAME, truth, scores)
+    scoring.score_facts(ShownGraph(facts=[fact("A", 0, end), remaining_items]), SAME, truth, scores)
 
     assert (scores.named_ends, scores.named_end_recall) == (1, recall)
     assert (scores.inv_recall, scores.inv_precision, scores.fact_precision) == (recall, precision, 1)
     asked = [WorldQuestion(("alice", "WORKS_AT"), day(40))]
-    given = scoring.graph_answers(ShownGraph(facts=[left]), SAME, asked)
+    given = scoring.graph_answers(ShownGraph(facts=[remaining_items]), SAME, asked)
     assert given == [frozenset()]
 
 
 def test_an_end_that_stands_beside_its_open_state_is_one_too_many():
     """A reader called it an end, no state was found for it, and it made a span of its own."""
-    left = replace(fact("A", None, 31, statement="left"), relation="LEFT")
+    remaining_items = replace(fact("A", None, 31, statement="left"), relation="LEFT")
 
-    scores = scored([fact("A", 0), left], [true("acme", 0, 31)])
+    scores = scored([fact("A", 0), remaining_items], [true("acme", 0, 31)])
 
     assert (scores.inv_recall, scores.inv_precision) == (0, 0)
 
@@ -194,7 +194,7 @@ def test_an_answer_counts_as_a_whole():
 
 
 def test_mentions_are_counted_in_pairs_and_by_mention():
-    """Three mentions of alice, one of them split off, and two of bob: 4 pairs are true, 2 of them found."""
+    """Three mentions of alice, one of them split off, and two of bob: 4 pairs are true, 2 in the graph."""
     surfaces = [
         ("Alice", "E1", "alice"),
         ("A.", "E1", "alice"),
@@ -226,4 +226,4 @@ def _told(surfaces: list[tuple[str, str, str]]) -> Truth:
     for n, (surface, _, entity) in enumerate(surfaces, start=1):
         draft = Draft(group="g", source="s", kind="text", text=surface, reference_time=n, client_id=f"e{n}")
         readings.append((WorldEpisode(draft=draft, said=(), mentions=((surface, entity, "Person"),)), ()))
-    return Truth.of([], readings)
+    return Truth.of_readings([], readings)

@@ -47,9 +47,9 @@ def test_a_group_that_runs_out_of_news_says_what_it_needs():
 
 
 def test_one_seed_gives_one_world_and_another_seed_another():
-    again = [(e.draft, e.said, e.mentions) for e in World(seed=3, episodes=600)]
+    second_result = [(e.draft, e.said, e.mentions) for e in World(seed=3, episodes=600)]
 
-    assert again == [(e.draft, e.said, e.mentions) for e in EPISODES]
+    assert second_result == [(e.draft, e.said, e.mentions) for e in EPISODES]
     assert next(iter(World(seed=4, episodes=1))).draft != EPISODES[0].draft
 
 
@@ -84,7 +84,7 @@ def test_no_text_is_told_twice():
 
 
 def test_the_rates_are_those_of_the_plan():
-    names = {t.id: t.name for t in WORLD.things("world-0")}
+    names = {t.id: t.name for t in WORLD.entities("world-0")}
     mentions = [(surface, entity) for e in EPISODES for surface, entity, _ in e.mentions]
     why = Counter(fact.why for e in EPISODES for fact in e.said)
     kinds = Counter(e.draft.kind for e in EPISODES)
@@ -99,7 +99,7 @@ def test_the_rates_are_those_of_the_plan():
 
 
 def test_every_way_of_naming_is_used():
-    forms = {t.id: {surface: how for how, surface in t.aliases} for t in WORLD.things("world-0")}
+    forms = {t.id: {surface: how for how, surface in t.aliases} for t in WORLD.entities("world-0")}
     used = {forms[entity].get(surface, "full") for e in EPISODES for surface, entity, _ in e.mentions}
 
     assert used == {"full", "initial", "first", "inverted", "case", "nickname", "legal", "acronym", "turned"}
@@ -110,17 +110,17 @@ def test_a_reply_reads_as_what_was_told(place):
     """The parser of replies and the world's own reading of its dates agree, and nothing is dropped."""
     told = EPISODES[place]
     at = told.draft.reference_time or 0
-    found = parse_extraction(told.extraction_reply, as_episode(told.draft))
+    result = parse_extraction(told.extraction_reply, as_episode(told.draft))
 
-    assert found.dropped == ()
-    assert [e.name for e in found.entities] == [surface for surface, _, _ in told.mentions]
-    assert [(f.kind, f.relation, f.text, f.value) for f in found.facts] == [
+    assert result.dropped == ()
+    assert [e.name for e in result.entities] == [surface for surface, _, _ in told.mentions]
+    assert [(f.kind, f.relation, f.text, f.value) for f in result.facts] == [
         (s.kind, s.relation, s.text, s.value) for s in told.said
     ]
-    assert [(f.valid_from, f.inferred) for f in found.facts if f.kind == "holds"] == [
+    assert [(f.valid_from, f.inferred) for f in result.facts if f.kind == "holds"] == [
         start_of(s, at) for s in told.said if s.kind == "holds"
     ]
-    assert [f.valid_to for f in found.facts] == [end_of(s, at) for s in told.said]
+    assert [f.valid_to for f in result.facts] == [end_of(s, at) for s in told.said]
 
 
 FREE = World(plan=WorldPlan(seed=3, episodes=1500, entities=200, ends=0.15, relations="free"))
@@ -128,7 +128,7 @@ TOLD_FREELY = list(FREE)
 
 
 def test_relations_are_named_freely_and_the_same_each_time():
-    """By names that the ontology lists and by others, from either end, and ends by names of their own."""
+    """By names of the ontology and other names, from either end, and ends by separate names."""
     names = Counter(s.name or s.relation for e in TOLD_FREELY for s in e.said)
     ends = [s for e in TOLD_FREELY for s in e.said if s.is_named_end]
     unlisted = [name for name in names if shipped().get(name) is None]
@@ -153,14 +153,14 @@ def test_an_end_has_a_name_of_its_own_only_where_its_state_was_told():
 @pytest.mark.parametrize("told", TOLD_FREELY[::25], ids=lambda told: str(told.draft.client_id))
 def test_a_free_reply_reads_as_what_was_told(told):
     at = told.draft.reference_time or 0
-    found = parse_extraction(told.extraction_reply, as_episode(told.draft))
+    result = parse_extraction(told.extraction_reply, as_episode(told.draft))
     surfaces = {entity: surface for surface, entity, _ in told.mentions}
 
-    assert found.dropped == ()
-    for fact, said in zip(found.facts, told.said, strict=True):
+    assert result.dropped == ()
+    for fact, said in zip(result.facts, told.said, strict=True):
         name = NAMES[fact.relation]
-        ends = [found.entities[fact.source].name]
-        ends += [] if fact.target is None else [found.entities[fact.target].name]
+        ends = [result.entities[fact.source].name]
+        ends += [] if fact.target is None else [result.entities[fact.target].name]
         expected = [surfaces[e] for e in (said.subject, said.object) if e]
         assert name.relation == said.relation
         assert ends == (expected[::-1] if name.reversed else expected) or (
@@ -174,10 +174,10 @@ def test_a_free_reply_reads_as_what_was_told(told):
 
 def test_nobody_is_married_to_two_persons_at_one_time():
     facts = [f for f in FREE.truth().facts() if f.key[1] == "MARRIED_TO"]
-    for one, other in permutations(facts, 2):
-        shared = {one.key[0], one.key[2]} & {other.key[0], other.key[2]}
-        if shared and one.valid_at is not None:
-            assert one.key == other.key or not other.holds_at(one.valid_at)
+    for item, other in permutations(facts, 2):
+        shared = {item.key[0], item.key[2]} & {other.key[0], other.key[2]}
+        if shared and item.valid_at is not None:
+            assert item.key == other.key or not other.holds_at(item.valid_at)
 
 
 def test_names_stand_in_the_text_or_speak():
@@ -187,7 +187,7 @@ def test_names_stand_in_the_text_or_speak():
 
 
 def test_a_first_name_alone_means_one_person_of_its_conversation():
-    people = {t.id: t.name.split()[0] for t in WORLD.things("world-0") if t.kind == "Person"}
+    people = {t.id: t.name.split()[0] for t in WORLD.entities("world-0") if t.kind == "Person"}
     for told in EPISODES:
         firsts = [(surface, entity) for surface, entity, _ in told.mentions if surface == people.get(entity)]
         for surface, entity in firsts:
@@ -197,7 +197,7 @@ def test_a_first_name_alone_means_one_person_of_its_conversation():
 
 def test_no_two_persons_share_a_name_unless_asked_for():
     def shared(**parameters: float) -> int:
-        names = [t.name for t in World(seed=5, **parameters).things("world-0") if t.kind == "Person"]
+        names = [t.name for t in World(seed=5, **parameters).entities("world-0") if t.kind == "Person"]
         return len(names) - len(set(names))
 
     assert shared() == 0
@@ -206,7 +206,7 @@ def test_no_two_persons_share_a_name_unless_asked_for():
 
 def test_groups_know_nothing_of_each_other():
     world = World(seed=1, episodes=200, groups=3)
-    ids = {group: {t.id for t in world.things(group)} for group in world.groups}
+    ids = {group: {t.id for t in world.entities(group)} for group in world.groups}
     told = list(world)
 
     assert Counter(e.draft.group for e in told) == {"world-0": 67, "world-1": 67, "world-2": 66}

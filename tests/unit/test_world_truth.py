@@ -44,7 +44,7 @@ def told(
 
 
 def spans(*readings: tuple[WorldEpisode, tuple[ToldFact, ...]], known_at: int | None = None) -> set[tuple]:
-    facts = Truth.of([], readings).facts(known_at)
+    facts = Truth.of_readings([], readings).facts(known_at)
     return {(f.key[2], _number(f.valid_at), _number(f.invalid_at)) for f in facts}
 
 
@@ -59,35 +59,37 @@ def test_a_change_ends_what_held():
 
 def test_a_return_opens_a_second_span():
     """Case b."""
-    found = spans(told(0, "acme"), told(60, "beta"), told(120, "acme"))
+    result = spans(told(0, "acme"), told(60, "beta"), told(120, "acme"))
 
-    assert found == {("acme", 0, 60), ("acme", 120, None), ("beta", 60, 120)}
+    assert result == {("acme", 0, 60), ("acme", 120, None), ("beta", 60, 120)}
 
 
 def test_a_span_in_between_leaves_the_rest():
     """Case q."""
-    found = spans(told(25, "acme", since=iso(18)), told(26, "beta", since=iso(21), until=iso(22)))
+    result = spans(told(25, "acme", since=iso(18)), told(26, "beta", since=iso(21), until=iso(22)))
 
-    assert found == {("acme", 18, 21), ("beta", 21, 22), ("acme", 22, None)}
+    assert result == {("acme", 18, 21), ("beta", 21, 22), ("acme", 22, None)}
 
 
 def test_a_denial_sets_aside_what_was_said_before():
     """Case t."""
-    found = spans(told(0, "acme"), told(50, "acme"), told(80, "acme", "denied"), told(90, "acme"))
+    result = spans(told(0, "acme"), told(50, "acme"), told(80, "acme", "denied"), told(90, "acme"))
 
-    assert found == {("acme", 90, None)}
+    assert result == {("acme", 90, None)}
 
 
 def test_an_end_without_a_start_begins_nobody_knows_when():
-    """Case v; an unknown start of what holds is the same."""
+    """Case v; an unknown start of a current state is the same."""
     assert spans(told(90, "acme", "ended")) == {("acme", None, 90)}
     assert spans(told(90, "acme", since="unknown")) == {("acme", None, None)}
 
 
 def test_an_end_of_its_own_name_is_an_end_of_the_state():
-    left = (replace(told(90, "acme", "ended", until=iso(31))[1][0], name="LEFT", reported_as="happened"),)
+    remaining_items = (
+        replace(told(90, "acme", "ended", until=iso(31))[1][0], name="LEFT", reported_as="happened"),
+    )
     episode = told(90, "acme")[0]
-    truth = Truth.of([], (told(0, "acme"), (episode, left)))
+    truth = Truth.of_readings([], (told(0, "acme"), (episode, remaining_items)))
 
     assert [(f.key, _number(f.invalid_at)) for f in truth.facts()] == [(("alice", "WORKS_AT", "acme"), 31)]
     assert truth.named_ends == {(("alice", "WORKS_AT", "acme"), day(31))}
@@ -121,9 +123,9 @@ def test_questions_are_answered_by_the_facts_that_hold_as_known_then():
 
 def test_every_slot_is_asked_about_now_and_then_and_the_same_each_time():
     truth, end = World(seed=2, episodes=120).truth(), World(seed=2, episodes=120).end()
-    first, again = list(rounds(truth, 2, end)), list(rounds(truth, 2, end))
+    first, second_result = list(rounds(truth, 2, end)), list(rounds(truth, 2, end))
 
-    assert first == again
+    assert first == second_result
     assert [r.kind for r in first] == ["now", "as-of", *["as-known"] * 8]
     slots = slots_of(truth.facts())
     assert [q.slot for q in first[0].asked] == [q.slot for q in first[1].asked] == slots

@@ -41,7 +41,7 @@ def _start(claim: Claim) -> float:
 
 
 def _told(claim: Claim) -> tuple[Said, bool, str]:
-    """R6: an end of several variants comes first for the one that it was recorded with."""
+    """R6: an end of several variants comes first for its recorded variant."""
     return claim.said, claim.other_variant, claim.statement
 
 
@@ -71,7 +71,7 @@ class Oracle:
         self._expire(math.inf)
 
     def rows(self) -> set[Row]:
-        """Return each span as (statement, opener, point, start, end, what ended it, support)."""
+        """Return each span as (statement, opener, point, start, end, cause of the end, support)."""
         return {
             (
                 s.statement,
@@ -87,7 +87,7 @@ class Oracle:
 
     def _points(self) -> list[tuple[float, str, Claim]]:
         """R7."""
-        found: list[tuple[float, int, Said, bool, str, str, Claim]] = []
+        result: list[tuple[float, int, Said, bool, str, str, Claim]] = []
         for claim in self.evidence:
             if claim.kind == "ended":
                 assert claim.end is not None
@@ -97,18 +97,18 @@ class Oracle:
                     if c.kind == "holds" and c.statement == claim.statement and _start(c) == claim.end
                 ]
                 late = any(c.said < claim.said for c in own)
-                found.append((claim.end, 2 if late else 0, *_told(claim), "end", claim))
+                result.append((claim.end, 2 if late else 0, *_told(claim), "end", claim))
                 continue
-            found.append((_start(claim), 2, *_told(claim), "start", claim))
+            result.append((_start(claim), 2, *_told(claim), "start", claim))
             if (
                 claim.kind == "holds"
                 and not _inferred(claim)
                 and _start(claim) < claim.said[0]
                 and claim.end is None
             ):
-                found.append((claim.said[0], 1, *_told(claim), "confirmation", claim))
-        found.sort(key=lambda row: row[:5])
-        return [(row[0], row[5], row[6]) for row in found]
+                result.append((claim.said[0], 1, *_told(claim), "confirmation", claim))
+        result.sort(key=lambda row: row[:5])
+        return [(row[0], row[5], row[6]) for row in result]
 
     def _last(self, statement: str) -> _Span | None:
         own = [span for span in self.spans if span.statement == statement]
@@ -182,7 +182,7 @@ class Oracle:
     def _knew_better(self, t: float, claim: Claim) -> Claim | None:
         """R10."""
         later = [c for c in self.evidence if c.said > claim.said]
-        found = [
+        result = [
             c
             for c in later
             if c.kind == "holds"
@@ -198,12 +198,12 @@ class Oracle:
                 for e in self.evidence
             )
         ]
-        found += [
+        result += [
             c
             for c in later
             if c.kind == "ended" and c.statement == claim.statement and c.end is not None and c.end <= t
         ]
-        return max(found, key=lambda c: c.said, default=None)
+        return max(result, key=lambda c: c.said, default=None)
 
     def _begin(self, t: float, kind: str, claim: Claim) -> None:
         """R9-R11."""

@@ -1,8 +1,7 @@
-"""Requests to one server: their cost, their limit, and the wait for a server that is out of reach (R24).
+"""Requests to a server: their cost, their limit, and the wait for a server that cannot be reached (R24).
 
-All waiting for a server happens here: the `openai` library sends each request once, in the place that the
-limiter gives it. `model.patience_s` says for how long an outage lasts at most; then Unavailable is raised
-with `waited` set.
+All waiting for a server happens here: the `openai` library sends each request once, in its place of the
+limiter. `model.patience_s` is the maximum length of an outage; then Unavailable is raised with `waited` set.
 
     401, 403, 404   SettingsError: no other episode would fare better; the key is never shown
     408, 409, 425, 429, 5xx, a broken connection or body, a timeout: the request is sent again, after pauses
@@ -66,7 +65,7 @@ class TokensSpent:
         return self.most_calls is not None and self.calls >= self.most_calls
 
     def count(self, usage: object, body: Mapping[str, Any], text: str = "") -> bool:
-        """Count a call with the server's own figures; return whether it gave none, so they are estimated."""
+        """Count a call with the server's figures; return whether they are missing and thus estimated."""
         figures = usage if isinstance(usage, dict) else {}
         prompt, completion = figures.get("prompt_tokens"), figures.get("completion_tokens")
         self.calls += 1
@@ -79,8 +78,8 @@ class TokensSpent:
         return True
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Give the errors that leave the block, a cancellation too, the cost of the calls before them."""
+    def on_errors(self) -> Iterator[None]:
+        """Add the cost of earlier calls to the errors that leave the block, and to a cancellation."""
         try:
             yield
         except (KgrayError, asyncio.CancelledError) as error:
@@ -99,7 +98,7 @@ class Endpoint:
     max_concurrency: int = 32
     patience_s: float = 600.0
     setting: str = "model"  # the section of the settings, for errors; also: embedder, reranker
-    first_pause_s: float = 0.5  # between two tries of a request, at most; it doubles with each try
+    first_pause_s: float = 0.5  # maximum between two tries of a request; it doubles with each try
     longest_pause_s: float = 30.0
 
     @property
@@ -107,9 +106,9 @@ class Endpoint:
         """Return the server's name in messages."""
         return f"the {self.setting}'s server at {self.base_url}"
 
-    def line(self, words: object, most: int) -> str:
-        """Return a server's words as one line with the key masked. most: characters."""
-        return self.masked(" ".join(str(words).split()))[:most]
+    def line(self, words: object, max_length: int) -> str:
+        """Return a server's words as a line with the key masked. max_length: characters."""
+        return self.masked(" ".join(str(words).split()))[:max_length]
 
     def masked(self, text: str) -> str:
         """Return the text with the key masked: servers' messages are stored, and may repeat the request.
@@ -143,19 +142,19 @@ class Post:
 
 
 class Limiter(Gate):
-    """How many requests are at a server: the cap halves when it says "too many" and grows back (AIMD).
+    """The limit of requests at a server: it halves when the server says "too many" and grows back (AIMD).
 
-    There is one for a server and key, shared by all clients on one event loop; first come, first served.
+    A limiter belongs to a server and key, shared by all clients on an event loop; first come, first served.
     """
 
     def __init__(self, cap: int) -> None:
         super().__init__(float(cap))
         self._cap, self._cut_at = float(cap), 0.0
-        self.resume_at = 0.0  # before which nothing is sent: the server said when to come back
+        self.resume_at = 0.0  # nothing is sent before: the server's retry time
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[float]:
-        """Hold one place at the server; yields the moment when the place was taken."""
+        """Reserve a place at the server; yields the start of the reservation."""
         async with self.pass_through(Urgency(False, 0, 0)):
             while (pause := self.resume_at - time.monotonic()) > 0:  # noqa: ASYNC110 - until a moment, which may move
                 await asyncio.sleep(pause)
@@ -167,14 +166,14 @@ class Limiter(Gate):
         self.let_in()
 
     def throttled(self, sent_at: float) -> None:
-        """Halve, once for all requests that were under way together."""
+        """Halve the limit, once for all requests in flight at that time."""
         if sent_at >= self._cut_at:
             self.width = max(1.0, self.width / 2)
             self._cut_at = time.monotonic()
 
 
 class Client:
-    """Sends requests to one endpoint; all clients of one server and key share a limiter."""
+    """Sends requests to an endpoint; all clients of a server and key share a limiter."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -188,13 +187,13 @@ class Client:
         *,
         if_slow: Callable[[], OnText] | None = None,
     ) -> dict[str, Any]:
-        """Return the body of a chat completion; calls that gave none are added to `spent`.
+        """Return the body of a chat completion; failed calls are added to `spent`.
 
-        on_text   asks for a stream, and takes each piece of the reply; a stream that broke off is not asked
-                  for again. Raises Repeats to end it: the pieces so far are the reply, with finish_reason
+        on_text   requests a stream, and receives each piece of the reply; a broken stream is not requested
+                  again. Raises Repeats to end it: the pieces so far are the reply, with finish_reason
                   "length"
-        if_slow   returns an on_text for each try: a stream is asked of a slow server only, and again where a
-                  stream broke off
+        if_slow   returns an on_text for each try: only a slow server is asked for a stream, and again after a
+                  broken stream
         Raises Rejected, SettingsError, Unavailable.
         """
         listener = if_slow if on_text is None else lambda: on_text
@@ -202,22 +201,22 @@ class Client:
         return await self._patiently(post, spent)
 
     async def embeddings(self, texts: list[str]) -> dict[str, Any]:
-        """Return the body of an embeddings answer, one row a text. Raises as `chat` does."""
+        """Return the body of an embeddings answer, a row for each text. Raises the errors of `chat`."""
         body = {"input": texts, "encoding_format": "float"}
         post = Post(self.endpoint, "/embeddings", body, "data", len(texts))
         return await self._patiently(post, TokensSpent())
 
     async def rerank(self, query: str, texts: list[str], *, called: str) -> dict[str, Any]:
-        """Return {"results": [...]}, a row a text. called: the texts' key; raises as `chat` does."""
+        """Return {"results": [...]}, a row for each text. called: the texts' key."""
         body = {"query": query, called: texts}
         post = Post(self.endpoint, "/rerank", body, "results", len(texts))
         return await self._patiently(post, TokensSpent())
 
     async def check(self, deadline_s: float) -> str:
-        """Return the server's answer to a request that is sent once, as the end of a sentence about it.
+        """Send a single request to the server; return its answer as the end of a sentence.
 
-        The list of its models costs nothing; only where the model is not on it, one token is asked of it.
-        Raises Unavailable where it gives no answer in time, SettingsError for a wrong key, address or model.
+        The list of its models is free; a token is requested only if the model is not on the list. Raises
+        Unavailable if no answer comes in time, SettingsError for a wrong key, address or model.
         """
         if self.endpoint.setting == "embedder":
             shortest = Post(self.endpoint, "/embeddings", {"input": ["a"]}, "data")
@@ -239,14 +238,14 @@ class Client:
         return "answers"
 
     async def _opened(self) -> Any:  # noqa: ANN401 - a `Connection`; of an engine, an object with a limiter
-        if _CONNECTION not in sys.modules:  # beside the loop: the import takes half a second
+        if _CONNECTION not in sys.modules:  # in a thread: the import takes half a second
             await asyncio.to_thread(import_module, _CONNECTION)
         from kgray.backends.openai_api.connection import connection
 
         return await connection(self.endpoint)
 
     async def _patiently(self, post: Post, spent: TokensSpent) -> dict[str, Any]:
-        """Send until there is an answer, or the patience is spent."""
+        """Send the request until an answer comes, or the patience is used up."""
         session, at = await self._opened(), self.endpoint
         first_failure: float | None = None
         longest = min(at.first_pause_s, at.longest_pause_s)
@@ -271,21 +270,22 @@ class Client:
                 if later.worked:
                     spent.count(None, post.body)
             except Rejected:
-                spent.calls += 1  # read and refused: nobody bills its tokens
+                spent.calls += 1  # read and refused: its tokens are not billed
                 OUTAGES.answered(self.server)
                 raise
             if spent.is_over:
                 raise Unavailable(f"{self.server} {reason}, and no more calls are allowed", waited=True)
             OUTAGES.failed(self.server, reason, since=sent, patience_s=at.patience_s)
-            now = time.monotonic()
-            first_failure = now if first_failure is None else first_failure
-            patience = first_failure + at.patience_s - now
+            clock = time.monotonic()
+            first_failure = clock if first_failure is None else first_failure
+            patience = first_failure + at.patience_s - clock
             # Jitter, so that streams come back one by one.
             delay = max(wait, random.uniform(0.05, longest))  # noqa: S311 - spreads load, guards nothing
             if delay > patience and (wait or patience <= 0):
-                more = f" and asks for {wait:.0f} s" if wait else ""
+                advice = f" and asks for {wait:.0f} s" if wait else ""
                 raise Unavailable(
-                    f"The server at {at.base_url} {reason}{more}; waited {round(now - first_failure, 1):g} s "
+                    f"The server at {at.base_url} {reason}{advice}; waited "
+                    f"{round(clock - first_failure, 1):g} s "
                     f"(model.patience_s = {at.patience_s:g}). What was accepted is safe: run the command "
                     "again.",
                     waited=True,

@@ -1,4 +1,4 @@
-"""The connection to one server: the openai library's client, on aiohttp, and the meaning of its errors.
+"""The connection to a server: the openai library's client, on aiohttp, and the meaning of its errors.
 
 Imported at the first request: the library takes half a second to import.
 """
@@ -25,37 +25,37 @@ from kgray.errors import SettingsError, Unavailable
 from kgray.settings.checks import Secret
 
 # A server is slow after a reply that took longer than the first, at fewer tokens a second than the second.
-# Its replies are streamed from then on, and the deadline is one for silence. A fast server is not asked for
-# streams: each piece costs time of the processor.
+# Its replies are then streamed, and the deadline limits silence. A fast server does not stream: each piece
+# costs processor time.
 _SLOW_S, _SLOW_RATE = 2.0, 20.0
 _CONNECT_S = 5.0
 _IDLE_S = 4.0  # of a connection: servers close theirs after 5 s
-_LATER = {408, 409, 425, 429}  # statuses, beside those from 500 on
+_LATER = {408, 409, 425, 429}  # statuses to retry, besides 500 and above
 _SETTINGS = {
     401: "refuses the key: check {setting}.api_key (KGRAY_{SETTING}_API_KEY)",
     403: "does not let this key use it: check {setting}.api_key (KGRAY_{SETTING}_API_KEY) and what it may do",
     404: "knows no such address or model: check {setting}.base_url (often ends in /v1) and {setting}.name",
 }
 _AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")
-_AZURE_VERSION = "2024-10-21"  # of Azure's interface, where an address names none
+_AZURE_VERSION = "2024-10-21"  # of Azure's interface, for addresses without a version
 # The library wraps most errors of the layers below it; a head that is no HTTP comes as aiohttp's own.
 _FAULTS = (APIError, httpx2.RequestError, ClientError, TimeoutError)
-# Of an address or a proxy that is none, and of a request that cannot be written as UTF-8.
+# Errors of an invalid address or proxy, and of a request that cannot be written as UTF-8.
 _UNSENDABLE = (ValueError, httpx2.InvalidURL)
 
 
 class Connection:
-    """A server and key, for all requests of one event loop, also to several models."""
+    """A server and key, for all requests of an event loop, also to several models."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._api = _library_client(endpoint)
         self.limiter = Limiter(endpoint.max_concurrency)
         self.closing = self._closing()
         self._is_slow = False
-        self._streams = True  # until it refuses to stream a reply that it gives whole
+        self._streams = True  # until it refuses to stream a reply that it sends whole
 
     async def _closing(self) -> AsyncGenerator[None, None]:
-        """Close the connections with the loop: `asyncio.run` ends the async generators that were started."""
+        """Close the connections with the loop: `asyncio.run` ends running async generators."""
         try:
             yield
         finally:
@@ -81,7 +81,7 @@ class Connection:
                 with suppress(*((Rejected,) if post.if_slow else ())):
                     answer = await self._streamed(post, body, sent_at, on_text)
             is_refused = on_text and answer is None
-            if answer is None:  # a refusal was of the stream or of the text: this request shows it
+            if answer is None:  # the stream or the text was refused: this request decides which
                 answer = await self._at_once(post, body, sent_at)
             if isinstance(answer, list):  # the rerank interface of TEI
                 answer = {"results": answer}
@@ -92,7 +92,7 @@ class Connection:
         raise TryLater("sends no JSON of the interface", worked=True)
 
     async def _at_once(self, post: Post, body: dict[str, Any], sent_at: float) -> Any:  # noqa: ANN401 - JSON
-        """Return the JSON of a response that comes at once; notes whether the server is slow."""
+        """Return the JSON of a response without a stream; note whether the server is slow."""
         start = time.monotonic()
         answer: Any = (await self._sent(post, body, sent_at)).json()
         with suppress(KeyError, TypeError):  # without a count of tokens
@@ -101,7 +101,7 @@ class Connection:
         return answer
 
     async def _streamed(self, post: Post, body: dict[str, Any], sent_at: float, on_text: OnText) -> Any:  # noqa: ANN401 - JSON
-        """Return the body of a completion after each piece was passed on; a server need not stream."""
+        """Pass on each piece of a completion, then return its body; a server need not stream."""
         body = body | {"stream": True, "stream_options": {"include_usage": True}}
         response = await self._sent(post, body, sent_at)
         if response.is_closed:  # it came whole
@@ -121,9 +121,9 @@ class Connection:
             raise TryLater(reason, worked=True) from None
 
     async def _sent(self, post: Post, body: dict[str, Any], sent_at: float) -> httpx2.Response:
-        """Return the response: read, or open where it comes as events. Raises what its errors mean.
+        """Return the response, read completely or open for events. Raises its errors as kgray's.
 
-        By `post` for each interface: `chat.completions.create` takes twice as long, for types of its own.
+        Uses `post` for each interface: `chat.completions.create` takes twice as long, because of its types.
         """
         streams = "stream" in body
         try:
@@ -133,7 +133,7 @@ class Connection:
             return response
         except APIStatusError as error:
             if error.status_code == 501 and streams and post.if_slow:
-                raise Rejected("501") from None  # of the stream: whole, it may be answered
+                raise Rejected("501") from None  # the stream is refused: without a stream it may work
             raise self._meaning(post.at, error, sent_at) from None
         except _FAULTS as error:
             cause = _cause(error)
@@ -155,8 +155,8 @@ class Connection:
             limiter.resume_at = max(limiter.resume_at, time.monotonic() + min(seconds, at.patience_s))
             return TryLater(f"answers {status}", max(0.0, seconds))
         if status in _SETTINGS:
-            what = _SETTINGS[status].format(setting=at.setting, SETTING=at.setting.upper())
-            return SettingsError(f"The server at {at.base_url} (model {at.name!r}) {what}.")
+            advice = _SETTINGS[status].format(setting=at.setting, SETTING=at.setting.upper())
+            return SettingsError(f"The server at {at.base_url} (model {at.name!r}) {advice}.")
         message: Any = error.body.get("message") if isinstance(error.body, dict) else None
         return Rejected(f"{status}: {at.line(message or error.body, 300)}")
 
@@ -164,16 +164,16 @@ class Connection:
 def _library_client(at: Endpoint) -> AsyncOpenAI:
     """Return the library's client of a server.
 
-    An address has Azure's form where its host is Azure's, or where it ends with `?api-version=...`; but for
-    Azure's interface without versions (`/openai/v1`), which is used as any other server's.
+    An address has Azure's form if its host is Azure's, or if it ends with `?api-version=...`, except Azure's
+    interface without versions (`/openai/v1`), which is like any other server's.
 
-    The library sends nothing again: while it waits, a place at the server would be taken, no outage would be
-    reported, and the patience of the settings would not hold.
+    The library must not retry: while it waits, it would occupy a place at the server, report no outage, and
+    ignore the patience of the settings.
     """
     address = urlsplit(at.base_url)
     url, query = address._replace(query="", fragment="").geturl(), dict(parse_qsl(address.query))
     timeout = httpx2.Timeout(at.timeout_s, connect=min(_CONNECT_S, at.timeout_s), pool=None)
-    limits = httpx2.Limits(max_connections=0, keepalive_expiry=_IDLE_S)  # 0: as many as the limiter lets in
+    limits = httpx2.Limits(max_connections=0, keepalive_expiry=_IDLE_S)  # 0: only the limiter limits
     settings: dict[str, Any] = {
         "api_key": at.key.reveal() if at.key else "none",
         "default_query": query,
@@ -187,7 +187,7 @@ def _library_client(at: Endpoint) -> AsyncOpenAI:
         api: AsyncOpenAI = AsyncAzureOpenAI(base_url=url, api_version=version, **settings)
     else:
         api = AsyncOpenAI(base_url=url, **settings)
-    # The environment's variables of OpenAI's own servers are for no other server.
+    # The environment's variables for OpenAI's servers do not apply to other servers.
     api.organization = api.project = None
     api._custom_headers = {}  # noqa: SLF001 - no argument leaves OPENAI_CUSTOM_HEADERS out
     return api
@@ -195,7 +195,7 @@ def _library_client(at: Endpoint) -> AsyncOpenAI:
 
 @cache
 def _certificates() -> SSLContext:
-    """Return the system's certificates, or those of SSL_CERT_FILE; to read them takes 20 ms."""
+    """Return the system's certificates, or the certificates of SSL_CERT_FILE; reading them takes 20 ms."""
     return httpx2.create_ssl_context()
 
 
@@ -207,7 +207,7 @@ def _unsendable(at: Endpoint, error: Exception) -> SettingsError:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return aiohttp's error behind the library's, which calls every broken connection a timeout."""
+    """Return aiohttp's error inside the library's error, which calls every broken connection a timeout."""
     while error.__cause__ is not None and not isinstance(error, ClientError):
         error = error.__cause__
     return error

@@ -1,7 +1,6 @@
-"""Extracts episodes with a language model: in one call, or one call each for entities, facts and dates.
+"""Extracts episodes with a language model: in a single call, or in calls for entities, facts and dates.
 
-With rounds of reflection the model is asked after that for entities and facts that it missed, until it finds
-nothing new.
+With rounds of reflection the model is then asked for missed entities and facts, until it finds nothing new.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from kgray.prompting.reply_schemas import Schema, extraction_schemas
 from kgray.records import ExtractedEntity, Extraction
 
 _T = TypeVar("_T")
-# Most tokens of a reply, because a bad reply may repeat itself: twice the longest good replies, and less for
-# short texts: a list of names may hold a fact in each of its tokens, and a fact takes 50.
+# Maximum tokens of a reply, because a bad reply may repeat itself: twice the longest good replies, and less
+# for short texts: a list of names may have a fact in each of its tokens, and a fact takes 50.
 _ROOM = {"extract_entities": 1024, "date_facts": 2048}
 _ROOM_MOST, _ROOM_LEAST, _ROOM_A_TOKEN = 4096, 256, 48
 _Reply = Mapping[str, Any]
 
 
 def identity_of(name: str) -> str:
-    """Return the identity that is stored with a model's results: its name and parameters."""
+    """Return a model's identity, stored with its results: its name and parameters."""
     return f"openai:{name} temperature=0"
 
 
 @dataclass(slots=True)
 class _EpisodeReading:
-    """The reading of one episode: replies so far, prompts that were used, notes."""
+    """The reading of an episode: replies so far, used prompts, notes."""
 
     request: ExtractionRequest
     form: ScriptForm
@@ -50,7 +49,7 @@ class _EpisodeReading:
     notes: list[str] = field(default_factory=list)
 
     def extraction(self) -> Extraction:
-        """Return what all replies say so far. Raises InvalidAnswer."""
+        """Return the extraction of all replies so far. Raises InvalidAnswer."""
         parsed = parse_extraction(
             {"entities": self.form.entities, "facts": self.form.facts}, self.request.episode
         )
@@ -65,9 +64,9 @@ class _EpisodeReading:
 
 
 async def answered(asker: Asker, call: ModelCall, form_of: FormOf) -> ModelReply:
-    """Return the reply to one call, with its cost."""
+    """Return the reply to a call, with its cost."""
     spent = TokensSpent()
-    with spent.told():
+    with spent.on_errors():
         reply = await asker.answer(call, form_of, spent)
     return replace(reply, **spent.cost._asdict())
 
@@ -92,19 +91,19 @@ class OpenAIExtractor:
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         spent = TokensSpent()
-        with spent.told():
+        with spent.on_errors():
             extraction = await self._asker.carry_out(self.steps(request), self._form_of, spent)
         return replace(extraction, **spent.cost._asdict())
 
     async def answer(self, call: ModelCall) -> ModelReply:
-        """Make one call of the steps."""
+        """Make a call of the steps."""
         return await answered(self._asker, call, self._form_of)
 
     def _form_of(self, call: ModelCall) -> tuple[Prompt, Schema]:
         return self._prompts[call.task], self._schemas[call.task]
 
     def steps(self, request: ExtractionRequest) -> Steps[Extraction]:
-        """Return the steps of an extraction, whose result has no cost yet."""
+        """Return the steps of an extraction; their result has no cost yet."""
         request = replace(request, previous=tuple(needed_context(request.episode, request.previous)))
         reading = _EpisodeReading(request, ScriptForm(request.episode, self._prompts.types))
         if self._separate:
@@ -139,7 +138,7 @@ class OpenAIExtractor:
         reading.form.add_facts((yield from self._dated(reading, facts)))
 
     def _dated(self, reading: _EpisodeReading, facts: list[object]) -> Steps[list[object]]:
-        """Return the facts with the dates that a further call gives them."""
+        """Return the facts with dates from another call."""
         statements = {
             place: {"id": place, "fact": fact["fact"], "status": fact.get("status", "current")}
             for place, fact in enumerate(facts)
@@ -167,11 +166,11 @@ class OpenAIExtractor:
 
     def _reflect(self, reading: _EpisodeReading) -> Steps[bool]:
         """Ask once for missing entities and facts; return whether anything new came."""
-        before = reading.extraction()
-        data = extraction_data(reading.request, before.entities, [fact.text for fact in before.facts])
+        old = reading.extraction()
+        data = extraction_data(reading.request, old.entities, [fact.text for fact in old.facts])
         self._add(reading, (yield from self._ask(reading, "reflect", data, _lists("entities", "facts"))))
-        after = reading.extraction()
-        return len(after.entities) > len(before.entities) or len(after.facts) > len(before.facts)
+        new = reading.extraction()
+        return len(new.entities) > len(old.entities) or len(new.facts) > len(old.facts)
 
     def _ask(
         self, reading: _EpisodeReading, task: str, data: str, accept: Callable[[_Reply], _T]

@@ -1,4 +1,4 @@
-"""Vectors from a server that speaks `/v1/embeddings`, scores from one with a rerank interface.
+"""Vectors from a server with `/v1/embeddings`, scores from a server with a rerank interface.
 
 The interface of reranking is Cohere's, which vLLM and others have too, or TEI's.
 """
@@ -17,9 +17,9 @@ from kgray.errors import Garbled, InvalidAnswer, Refused, SettingsError
 from kgray.ports import Matrix
 
 _TRIES = 3  # of a request whose answer has no vectors
-BATCH = 64  # texts a request: small servers take no more, and the limiter keeps several under way
-RERANKED = 32  # the same of a reranker: TEI takes no more by default
-# Characters of a text that are read at once, about 500 tokens of English: within the length of every model.
+BATCH = 64  # texts in a request: small servers accept no more, and the limiter keeps several in flight
+RERANKED = 32  # the same for a reranker: TEI's default limit
+# Characters of a text in a piece, about 500 tokens of English: within the length of every model.
 PIECE = 2000
 _KEYS = ("documents", "texts")  # the names of the texts with Cohere and vLLM, and with TEI
 
@@ -28,7 +28,7 @@ class OpenAIEmbedder:
     """Unit vectors; a text that occurs several times in a call is sent once."""
 
     def __init__(self, client: Client, *, dimensions: int) -> None:
-        """dimensions: the vectors' width, checked against each answer; 0 = that of the first answer."""
+        """dimensions: the vectors' width, checked against each answer; 0 = the first answer's width."""
         self._client = client
         self.dimensions = dimensions
         self.identity = f"openai:{client.endpoint.name}"
@@ -45,7 +45,7 @@ class OpenAIEmbedder:
     async def _batch(self, texts: list[str]) -> Matrix:
         for _ in range(_TRIES):
             try:
-                # Servers refuse an empty text; a blank has a vector, which is all that the port asks for.
+                # Servers refuse an empty text; a blank has a vector, which the port requires.
                 body = await self._client.embeddings([text or " " for text in texts])
             except Rejected as rejection:
                 raise Refused(f"the embedder's server refused a text ({rejection})") from None
@@ -57,7 +57,7 @@ class OpenAIEmbedder:
         )
 
     def _units(self, data: list[Any]) -> Matrix | None:
-        """Return the rows in the order of their indexes, at unit length; None where they are no vectors."""
+        """Return the rows in the order of their indexes, at unit length; None if they are no vectors."""
         try:
             vectors = {row.get("index", place): row["embedding"] for place, row in enumerate(data)}
             rows = np.array([vectors[place] for place in range(len(data))], dtype=np.float64)
@@ -82,20 +82,20 @@ class HttpReranker:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._called = 0  # which of _KEYS the server takes
+        self._called = 0  # index in _KEYS of the name that the server accepts
         self.identity = f"http:{client.endpoint.name}"
 
     async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return scores. Raises Refused, InvalidAnswer, SettingsError where they are not in [0, 1]."""
+        """Return scores. Raises Refused, InvalidAnswer, SettingsError if they are not in [0, 1]."""
         pieces = [
             (place, text[at : at + PIECE] or " ")
             for place, text in enumerate(texts)
             for at in range(0, max(1, len(text)), PIECE)
         ]
         batches = [pieces[at : at + RERANKED] for at in range(0, len(pieces), RERANKED)]
-        found = await asyncio.gather(*(self._batch(query, [text for _, text in batch]) for batch in batches))
+        rows = await asyncio.gather(*(self._batch(query, [text for _, text in batch]) for batch in batches))
         scores = np.zeros(len(texts), dtype=np.float32)
-        for batch, row in zip(batches, found, strict=True):
+        for batch, row in zip(batches, rows, strict=True):
             np.maximum.at(scores, [place for place, _ in batch], row)
         return scores
 
@@ -106,14 +106,14 @@ class HttpReranker:
         except Rejected as first:
             try:
                 body = await self._client.rerank(query, texts, called=_KEYS[1 - called])
-            except Rejected:  # so the key is not to blame
+            except Rejected:  # so the key is not the cause
                 raise Refused(f"the reranker's server refused a text ({first})") from None
             self._called = 1 - called
         rows: list[Any] = body["results"]
         scores = np.full(len(rows), np.nan, dtype=np.float32)
         for row in rows:
-            said = row if isinstance(row, dict) else {}
-            index, score = said.get("index"), said.get("relevance_score", said.get("score"))
+            fields = row if isinstance(row, dict) else {}
+            index, score = fields.get("index"), fields.get("relevance_score", fields.get("score"))
             if type(index) is int and 0 <= index < len(rows) and isinstance(score, int | float):
                 scores[index] = score
         if np.isnan(scores).any():

@@ -1,4 +1,4 @@
-"""A reply as it arrives from a slow server: how fast it is written, and whether it only repeats itself."""
+"""A reply from a slow server: its speed, and whether it only repeats itself."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Repeats(Exception):
 async def completion(
     events: AsyncIterable[Any], pieces: list[str], on_text: Callable[[str], None], sent: int
 ) -> dict[str, Any]:
-    """Return the body of a completion that comes as events. Raises ValueError where the end is missing.
+    """Return the body of a completion that comes as events. Raises ValueError if the end is missing.
 
-    pieces: of its text, as they come; each is passed on. sent: tokens of the request, for a reply that
-    Repeats ends
+    pieces: of its text, in order; each is passed on. sent: tokens of the request, for a reply that Repeats
+    ends
     """
     usage = finish = None
     try:
@@ -45,24 +45,24 @@ async def completion(
 
 
 class ReplyWatch:
-    """Takes the pieces of a reply; says how fast they come."""
+    """Receives the pieces of a reply, and reports their speed."""
 
     def __init__(self, server: str, room: int) -> None:
-        """server: its name among outages; room: most tokens of the reply."""
+        """server: its name among outages; room: maximum tokens of the reply."""
         self._server, self._room = server, room
         self._text, self._count, self._start = "", 0, 0.0
 
     def __call__(self, piece: str) -> None:
         """Take a piece, of about one token. Raises Repeats."""
-        now = time.monotonic()
-        self._start = self._start or now
+        clock = time.monotonic()
+        self._start = self._start or clock
         self._text += piece
         self._count += 1
         if self._count % 16:
             return
         if repeats(self._text):
             raise Repeats
-        rate = self._count / max(now - self._start, 0.001)
+        rate = self._count / max(clock - self._start, 0.001)
         words = f"writes {rate:.3g} tokens a second, {self._count} so far of at most {self._room}"
         OUTAGES.writes(self._server, words, left_s=(self._room - self._count) / rate)
 

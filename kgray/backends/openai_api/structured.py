@@ -1,9 +1,9 @@
-"""One request for a JSON reply: sent in the form that the server obeys, parsed leniently, repaired once.
+"""A request for a JSON reply: sent in the form that the server obeys, parsed leniently, repaired once.
 
     call 1  the prompt, in the strongest form that the server obeys: json_schema, json_object, text
-    call 2  where the reply could not be used: the same with its faults at the end; or with more room, where
-            it was cut before its first complete item
-    call 3  the prompt one form down
+    call 2  if the reply is unusable: the same with its faults at the end; or with more room, if it was cut
+            before its first complete item
+    call 3  the prompt in a weaker form
 
 A request that does not get through is sent again by the client, not here.
 """
@@ -51,7 +51,7 @@ _PROBE: Schema = {
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The form of request that a server supports. bound: the parameter that limits a reply's tokens."""
+    """The form of request that a server supports. bound: the parameter for a reply's maximum tokens."""
 
     mode: Mode = "json_schema"  # the strongest
     bound: str = "max_tokens"
@@ -83,8 +83,8 @@ class Dialect:
         """Return the next weaker form; text stays text."""
         return replace(self, mode="json_object" if self.mode == "json_schema" else "text")
 
-    def without(self, refusal: str) -> Dialect:
-        """Return the dialect without the parameter that a refusal names; one form down if it names none."""
+    def reduced(self, refusal: str) -> Dialect:
+        """Return the dialect without the refused parameter; a weaker form if the refusal names none."""
         if self.bound == "max_tokens" and "max_completion_tokens" in refusal:
             return replace(self, bound="max_completion_tokens")
         if self.temperature and "temperature" in refusal:
@@ -94,7 +94,7 @@ class Dialect:
     def is_obeyed(self, text: str) -> bool:
         """Return whether the reply to a probe shows that the server enforces this form."""
         if self.mode == "text":
-            return True  # nothing is enforced: whether the model replies with JSON shows with each reply
+            return True  # nothing is enforced: each reply shows whether the model writes JSON
         try:
             reply = json.loads(text)
         except ValueError:
@@ -123,9 +123,9 @@ class StructuredRequest:
 def structured(
     request: StructuredRequest, accept: Callable[[Mapping[str, Any]], _T]
 ) -> Steps[tuple[_T, bool]]:
-    """Return the steps of a request, whose result is that of `accept`, and whether the reply was cut.
+    """Return the steps of a request; their result is `accept`'s, and whether the reply was cut.
 
-    accept: raises InvalidAnswer, whose words the repair quotes
+    accept: raises InvalidAnswer; the repair quotes its message
     The steps raise InvalidAnswer and Refused.
     """
     keys = tuple(request.schema["required"])
@@ -143,7 +143,7 @@ def structured(
         )
         if reply.rejection is not None:
             words = reply.rejection.casefold()
-            # The tokens reserved for the reply are too many, not those of the text.
+            # Too many tokens are reserved for the reply; the text fits.
             about_room = "too large" in words and re.search("max_(completion_)?tokens", words)
             about_form = reply.mode != "text" and any(word in words for word in _ABOUT_FORM)
             if number < MAX_CALLS and about_form:
@@ -192,7 +192,7 @@ class Asker:
         )
 
     async def carry_out(self, steps: Steps[_T], form_of: FormOf, spent: TokensSpent) -> _T:
-        """Make the calls that the steps ask for; return their result."""
+        """Make the calls that the steps request; return their result."""
         try:
             call = next(steps)
             while True:
@@ -231,7 +231,7 @@ class Asker:
                     text, _ = await self._send(body, spent)
                 except Rejected as rejection:
                     refused += 1
-                    simpler = dialect.without(str(rejection))
+                    simpler = dialect.reduced(str(rejection))
                     if simpler == dialect or refused == 6:
                         raise SettingsError(
                             f"The server at {at.base_url} refuses a request of a few words to {at.name!r} "
@@ -296,7 +296,7 @@ _REASONED = re.compile(r"^.*</(?:think|thinking|reasoning)>", re.DOTALL)  # its 
 
 
 def read_object(text: str, keys: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return the last outermost object that has these keys, else the first object; None for none.
+    """Return the last outermost object with these keys, else the first object; None if there is no object.
 
     The last, because a model that drafts ends with its answer.
     """
@@ -315,9 +315,9 @@ def read_object(text: str, keys: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def salvage(text: str, keys: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return the complete list items of a cut text; None where not even the first is complete.
+    """Return the complete list items of a cut text; None if not even the first is complete.
 
-    A list of these keys that the cut left out is empty.
+    A missing list of these keys is empty.
     """
     bare = _bare(text)
     ends = [match.end() for match in re.finditer(r"[]}]", bare)]
@@ -344,7 +344,7 @@ def breaks_off(text: str) -> bool:
 
 
 def _bare(text: str) -> str:
-    """Return the text from its first brace on, without reasoning that closes; else it may hold the answer."""
+    """Return the text from its first brace on, without closed reasoning; open reasoning may be the answer."""
     return "".join(_REASONED.sub("", _REASONING.sub("", text)).partition("{")[1:])
 
 

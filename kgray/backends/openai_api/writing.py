@@ -33,9 +33,9 @@ SCHEMAS: Mapping[SummaryTask, Schema] = {
 
 
 class OpenAIAnswerer:
-    """Answers behind HTTP. Nothing is probed: a question is one call.
+    """Answers behind HTTP. Nothing is probed: a question is a single call.
 
-    It is more where the server refuses a parameter, or a reply with a schema cannot be read.
+    More calls follow if the server refuses a parameter, or if a reply with a schema cannot be read.
     """
 
     def __init__(self, client: Client, files: PromptFiles | None = None) -> None:
@@ -45,7 +45,7 @@ class OpenAIAnswerer:
 
     async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
         spent = TokensSpent(most_calls=request.max_calls)
-        with spent.told():
+        with spent.on_errors():
             if request.schema is None:
                 await self._replied(request, request.data, spent, on_text)
             else:
@@ -55,15 +55,15 @@ class OpenAIAnswerer:
     async def _object(
         self, request: AnswerRequest, schema: Mapping[str, Any], spent: TokensSpent
     ) -> dict[str, Any]:
-        """Return a reply with the keys of the schema; an unreadable one is asked for once more."""
+        """Return a reply with the keys of the schema; an unreadable reply is requested once more."""
         data, keys = request.data, tuple(schema["required"])
         while True:
             text = await self._replied(request, data, spent, lambda _: None)
-            found = read_object(text, keys)
-            if found is None or not found.keys() >= set(keys):
-                found = salvage(text, keys)
-            if found is not None:
-                return found
+            document = read_object(text, keys)
+            if document is None or not document.keys() >= set(keys):
+                document = salvage(text, keys)
+            if document is not None:
+                return document
             fault = f"the reply holds no JSON object with {' and '.join(map(repr, keys))}"
             if data != request.data or spent.is_over:
                 raise InvalidAnswer(fault, raw=text[:RAW_KEPT])
@@ -72,7 +72,7 @@ class OpenAIAnswerer:
     async def _replied(
         self, request: AnswerRequest, data: str, spent: TokensSpent, on_text: Callable[[str], None]
     ) -> str:
-        """Return the text of a reply, once a form of the request was found that the server takes."""
+        """Return the text of a reply, in the first form of request that the server accepts."""
         has_schema, prompt = request.schema is not None, Prompt(request.task, request.head)
         dialect = self._dialects[has_schema]
         while True:
@@ -84,7 +84,7 @@ class OpenAIAnswerer:
                 reply = await self._client.chat(body, spent, on_text)
                 break
             except Rejected as rejection:
-                simpler = dialect.without(str(rejection))
+                simpler = dialect.reduced(str(rejection))
                 if simpler == dialect or spent.is_over:
                     raise Refused(f"the server refuses the question ({rejection})") from None
                 dialect = simpler
@@ -100,7 +100,7 @@ class OpenAIAnswerer:
 
 
 class OpenAISummarizer:
-    """A summarizer behind HTTP; its caller keeps the summaries."""
+    """A summarizer behind HTTP; its caller stores the summaries."""
 
     def __init__(self, client: Client, files: PromptFiles | None = None) -> None:
         self._asker = Asker(client)
@@ -109,31 +109,33 @@ class OpenAISummarizer:
 
     async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:
         spent = TokensSpent()
-        asked = StructuredRequest(
+        structured_request = StructuredRequest(
             prompt=Prompt(request.task, request.head),
             data=request.data,
             schema=SCHEMAS[request.task],
             room=request.room,
         )
-        with spent.told():
+        with spent.on_errors():
             reply, _ = await self._asker.ask(
-                asked, lambda found: parse_summary(found, request.task, len(request.facts)), spent
+                structured_request,
+                lambda document: parse_summary(document, request.task, len(request.facts)),
+                spent,
             )
         return reply, spent.cost
 
 
 def parse_summary(reply: Mapping[str, Any], task: SummaryTask, facts: int) -> dict[str, Any]:
-    """Return a reply's texts, cleaned and cut. facts: the number shown; a citation of any other is left out.
+    """Return a reply's texts, cleaned and cut. facts: number in the prompt; other citations are dropped.
 
     Raises InvalidAnswer for a text that is missing or empty, and for a rating outside 0 to 10.
     """
     lengths = {"summary": _SUMMARY} if task == "profile" else {"name": _NAME, "summary": _SUMMARY}
-    found: dict[str, Any] = {name: _text(reply, name, most) for name, most in lengths.items()}
-    for name, text in found.items():
+    summary: dict[str, Any] = {name: _text(reply, name, limit) for name, limit in lengths.items()}
+    for name, text in summary.items():
         if not text:
             raise InvalidAnswer(f"the reply has no {name!r}", raw=canonical(reply))
     if task != "community_report":
-        return found
+        return summary
     rating, items = reply.get("rating"), reply.get("findings")
     if type(rating) is not int or not 0 <= rating <= 10:
         raise InvalidAnswer(f"the rating is {rating!r}: use a whole number, 0 to 10", raw=canonical(reply))
@@ -141,15 +143,15 @@ def parse_summary(reply: Mapping[str, Any], task: SummaryTask, facts: int) -> di
     findings = []
     for item in listed[:_FINDINGS]:
         cited = item.get("facts")
-        given = cited if isinstance(cited, list) else []
-        shown = dict.fromkeys(at for at in given if type(at) is int and 0 <= at < facts)
+        citations = cited if isinstance(cited, list) else []
+        valid = dict.fromkeys(at for at in citations if type(at) is int and 0 <= at < facts)
         texts = {"summary": _REASON, "explanation": _SUMMARY}
-        told = {name: _text(item, name, most) for name, most in texts.items()}
-        findings.append({**told, "facts": list(shown)})
+        texts_of_item = {name: _text(item, name, limit) for name, limit in texts.items()}
+        findings.append({**texts_of_item, "facts": list(valid)})
     reason = _text(reply, "reason", _REASON)
-    return found | {"rating": rating, "reason": reason, "findings": [f for f in findings if f["summary"]]}
+    return summary | {"rating": rating, "reason": reason, "findings": [f for f in findings if f["summary"]]}
 
 
-def _text(reply: Mapping[str, Any], name: str, most: int) -> str:
+def _text(reply: Mapping[str, Any], name: str, max_length: int) -> str:
     text = reply.get(name)
-    return clean_text(text)[:most] if isinstance(text, str) else ""
+    return clean_text(text)[:max_length] if isinstance(text, str) else ""

@@ -1,7 +1,7 @@
 """The offline models. `extractor` reads English by phrases and JSON by its structure; `RulesJudge` answers.
 
-The judge says "same", "contradicts" or "ends" only where the words of two sentences show it (`comparing`).
-What the ontology declares is decided before a judge is asked (R17). A command that needs only the judge does
+The judge says "same", "contradicts" or "ends" only if the words of two sentences show it (`comparing`). The
+ontology's declarations are applied before a judge is asked (R17). A command that needs only the judge does
 not import the extractor.
 """
 
@@ -16,8 +16,8 @@ from kgray.records import clean_text
 class RulesJudge:
     """Answers both kinds of question.
 
-    An entity question with exactly one candidate of the very same name (case aside) is answered with it: else
-    every one-word name, which R15 keeps from the automatic steps, would be a new entity in every episode.
+    The answer to an entity question is the only candidate with the same name (ignoring case): otherwise every
+    one-word name, which R15 excludes from the automatic steps, would be a new entity in every episode.
     """
 
     identity = "rules-2"
@@ -34,5 +34,5 @@ def _answer(question: Question) -> Answer:
         words = [compare_sentences(question.item, candidate) for candidate in question.candidates]
         return parse_answer(question, {"answers": words})
     name = clean_text(question.item).casefold()
-    same = [i for i, other in enumerate(question.candidates) if clean_text(other).casefold() == name]
-    return {"duplicate_of": same[0] if len(same) == 1 else None}
+    matches = [i for i, text in enumerate(question.candidates) if clean_text(text).casefold() == name]
+    return {"duplicate_of": matches[0] if len(matches) == 1 else None}

@@ -18,7 +18,7 @@ from kgray.records import Value
 
 _MAX_LIST, _MAX_AUXILIARIES, _MAX_LEAD, _MAX_ROLE, _MAX_STATUS = 8, 4, 12, 5, 3
 
-Found = tuple[FactEnd, int]  # an object, and the unit after it
+EndAt = tuple[FactEnd, int]  # an object, and the unit after it
 
 
 class Subject(NamedTuple):
@@ -26,57 +26,59 @@ class Subject(NamedTuple):
 
     ends: tuple[FactEnd, ...]
     end: int  # the unit after its words
-    text: str  # what names it: "Alice Nguyen" for "I", "Alice Nguyen's manager"
-    relation: RelationType | None = None  # which its noun names: "my manager is", "the price of the desk is"
+    text: str  # its name: "Alice Nguyen" for "I", "Alice Nguyen's manager"
+    relation: RelationType | None = (
+        None  # the relation of its noun: "my manager is", "the price of the desk is"
+    )
     plural: bool = False  # a bare verb after it is a present tense
     pronoun: str = ""  # "i", "we" or neither
 
 
 @dataclass(slots=True, kw_only=True)
 class Clause:
-    """What one clause says, before it is known when it held."""
+    """The content of a clause, before its times are known."""
 
     subject: Subject
     phrase: Phrase
     tense: Tense
     objects: tuple[FactEnd, ...] = ()
-    first: int  # the unit at which its verb group begins
+    first: int  # the first unit of its verb group
     verb: int
     end: int  # the unit after the words that its text takes
-    after: int = 0  # the unit after the whole clause
+    next_unit: int = 0  # the unit after the whole clause
     dates: list[DatePhrase] = field(default_factory=list)
-    elided: bool = False  # its subject stands in the clause before
+    elided: bool = False  # its subject is in the previous clause
     reversed: bool = False  # "Bob is my manager"
     denied: bool = False  # "it is not true that ..."
-    # What else it names: Acme of "moved from Acme to Beta" and Beta of "left Acme for Beta" ("other"), "works
-    # at Acme as a designer" (HAS_ROLE), "a designer at Acme" (WORKS_AT).
-    beside: list[tuple[str, FactEnd]] = field(default_factory=list)
+    # Its other names: Acme of "moved from Acme to Beta" and Beta of "left Acme for Beta" ("other"), "works at
+    # Acme as a designer" (HAS_ROLE), "a designer at Acme" (WORKS_AT).
+    extras: list[tuple[str, FactEnd]] = field(default_factory=list)
 
 
 class ClauseReader:
-    """Reads the clauses of one sentence."""
+    """Reads the clauses of a sentence."""
 
     def __init__(self, sentence: MarkedSentence) -> None:
         self.sentence, self.table, self.low = sentence, sentence.table, sentence.low
 
     def read(self) -> list[Clause]:
-        """Return the clauses that say something, in order; none of a question or a sentence that hedges."""
+        """Return the clauses with statements, in order; none of a question or a hedged sentence."""
         clauses: list[Clause] = []
         subject: Subject | None = None
         at, denial = self._opening()
         while at < len(self.sentence.units) and self.sentence.states_something:
             clause = self._clause(at, subject)
-            if denial:  # of one plain clause; "It is not true that Bob does not work" says nothing
-                fits = clause and clause.phrase.mode == "state" and clause.after == clause.end
+            if denial:  # of a plain clause; "It is not true that Bob does not work" says nothing
+                fits = clause and clause.phrase.mode == "state" and clause.next_unit == clause.end
                 return [replace(clause, denied=True)] if clause and fits and not clause.tense.polarity else []
             if clause:
                 clauses.append(clause)
-                # Behind a comma, a bracket, a dash.
-                at = clause.after + (self.low(clause.after) not in WORDS["joins"])
+                # After a comma, a bracket, a dash.
+                at = clause.next_unit + (self.low(clause.next_unit) not in WORDS["joins"])
             else:
                 if subject and clauses and self._takes_back(at):
                     clauses.pop()
-                # "All but Bob left" is no "but" between clauses: one of those follows a comma.
+                # "All but Bob left" has no "but" between clauses: such a "but" follows a comma.
                 last = len(self.sentence.units)
                 joins = (i for i in range(at + 1, last) if self.low(i) in WORDS["joins"])
                 at = next((i for i in joins if self.low(i) != "but" or self.low(i - 1) == ","), last)
@@ -86,13 +88,13 @@ class ClauseReader:
         return clauses
 
     def _opening(self) -> tuple[int, bool]:
-        """Return where the first clause begins, and whether words before it deny it."""
-        said = [self.low(i) for i in range(6)]
-        if said[0] in {"that", "this"} and "wrong" in said:
-            return len(self.sentence.units), False  # "That was wrong: Bob ...": which of the two is so?
-        untrue = WORDS["untrue"] & set(said) or ("true" in said and {"not", "n't"} & set(said))
-        if said[0] == "it" and untrue and "that" in said:
-            return said.index("that") + 1, True
+        """Return the start of the first clause, and whether words before it deny it."""
+        opening = [self.low(i) for i in range(6)]
+        if opening[0] in {"that", "this"} and "wrong" in opening:
+            return len(self.sentence.units), False  # "That was wrong: Bob ...": which of the two is true?
+        untrue = WORDS["untrue"] & set(opening) or ("true" in opening and {"not", "n't"} & set(opening))
+        if opening[0] == "it" and untrue and "that" in opening:
+            return opening.index("that") + 1, True
         at = int(self.low(0) in {"-", "*", "•"})
         while self.low(at) in WORDS["openers"] or (at and self.low(at) in {",", ":", "all", "everyone"}):
             at += 1
@@ -108,38 +110,38 @@ class ClauseReader:
         return at, False
 
     def _takes_back(self, at: int) -> bool:
-        """Whether what follows "I joined Acme and" may have ended that again."""
-        rest = [self.low(i) for i in range(at, len(self.sentence.units))]
-        if rest[:1] == ["to"] and rest[1:2] != ["be"]:
+        """Tell whether the words after "I joined Acme and" may have ended that again."""
+        remaining = [self.low(i) for i in range(at, len(self.sentence.units))]
+        if remaining[:1] == ["to"] and remaining[1:2] != ["be"]:
             return True  # "I moved to Berlin and then to Rome", but not "I like tea, to be honest"
-        ended = (self.table.verbs_of_ends & self.table.verbs.get(low, {}).keys() for low in rest)
-        return not WORDS["taken_back"].isdisjoint(rest) or any(ended)
+        ended = (self.table.verbs_of_ends & self.table.verbs.get(low, {}).keys() for low in remaining)
+        return not WORDS["taken_back"].isdisjoint(remaining) or any(ended)
 
-    def _clause(self, at: int, before: Subject | None) -> Clause | None:
-        """Return the clause that begins at a unit. before: the subject of "and joined Beta"."""
+    def _clause(self, at: int, earlier: Subject | None) -> Clause | None:
+        """Return the clause that begins at a unit. earlier: the subject of "and joined Beta"."""
         dates: list[DatePhrase] = []
         while (date := self.sentence.unit(at).date) or (dates and self.low(at) == ","):
             dates += [date] if date else []
             at += 1
         for subject in self._subjects(at):
-            if found := self._predicate(subject, subject.end, dates):
-                return found
-        found = self._predicate(before, at, dates) if before and not dates else None
-        return replace(found, elided=True) if found else None
+            if clause := self._predicate(subject, subject.end, dates):
+                return clause
+        clause = self._predicate(earlier, at, dates) if earlier and not dates else None
+        return replace(clause, elided=True) if clause else None
 
     def _predicate(self, subject: Subject, first: int, dates: list[DatePhrase]) -> Clause | None:
         """Return the clause whose verb group begins at a unit: auxiliaries, a verb, of "be" a negation."""
         for verb in range(first, first + _MAX_AUXILIARIES + 1):
             for lemma, forms in self.table.verbs.get(self.low(verb), {}).items():
-                after = verb + 1
-                while lemma == "be" and self.low(after) in WORDS["not_be"]:
-                    after += 1
-                group = [self.low(i) for i in range(first, after) if i != verb]
+                next_unit = verb + 1
+                while lemma == "be" and self.low(next_unit) in WORDS["not_be"]:
+                    next_unit += 1
+                group = [self.low(i) for i in range(first, next_unit) if i != verb]
                 for phrase in self._phrases(lemma, subject):
                     if tense := read_tense(group, forms, phrase.mode, plural=subject.plural):
                         clause = Clause(
                             subject=subject, phrase=phrase, tense=tense, first=first, verb=verb,
-                            end=after, dates=list(dates),
+                            end=next_unit, dates=list(dates),
                         )  # fmt: skip
                         if self._match(clause):
                             return clause
@@ -168,21 +170,21 @@ class ClauseReader:
             yield from self.table.of_owners
 
     def _match(self, clause: Clause) -> bool:
-        """Read on from the verb; whether the phrase's words, its object and nothing else follow."""
+        """Read on from the verb; return whether the phrase's words, its object and nothing else follow."""
         phrase, at = clause.phrase, clause.end
         for group in phrase.words:
             if self.low(at) == "from" and "from" not in group:
-                if not (found := self._object(at + 1, phrase)):
+                if not (match := self._object(at + 1, phrase)):
                     return False
-                at = found[1]
-                clause.beside.append(("other", found[0]))
+                at = match[1]
+                clause.extras.append(("other", match[0]))
             if self.low(at) not in group:
                 return False
             at += 1
         if phrase.slot == "owner":
-            wanted, held = phrase.relation.object_type, clause.subject.ends[0].type
-            owned = self._owned(at) if wanted in {"", held or wanted} else ()
-            owner = next((one for one in owned if one.relation is phrase.relation), None)
+            required, subject_type = phrase.relation.object_type, clause.subject.ends[0].type
+            owned = self._owned(at) if required in {"", subject_type or required} else ()
+            owner = next((candidate for candidate in owned if candidate.relation is phrase.relation), None)
             ends, end = (owner.ends, owner.end) if owner else ((), at)
         else:
             ends, end = self._objects(at, phrase)
@@ -190,7 +192,7 @@ class ClauseReader:
         return bool(ends) and self._tail(clause, end)
 
     def _tail(self, clause: Clause, at: int) -> bool:
-        """Read on from the objects to the clause's border; whether every word on the way is understood."""
+        """Read on from the objects to the clause's border; return whether every word is understood."""
         while not self.sentence.is_border(at):
             if date := self.sentence.unit(at).date:
                 clause.dates.append(date)
@@ -199,7 +201,7 @@ class ClauseReader:
                 at = step
             else:
                 return False
-        clause.after = at
+        clause.next_unit = at
         return True
 
     def _qualified(self, clause: Clause, at: int) -> int:
@@ -209,32 +211,32 @@ class ClauseReader:
             clause.tense = clause.tense._replace(polarity="no longer")
             clause.end = at + 1 + any_more if at == clause.end else clause.end
             return at + 1 + any_more
-        # These change what "no longer" denies.
+        # These words change the meaning of "no longer".
         holds = clause.tense.polarity == "" and clause.tense.time not in {"past", "former"}
         if not holds or clause.phrase.mode != "state" or clause.phrase.relation.object == "value":
             return 0
-        found = self.sentence.noun_phrases(at + 1) if self.low(at) in WORDS["loose_prepositions"] else []
-        fiction = found and not WORDS["fictions"].isdisjoint(map(self.low, range(at, found[0][1])))
-        return 0 if fiction or not found else found[0][1]
+        phrases = self.sentence.noun_phrases(at + 1) if self.low(at) in WORDS["loose_prepositions"] else []
+        fiction = phrases and not WORDS["fictions"].isdisjoint(map(self.low, range(at, phrases[0][1])))
+        return 0 if fiction or not phrases else phrases[0][1]
 
     def _company(self, clause: Clause, at: int) -> int:
         """Read "as a designer", "at Acme" after a role, "for Beta" and "to join Beta" after an end."""
         name, low = clause.phrase.relation.name, self.low(at)
-        what, found = "other", None
+        relation, match = "other", None
         if name == "WORKS_AT" and low == "as":
-            what, found = "HAS_ROLE", self._role(at + 1)
+            relation, match = "HAS_ROLE", self._role(at + 1)
         elif name == "HAS_ROLE" and (
             low in {"at", "for"} or (low == "of" and clause.objects[0].last in WORDS["offices"])
         ):
             jobs = (row for row in self.table.phrases.get("work", ()) if row.relation.name == "WORKS_AT")
-            what, found = "WORKS_AT", next((self._object(at + 1, job) for job in jobs), None)
+            relation, match = "WORKS_AT", next((self._object(at + 1, job) for job in jobs), None)
         elif clause.phrase.mode == "end" and (low == "for" or (low, self.low(at + 1)) == ("to", "join")):
-            found = self._object(at + 1 + (low == "to"), clause.phrase)
-        if found is None:
+            match = self._object(at + 1 + (low == "to"), clause.phrase)
+        if match is None:
             return 0
-        clause.beside.append((what, found[0]))
-        clause.end = found[1]
-        return found[1]
+        clause.extras.append((relation, match[0]))
+        clause.end = match[1]
+        return match[1]
 
     def _subjects(self, at: int) -> Iterator[Subject]:
         """Yield the possible subjects of the clause that begins at a unit, the longest wording first."""
@@ -245,14 +247,14 @@ class ClauseReader:
         if sentence.name(at):
             yield self._names(at)
         elif low in {"the", "my", "our"}:
-            for thing, end in sentence.noun_phrases(at):
-                if thing.name.lower() not in WORDS["groups"] and self.low(end - 1) not in self.table.nouns:
-                    own = f"{speaker.name}'s {thing.name}" if low in {"my", "our"} and speaker else ""
-                    text = own or sentence.text_of(at, end)
-                    yield Subject((thing,), end, text, plural=thing.name.endswith("s"))
+            for noun, end in sentence.noun_phrases(at):
+                if noun.name.lower() not in WORDS["groups"] and self.low(end - 1) not in self.table.nouns:
+                    owned_name = f"{speaker.name}'s {noun.name}" if low in {"my", "our"} and speaker else ""
+                    text = owned_name or sentence.text_of(at, end)
+                    yield Subject((noun,), end, text, plural=noun.name.endswith("s"))
 
     def _names(self, at: int) -> Subject:
-        """Return "Ada", "Ada and Bob", "Ada, Bob and I"; of "Bob, I work", which speaks to Bob, "Bob"."""
+        """Return "Ada", "Ada and Bob", "Ada, Bob and I"; for "Bob, I work", addressed to Bob, "Bob"."""
         sentence = self.sentence
         ends: list[FactEnd] = []
         end, step, joined = at, at, False
@@ -269,12 +271,12 @@ class ClauseReader:
             step += joined
         if not joined:
             ends, end = ends[:1], at + 1
-        names = [one.name for one in ends]
+        names = [member.name for member in ends]
         text = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
         return Subject(tuple(ends), end, text, plural=len(ends) > 1)
 
     def _owned(self, at: int) -> Iterator[Subject]:
-        """Yield what "my manager", "Ada's manager", "the price of the desk" at a unit tell of: the owner."""
+        """Yield the owner in "my manager", "Ada's manager", "the price of the desk" at a unit."""
         sentence, low = self.sentence, self.low(at)
         my, name = low in {"my", "our"}, sentence.name(at)
         owners = [(name, at + 1)] if name else sentence.noun_phrases(at) if low == "the" else []
@@ -287,33 +289,33 @@ class ClauseReader:
                 yield Subject((owner,), noun[1], mine if my else sentence.text_of(at, noun[1]), noun[0])
                 return
         if low == "the" and (noun := self._noun(at + 1)) and self.low(noun[1]) == "of":
-            for thing, end in sentence.noun_phrases(noun[1] + 1):
-                yield Subject((thing,), end, sentence.text_of(at, end), noun[0])
+            for noun_end, end in sentence.noun_phrases(noun[1] + 1):
+                yield Subject((noun_end,), end, sentence.text_of(at, end), noun[0])
 
     def _noun(self, at: int) -> tuple[RelationType, int] | None:
-        """Return the relation that the noun at a unit names, and the unit after the noun."""
+        """Return the relation of the noun at a unit, and the unit after the noun."""
         at += self.low(at) in {"new", "current"}
         nouns = ((" ".join(self.low(i) for i in range(at, at + n)), at + n) for n in (2, 1))
         return next(((self.table.nouns[noun], end) for noun, end in nouns if noun in self.table.nouns), None)
 
     def _objects(self, at: int, phrase: Phrase) -> tuple[tuple[FactEnd, ...], int]:
-        """Return what fills the phrase's slot, one object or a list, and the unit after it; () = nothing."""
+        """Return the objects in the phrase's slot, and the unit after them; () = nothing."""
         if phrase.slot == "before":
             return (FactEnd(""),), at
         ends: list[FactEnd] = []
-        found = self._object(at, phrase)
-        while found and len(ends) < _MAX_LIST:
-            if ends and (found[0].value or found[0].is_noun_phrase != ends[0].is_noun_phrase):
+        match = self._object(at, phrase)
+        while match and len(ends) < _MAX_LIST:
+            if ends and (match[0].value or match[0].is_noun_phrase != ends[0].is_noun_phrase):
                 break
-            ends.append(found[0])
-            at = found[1]
+            ends.append(match[0])
+            at = match[1]
             step = at + (self.low(at) == ",")
             step += self.low(step) == "and"
-            found = self._object(step, phrase) if step > at else None
+            match = self._object(step, phrase) if step > at else None
         return tuple(ends), at
 
-    def _object(self, at: int, phrase: Phrase) -> Found | None:
-        """Return the one object at a unit, and the unit after it."""
+    def _object(self, at: int, phrase: Phrase) -> EndAt | None:
+        """Return the object at a unit, and the unit after it."""
         slot, sentence = phrase.slot, self.sentence
         if slot == "price":
             price = sentence.unit(at).price
@@ -328,25 +330,25 @@ class ClauseReader:
         if slot in {"person", "someone"} and self.low(at) in {"me", "us"} and sentence.speaker:
             return sentence.speaker, at + 1
         if slot in WORDS["noun_phrase_slots"]:
-            found = self._thing(at)
+            match = self._noun_object(at)
         else:
             at += slot == "language" and self.low(at) in WORDS["fluent"]
             the = self.low(at) == "the"
             name = sentence.name(at + the)
             # "At the Hilton" is a visit, "at the University of Oslo" is none.
-            found = (name, at + the + 1) if name and not (the and name.type != "Organization") else None
-        return found if found and _fits(found[0], phrase) else None
+            match = (name, at + the + 1) if name and not (the and name.type != "Organization") else None
+        return match if match and _fits(match[0], phrase) else None
 
-    def _thing(self, at: int) -> Found | None:
-        found = next(iter(self.sentence.noun_phrases(at)), None)
-        place = self.sentence.name(found[1] + 1) if found and self.low(found[1]) == "in" else None
-        if found and place and place.type == "Place" and found[0].last in WORDS["belongings"]:
-            name = f"{found[0].name} in {place.name}"  # "the house in Munich" is not the one in Rome
-            return found[0]._replace(name=name, type=self.sentence.type_of(name)), found[1] + 2
-        # "My wife", "the manager": another one for everyone who says it, so no entity.
-        return None if found and self.low(found[1] - 1) in self.table.nouns else found
+    def _noun_object(self, at: int) -> EndAt | None:
+        match = next(iter(self.sentence.noun_phrases(at)), None)
+        place = self.sentence.name(match[1] + 1) if match and self.low(match[1]) == "in" else None
+        if match and place and place.type == "Place" and match[0].last in WORDS["belongings"]:
+            name = f"{match[0].name} in {place.name}"  # "the house in Munich" is not the house in Rome
+            return match[0]._replace(name=name, type=self.sentence.type_of(name)), match[1] + 2
+        # "My wife", "the manager": its meaning depends on the speaker, so it is no entity.
+        return None if match and self.low(match[1] - 1) in self.table.nouns else match
 
-    def _role(self, at: int) -> Found | None:
+    def _role(self, at: int) -> EndAt | None:
         """Return "product manager" of "the new product manager", "head of design", and the unit after it."""
         while self.low(at) in {"a", "an", "the", "our", "their", "its", "new"}:
             at += 1
@@ -363,13 +365,13 @@ class ClauseReader:
 
 
 def _fits(end: FactEnd, phrase: Phrase) -> bool:
-    """Whether an object may be what the slot and the relation ask for."""
+    """Tell whether an object fits the slot and the relation."""
     if end.value and phrase.relation.object is not None:
         return False  # an action is no entity (R18)
-    wanted, low, last = phrase.relation.object_type, end.name.lower(), end.last
-    if wanted == "Place" and end.type in {"Person", "Organization", "Product"}:
+    required, low, last = phrase.relation.object_type, end.name.lower(), end.last
+    if required == "Place" and end.type in {"Person", "Organization", "Product"}:
         return False
-    if wanted == "Thing" and not _is_thing(end):
+    if required == "Thing" and not _is_thing(end):
         return False
     place = end.type == "Place" or low in WORDS["places"]
     foreign = place or low in WORDS["languages"]
@@ -392,7 +394,7 @@ def _fits(end: FactEnd, phrase: Phrase) -> bool:
 
 
 def _is_thing(end: FactEnd) -> bool:
-    """Whether an end is surely no person: a noun phrase, a product, "Project Aurora", "Ticket 42"."""
+    """Tell whether an end is certainly no person: a noun phrase, a product, "Project Aurora", "Ticket 42"."""
     if end.type:
         return end.type != "Person"
     low = end.name.lower()
@@ -400,7 +402,7 @@ def _is_thing(end: FactEnd) -> bool:
 
 
 def _suits(end: FactEnd, relation: RelationType) -> bool:
-    """Whether an end may be the subject of a relation."""
+    """Tell whether an end may be the subject of a relation."""
     if relation.subject_type == "Thing":
         return end.type != "Person" and end.span is not None  # without a span: the speaker
     if end.is_noun_phrase:  # "the manager" is nobody by name; "the design team" is
@@ -409,8 +411,8 @@ def _suits(end: FactEnd, relation: RelationType) -> bool:
 
 
 def _is_ambiguous(phrase: Phrase, phrases: list[Phrase]) -> bool:
-    """Whether the meaning of the words after "be" depends on the subject: "is ready", "is based in"."""
-    rivals = [other for other in phrases if (other.words, other.slot) == (phrase.words, phrase.slot)]
+    """Tell whether the meaning of the words after "be" depends on the subject: "is ready", "is based in"."""
+    rivals = [rival for rival in phrases if (rival.words, rival.slot) == (phrase.words, phrase.slot)]
     short = not phrase.words or phrase.slot == "place"
-    subjects = {other.relation.subject_type for other in rivals}
+    subjects = {rival.relation.subject_type for rival in rivals}
     return len(subjects) > 1 or (short and phrase.relation.subject_type == "Thing")

@@ -20,23 +20,23 @@ from typing import NamedTuple
 
 from kgray.words import plain_words, stem
 
-_EMPTY = frozenset("a an the is are also now currently still".split())  # words that change nothing
+_EMPTY = frozenset("a an the is are also now currently still".split())  # words without influence
 _NEGATIONS = frozenset({"not", "never"})
 _SUPPORTS = frozenset({"do", "does"})  # auxiliaries that a negation brings along
 _SHORT_NOT = re.compile(r"n['’]t\b", re.IGNORECASE)
 _NO_LONGER = re.compile(r"\bno longer\b|\bnot any ?more\b", re.IGNORECASE)
-_FULL = {"ca": "can", "wo": "will"}  # the verb that is left of "can't" and "won't"
+_FULL = {"ca": "can", "wo": "will"}  # the verb in "can't" and "won't"
 _BEFORE_OBJECT = frozenset("a an the his her their its".split())
 _BEFORE_VERB = frozenset("has have had just recently finally already".split())
 _PRONOUNS = frozenset("i we you he she it they me us him them my our".split())
 
 
 class Ending(NamedTuple):
-    """A phrase after which states are over. Phrases are words in lower case."""
+    """A phrase that ends states. Phrases are words in lower case."""
 
     phrase: tuple[str, ...]
     states: tuple[tuple[str, ...], ...]
-    symmetric: bool  # whether the state may name its two ends in the other order
+    symmetric: bool  # whether the state may have its two ends in reverse order
 
 
 def compare_sentences(sentence: str, candidate: str) -> str:
@@ -76,7 +76,7 @@ def _is_former(sentence: str, candidate: str) -> bool:
 
 
 def _is_ended(sentence: str, candidate: str) -> bool:
-    """Return whether a sentence tells the end of a candidate with the same subject and object."""
+    """Return whether a sentence states the end of a candidate with the same subject and object."""
     words, state_words = sentence.split(), candidate.split()
     for ending in _ENDINGS:
         for (subject, target), state in product(_parts(words, ending.phrase), ending.states):
@@ -99,7 +99,7 @@ def _parts(words: Sequence[str], phrase: Sequence[str]) -> Iterator[tuple[Sequen
 
 
 def _begins_with(words: Sequence[str], name: Sequence[str]) -> bool:
-    """Return whether words begin with a name, and go on with no part of a longer name.
+    """Return whether words begin with a name, and do not continue with a longer name.
 
     "Acme in May" begins with the name Acme, "Acme Labs" does not.
     """

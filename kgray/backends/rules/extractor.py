@@ -1,7 +1,7 @@
 """The offline extractor: English sentences by the ontology's table of phrases, JSON by its structure.
 
-Demo quality: a wrong fact is worse than none, so it skips whatever is not said plainly. What a clause is
-evidence of, holds, ended, denied or happened, and from when to when (R3, R6, R18):
+Demo quality: a wrong fact is worse than none, so it skips statements that are not plain. The evidence of a
+clause (holds, ended, denied or happened) and its times (R3, R6, R18):
 
 | phrase | present | past | perfect | used to | future | no longer | never |
 |---|---|---|---|---|---|---|---|
@@ -10,10 +10,10 @@ evidence of, holds, ended, denied or happened, and from when to when (R3, R6, R1
 | end ("left") | ended, if dated | ended | ended | | ended, if dated | | |
 | event ("met") | | happened | happened | | | | denied |
 
-Without a date, something holds from, or ended at, the reference time, inferred; the future counts only with
-a date. A past state has ended if it is dated, or if there can be only one at a time: "I loved the film" does
-not say that it has. A plain "does not work at" gives no evidence: it may never have been so. "Never moved to
-Rome" may be said by somebody who was born there.
+Without a date, a state holds from, or ended at, the reference time, inferred; the future counts only with a
+date. A past state has ended if it is dated, or if only one is possible at a time: "I loved the film" does not
+say that the love has ended. A plain "does not work at" gives no evidence: it may never have been true. "Never
+moved to Rome" may be said by a person who was born there.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Timing(NamedTuple):
     end: DatedMoment | None = None
 
 
-# The dates of a clause; lasting: the start is that of a period that still goes on, "since 2018".
+# The dates of a clause; lasting: the start belongs to a period that has not ended, "since 2018".
 _Stated = tuple[DatedMoment | None, DatedMoment | None, bool]
 
 
 def _timing(clause: Clause, phrase: Phrase, reference: Instant, *, has_opposite: bool) -> Timing | None:
-    """Return what kind of evidence a clause is, and its times; None = it says nothing certain.
+    """Return the kind of evidence of a clause, and its times; None = it says nothing certain.
 
-    phrase: its own, or an event's that it tells of too. has_opposite: "does not like" is another's evidence
+    phrase: its own, or of an event that it implies. has_opposite: "does not like" is another's evidence
     """
     (time, polarity), mode = clause.tense, phrase.mode
     stated = _stated(clause, reference, mode)
@@ -96,34 +96,34 @@ def _timing(clause: Clause, phrase: Phrase, reference: Instant, *, has_opposite:
     return Timing("happened" if mode == "event" else "holds", start=moment)
 
 
-def _state(clause: Clause, stated: _Stated, now: DatedMoment, *, has_opposite: bool) -> Timing | None:
-    """Return what a state says, such as "works at"; now: the reference time."""
+def _state(clause: Clause, stated: _Stated, reference: DatedMoment, *, has_opposite: bool) -> Timing | None:
+    """Return the evidence of a state such as "works at"."""
     (time, polarity), (start, end, lasting) = clause.tense, stated
     if time in {"past", "former"}:
         changes = clause.phrase.slot in {"status", "price"}
         single = clause.phrase.relation.cardinality == "single" and not changes
         if start is end is None and (time == "former" or single):
-            return Timing("ended", end=now)
-        if end is None or end[0] > now[0] or (start and start[0] >= end[0]):
+            return Timing("ended", end=reference)
+        if end is None or end[0] > reference[0] or (start and start[0] >= end[0]):
             return None  # "I worked at Acme in 2015": when did it end?
         return Timing("holds", start, end) if start else Timing("ended", end=end)
-    if time == "future" and (start is None or start[0] <= now[0]):
+    if time == "future" and (start is None or start[0] <= reference[0]):
         return None
     if polarity == "no longer":
-        return Timing("ended", end=start or now) if end is None else None
+        return Timing("ended", end=start or reference) if end is None else None
     if polarity == "not" and time == "perfect":  # "has not worked at Acme since 2020"
         return Timing("ended", end=start) if start and lasting else None
     if polarity == "not":
-        return Timing("holds", start=now) if has_opposite and not clause.dates else None
+        return Timing("holds", start=reference) if has_opposite and not clause.dates else None
     once = time == "perfect" and not lasting  # "I have worked at Acme": does it still hold?
     moment = start is not None and not lasting and time != "future"  # "works at Acme on Friday"
-    if once or moment or (end and end[0] <= max(now, start or now)[0]):
+    if once or moment or (end and end[0] <= max(reference, start or reference)[0]):
         return None
-    return Timing("holds", start or now, end)
+    return Timing("holds", start or reference, end)
 
 
 def _stated(clause: Clause, reference: Instant, mode: Mode) -> _Stated | None:
-    """Return the dates of a clause; None where one is unreadable or one too many."""
+    """Return the dates of a clause; None if a date is unreadable or superfluous."""
     start = end = None
     lasting, time = False, clause.tense.time
     for date in clause.dates:
@@ -133,11 +133,11 @@ def _stated(clause: Clause, reference: Instant, mode: Mode) -> _Stated | None:
             continue  # "worked at Acme for three years": not when
         if date.first.words.lower() in WORDS["at_present"] and (date.role, time) == ("at", "present"):
             continue  # "works at Acme today" says no more than "works at Acme"
-        # Whether an open date ("on Friday") lies after the reference time.
-        ahead = date.role != "length" and time not in {"past", "perfect", "former"}
-        ahead = ahead and (time != "present" or clause.phrase.mode != "state" or date.role == "until")
-        first = resolve(date.first, reference, future=ahead)
-        second = resolve(date.second, reference, future=ahead) if date.second else None
+        # An open date ("on Friday") may be after the reference time.
+        is_future = date.role != "length" and time not in {"past", "perfect", "former"}
+        is_future = is_future and (time != "present" or clause.phrase.mode != "state" or date.role == "until")
+        first = resolve(date.first, reference, future=is_future)
+        second = resolve(date.second, reference, future=is_future) if date.second else None
         if first is None or date.role == "other" or (date.second and second is None):
             return None
         if date.role == "until":
@@ -160,23 +160,27 @@ def _wording(sentence: MarkedSentence, clause: Clause) -> str:
         if present and verb.low == clause.phrase.verb:
             group[-1] = third_person(verb.low)
     head = " ".join({"'s": "is", "'ll": "will"}.get(word, word) for word in group)
-    rest, last = "", verb.end
+    remaining, last = "", verb.end
     for unit in units[clause.verb + 1 : clause.end]:
-        rest += sentence.text[last : unit.start] + ("" if unit.date else sentence.text[unit.start : unit.end])
+        remaining += sentence.text[last : unit.start] + (
+            "" if unit.date else sentence.text[unit.start : unit.end]
+        )
         last = unit.end
     qualifier = PATTERNS["qualifier"].match(sentence.text, last)
-    rest += qualifier[0] if qualifier else ""
+    remaining += qualifier[0] if qualifier else ""
     speaker = sentence.speaker.name if sentence.speaker else ""
-    own = "their" if clause.subject.pronoun else f"{speaker}'s"
-    said = PATTERNS["first_person"].sub(
-        lambda word: own if word[0].lower() in {"my", "our"} else speaker, rest
+    possessive = "their" if clause.subject.pronoun else f"{speaker}'s"
+    predicate = PATTERNS["first_person"].sub(
+        lambda word: possessive if word[0].lower() in {"my", "our"} else speaker, remaining
     )
-    text = clean_text(f"{clause.subject.text} {head}{said}".replace(" n't", "n't").replace("cann't", "can't"))
+    text = clean_text(
+        f"{clause.subject.text} {head}{predicate}".replace(" n't", "n't").replace("cann't", "can't")
+    )
     return text[:400].strip()
 
 
 MAX_ITEMS = 2_000  # an episode with more entities or facts is a table or noise: the rest is dropped
-_MAX_NEAR = 64  # the latest entities, among which those of the same sentence are
+_MAX_NEAR = 64  # the latest entities, which include the entities of the same sentence
 
 
 class ExtractionBuilder:
@@ -187,76 +191,82 @@ class ExtractionBuilder:
         self.facts: list[ExtractedFact] = []
         self.dropped: list[str] = []
         self._index: dict[str, int] = {}
-        self._seen: set[tuple[object, ...]] = set()
+        self._read_keys: set[tuple[object, ...]] = set()
 
     def entity(
         self, name: str, label: str = "", span: tuple[int, int] | None = None, *, key: str = ""
     ) -> int:
-        """Return the index of a name, adding it where it is new; the first known type is kept.
+        """Return the index of a name, after adding a new name; the first known type stays.
 
-        key: of the record that the name is about; records with different keys are two entities
+        key: of the name's record; records with different keys are two entities
         """
         clean = clean_text(name)
         index = self._index.get(key or clean, len(self.entities))
         if index == len(self.entities):
             self._index.setdefault(clean, index)
             self._index[key or clean] = index
-            own = index if key and key == clean else None
-            self.entities.append(ExtractedEntity(name=clean, type=label, span=span, key_of=own))
+            key_of = index if key and key == clean else None
+            self.entities.append(ExtractedEntity(name=clean, type=label, span=span, key_of=key_of))
             if key and key != clean:
                 self.entities.append(ExtractedEntity(name=key, key_of=index))
-        known = self.entities[index]
-        if (label and not known.type) or (span and not known.span):
-            self.entities[index] = replace(known, type=known.type or label, span=known.span or span)
+        existing = self.entities[index]
+        if (label and not existing.type) or (span and not existing.span):
+            self.entities[index] = replace(existing, type=existing.type or label, span=existing.span or span)
         return index
 
     def type_of(self, name: str) -> str:
-        """Return the type of a name as known so far; "" = not known."""
+        """Return the type of a name so far; "" = not known."""
         index = self._index.get(clean_text(name))
         return "" if index is None else self.entities[index].type
 
     def mention(self, names: Sequence[FactEnd]) -> None:
         """Add names that are in no fact, except those inside a longer name: "Kestrel desk"."""
         for name in names:
-            near = [one.span for one in self.entities[-_MAX_NEAR:] if one.span and one.span != name.span]
-            inside = name.span and any(a <= name.span[0] and name.span[1] <= b for a, b in near)
-            if not inside and len(self.entities) < MAX_ITEMS:
+            near = [
+                entity.span
+                for entity in self.entities[-_MAX_NEAR:]
+                if entity.span and entity.span != name.span
+            ]
+            is_inside = name.span and any(a <= name.span[0] and name.span[1] <= b for a, b in near)
+            if not is_inside and len(self.entities) < MAX_ITEMS:
                 self.entity(name.name, name.type, name.span)
 
     def fact(self, fact: ExtractedFact) -> None:
-        """Add a fact; one that was said before, or leads from an entity to itself, adds nothing."""
+        """Add a fact; a repeated fact, or a fact from an entity to itself, adds nothing."""
         if fact.source == fact.target:
             self.dropped.append(f"{fact.relation}: {fact.text[:80]!r} connects an entity with itself")
             return
         key = (fact.source, fact.relation, fact.target, fact.value, fact.kind, fact.valid_from, fact.valid_to)
-        if key in self._seen:
+        if key in self._read_keys:
             return
         if len(self.facts) < MAX_ITEMS:
-            self._seen.add(key)
+            self._read_keys.add(key)
             self.facts.append(fact)
         elif (line := f"more than {MAX_ITEMS} facts: the rest was not read") not in self.dropped[-1:]:
             self.dropped.append(line)
 
     def drop_contradictions(self, ontology: Ontology) -> None:
-        """Leave out facts of this episode that end or deny each other at once: one of them was misread."""
+        """Drop facts of this episode that end or deny each other at once: a misreading."""
         slots: dict[tuple[int, str], list[ExtractedFact]] = {}
         for fact in self.facts:
             slots.setdefault((fact.source, fact.relation), []).append(fact)
-        kept = []
+        consistent = []
         for fact in self.facts:
             declared = ontology.get(fact.relation)
             single = declared is not None and declared.cardinality == "single"
             slot = slots[fact.source, fact.relation][:_MAX_NEAR]
-            rival = next((other for other in slot if _contradict(fact, other, single=single)), None)
+            rival = next(
+                (candidate for candidate in slot if _contradict(fact, candidate, single=single)), None
+            )
             if rival is None:
-                kept.append(fact)
+                consistent.append(fact)
             else:
                 self.dropped.append(f"{fact.relation}: {fact.text[:80]!r} contradicts {rival.text[:80]!r}")
-        self.facts = kept
+        self.facts = consistent
 
 
 def _contradict(a: ExtractedFact, b: ExtractedFact, *, single: bool) -> bool:
-    """Whether a slot has two objects from one instant, or a statement a denial, or start and end at once."""
+    """Tell whether a slot has two objects from an instant, or a statement a denial, or start and end."""
     if (a.target, a.value) != (b.target, b.value):
         return single and a.kind == b.kind == "holds" and a.valid_from == b.valid_from
     if "denied" in {a.kind, b.kind}:
@@ -269,7 +279,7 @@ class RulesExtractor:
     """Reads messages, texts and JSON without a model; the same request always gives the same answer."""
 
     def __init__(self, ontology: Ontology, keys: Sequence[str] = ()) -> None:
-        """keys: fields that identify a JSON record, before `id` and the like."""
+        """keys: fields that identify a JSON record, before `id` and similar fields."""
         self._ontology, self._keys = ontology, keys
         self._table = PhraseTable(ontology)
         declared = [asdict(relation) for relation in ontology]
@@ -277,7 +287,7 @@ class RulesExtractor:
         self.identity = f"rules-3/{digest.hexdigest()[:12]}"
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
-        """Return what the episode says. Raises InvalidAnswer for a `json` episode whose text is no JSON."""
+        """Return the extraction of the episode. Raises InvalidAnswer for `json` without valid JSON."""
         episode, builder = request.episode, ExtractionBuilder()
         if episode.kind == "json":
             from kgray.backends.rules.json_records import JsonReader
@@ -302,36 +312,44 @@ class _TextReader:
     ) -> None:
         self.table, self.builder, self.text, self.previous = table, builder, episode.text, previous
         self.reference: Instant = episode.reference_time
-        self.known = KnownWords()
-        for one in (episode, *previous):
-            if one.speaker and one.speaker.lower() not in WORDS["role_speakers"]:
-                name = clean_text(one.speaker).lower()
-                self.known.persons |= {name, *name.split()}
+        self.vocabulary = KnownWords()
+        for message in (episode, *previous):
+            if message.speaker and message.speaker.lower() not in WORDS["role_speakers"]:
+                name = clean_text(message.speaker).lower()
+                self.vocabulary.persons |= {name, *name.split()}
         self.speaker: FactEnd | None = None
         if episode.speaker and episode.kind == "message":
             name = clean_text(episode.speaker)
             self.speaker = FactEnd(name, "" if name.lower() in WORDS["role_speakers"] else "Person")
             builder.entity(name, self.speaker.type)
-        # Where others speak, "I" may be somebody else.
+        # If there are other speakers, "I" may be another person.
         transcript, somebody = PATTERNS["transcript"].search, PATTERNS["somebody"].match
         self.is_transcript = bool(transcript(self.text[:MAX_TEXT]) or somebody(self.text))
-        if here := PATTERNS["here"].match(self.text):
+        if greeting := PATTERNS["here"].match(self.text):
             name = self.speaker.name if self.speaker else ""
             # "B. Smith here": a short form of the speaker's name, initials or words of it?
-            said, full = (re.findall(r"[^\W_]+", text.casefold()) for text in (here[1], name))
-            if not set(said).isdisjoint(full) and all(any(w.startswith(s) for w in full) for s in said):
-                self.text = " " * here.end() + self.text[here.end() :]  # what follows stays where it stands
+            short_name, full = (re.findall(r"[^\W_]+", text.casefold()) for text in (greeting[1], name))
+            if not set(short_name).isdisjoint(full) and all(
+                any(w.startswith(s) for w in full) for s in short_name
+            ):
+                self.text = (
+                    " " * greeting.end() + self.text[greeting.end() :]
+                )  # the positions of the rest stay the same
             else:
                 self.is_transcript = True
 
     def read(self) -> None:
-        found = list(sentences(self.text))
-        self.known.lowers = {token.text for part in found for token in part.tokens if token.text.islower()}
+        parts = list(sentences(self.text))
+        self.vocabulary.lowers = {
+            token.text for part in parts for token in part.tokens if token.text.islower()
+        }
         speaker = None if self.is_transcript else self.speaker
-        for part, following in zip_longest(found, found[1:]):
-            sentence = MarkedSentence(self.text, part, self.known, self.table, speaker, self.builder.type_of)
+        for part, following in zip_longest(parts, parts[1:]):
+            sentence = MarkedSentence(
+                self.text, part, self.vocabulary, self.table, speaker, self.builder.type_of
+            )
             clauses = [] if following and _takes_back(following) else ClauseReader(sentence).read()
-            # "Left Acme" of "left Acme and joined Beta in May" has the date of the other, and the reverse.
+            # "Left Acme" in "left Acme and joined Beta in May" has the other clause's date, and the reverse.
             for first, second in pairwise(clauses):
                 if second.elided and "state" not in {first.phrase.mode, second.phrase.mode}:
                     first.dates, second.dates = first.dates or second.dates, second.dates or first.dates
@@ -344,7 +362,7 @@ class _TextReader:
             self.builder.dropped.append(f"the text after character {MAX_TEXT} was not read")
 
     def _clause(self, clause: Clause, text: str) -> None:
-        """Add what one clause says of its relation."""
+        """Add the facts of a clause."""
         relation, opposite = clause.phrase.relation, self.table.opposites.get(clause.phrase.relation.name)
         timing = _timing(clause, clause.phrase, self.reference, has_opposite=opposite is not None)
         if timing is None:
@@ -352,38 +370,38 @@ class _TextReader:
         if opposite and clause.tense.polarity == "not" and timing.kind == "holds":
             relation = opposite
         holds = timing.kind in {"holds", "happened"}
-        role = any(what == "HAS_ROLE" for what, _ in clause.beside)
+        role = any(name == "HAS_ROLE" for name, _ in clause.extras)
         for subject in clause.subject.ends:
             # "No longer works at Acme as a designer" may work there as something else.
             for item in self._objects(clause, subject) if holds or not role else ():
                 ends = (item, subject) if clause.reversed else (subject, item)
                 self._fact(relation, *ends, text, timing)
-            for what, beside in clause.beside:
-                if what != "other":
-                    # Who was the CEO of Acme may work there still.
-                    if (declared := self.table.ontology.get(what)) and (holds or what == "HAS_ROLE"):
-                        self._fact(declared, subject, beside, text, timing)
+            for name, end in clause.extras:
+                if name != "other":
+                    # A former CEO of Acme may still work there.
+                    if (declared := self.table.ontology.get(name)) and (holds or name == "HAS_ROLE"):
+                        self._fact(declared, subject, end, text, timing)
                 elif relation.object == "entity" and timing.kind != "denied":
                     # "Moved from Acme to Beta" ends Acme when Beta begins.
-                    ended, held = Timing("ended", end=timing.start), Timing("holds", start=timing.end)
-                    self._fact(relation, subject, beside, text, ended if timing.kind == "holds" else held)
+                    ended, began = Timing("ended", end=timing.start), Timing("holds", start=timing.end)
+                    self._fact(relation, subject, end, text, ended if timing.kind == "holds" else began)
 
     def _objects(self, clause: Clause, subject: FactEnd) -> tuple[FactEnd, ...]:
-        """Return the clause's objects; of "I quit my job" the employer that was named before."""
+        """Return the clause's objects; for "I quit my job" the employer that was named before."""
         if clause.phrase.slot != "before":
             return clause.objects
         relation = clause.phrase.relation.name
         builders = [self.builder]
         for episode in reversed(self.previous):
-            if (found := _last_said(builders[-1], subject.name, relation)) is not None:
-                return found
+            if (last := _last_said(builders[-1], subject.name, relation)) is not None:
+                return last
             if episode.kind in {"message", "text"}:
                 builders.append(ExtractionBuilder())
                 _TextReader(self.table, builders[-1], episode, ()).read()
         return _last_said(builders[-1], subject.name, relation) or ()
 
     def _event(self, clause: Clause, text: str) -> None:
-        """Add what took place, where the clause's relation tells only what began or ended by it."""
+        """Add the event, if the clause's relation has only the beginning or end caused by it."""
         event = self.table.events.get((clause.phrase.verb, clause.phrase.words))
         if event is None or event is clause.phrase:
             return
@@ -394,15 +412,17 @@ class _TextReader:
     def _fact(
         self, relation: RelationType, source: FactEnd, target: FactEnd, text: str, timing: Timing
     ) -> None:
-        """Add one fact and its ends; a type that the relation asks for is the type of an end without one."""
+        """Add a fact and its ends; an end without a type gets the type that the relation requires."""
         start, start_precision = timing.start or (None, None)
         end, end_precision = timing.end or (None, None)
         pairs = ((source, relation.subject_type), (target, relation.object_type))
         subject, entity = (
             None
-            if one.value
-            else self.builder.entity(one.name, one.type or label.replace("Thing", ""), one.span)
-            for one, label in pairs
+            if fact_end.value
+            else self.builder.entity(
+                fact_end.name, fact_end.type or label.replace("Thing", ""), fact_end.span
+            )
+            for fact_end, label in pairs
         )
         self.builder.fact(
             ExtractedFact(
@@ -415,7 +435,7 @@ class _TextReader:
 
 
 def _takes_back(sentence: Sentence) -> bool:
-    """Whether a sentence says that the one before it is not so, or asks: "Not!", "Just kidding", "Right?"."""
+    """Tell whether a sentence denies the sentence before it, or asks: "Not!", "Just kidding", "Right?"."""
     lows = [token.low for token in sentence.tokens]
     if lows[0] in WORDS["takes_back"] or lows[:2] in (["i", "mean"], ["i", "lied"], ["no", ","]):
         return True
@@ -426,7 +446,7 @@ def _takes_back(sentence: Sentence) -> bool:
 
 
 def _last_said(builder: ExtractionBuilder, subject: str, relation: str) -> tuple[FactEnd, ...] | None:
-    """Return the object that a subject was last said to have, () where it has ended; None = none said."""
+    """Return the last stated object of a subject, () if it has ended; None = none was stated."""
     for fact in reversed(builder.facts):
         if fact.relation == relation and builder.entities[fact.source].name == subject:
             end = builder.entities[fact.target or 0]

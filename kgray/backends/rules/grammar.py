@@ -22,7 +22,7 @@ _TABLES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("words.toml").r
 LISTS: dict[str, list[str]] = {name: listed for name, listed in _TABLES.items() if isinstance(listed, list)}
 THIRD = _by_word(_TABLES["third"])
 CURRENCY_OF = _by_word(_TABLES["money"])
-# Each auxiliary and how it stands in the table of tenses.
+# Each auxiliary and its form in the table of tenses.
 AUXILIARIES = {word: form or word for word, form in _by_word(_TABLES["auxiliaries"]).items()}
 WORDS = {  # a list with phrases is separated by commas
     name: frozenset(" ".join(part.split()) for part in text.split("," if "," in text else None))
@@ -37,9 +37,9 @@ WORDS["no_names_at_the_start"] = WORDS["function_words"].union(
 )
 PATTERNS: dict[str, re.Pattern[str]] = {}
 for _name, _text in _TABLES["patterns"].items():
-    _whole = re.sub(r"\{([a-z]+)\}", lambda of: _TABLES["patterns"][of[1]], _text)
-    PATTERNS[_name] = re.compile(_whole, re.VERBOSE)
-_IRREGULAR = {base: others for base, *others in map(str.split, WORDS["irregular"])}
+    _pattern = re.sub(r"\{([a-z]+)\}", lambda of: _TABLES["patterns"][of[1]], _text)
+    PATTERNS[_name] = re.compile(_pattern, re.VERBOSE)
+_IRREGULAR = {base: irregular_forms for base, *irregular_forms in map(str.split, WORDS["irregular"])}
 _ENDS_IN_Y = re.compile("[^aeiou]y$")
 
 
@@ -53,7 +53,7 @@ def third_person(verb: str) -> str:
 
 
 def _forms(verb: str) -> Iterator[tuple[str, Form]]:
-    """Yield (word, form) of a verb; a word may stand for several forms."""
+    """Yield (word, form) of a verb; a word may have several forms."""
     if listed := _TABLES["forms"].get(verb):
         yield from ((word, form) for form, words in listed.items() for word in words.split())
         return
@@ -77,7 +77,7 @@ _TENSES = {group: Tense(*tense.split(", ")) for group, tense in _TABLES["tenses"
 
 
 def read_tense(group: Sequence[str], forms: Collection[Form], mode: Mode, *, plural: bool) -> Tense | None:
-    """Return what the auxiliaries and the verb's form mean together; None = nothing sure.
+    """Return the tense of the auxiliaries and the verb's form together; None = not certain.
 
     plural: the subject is I, we, they or several, so that a bare verb form is a present tense
     """
@@ -88,8 +88,8 @@ def read_tense(group: Sequence[str], forms: Collection[Form], mode: Mode, *, plu
     present = "third" in forms or ("base" in forms and plural and not (ambiguous and mode != "state"))
     if normal in {"", "not", "no longer"} and present:
         return _TENSES[f"{normal} third".strip()]
-    said = (f"{normal} {f}".strip() for f in ("past", "participle", "ing", "base") if f in forms)
-    return next((_TENSES[group] for group in said if group in _TENSES), None)
+    groups = (f"{normal} {f}".strip() for f in ("past", "participle", "ing", "base") if f in forms)
+    return next((_TENSES[group] for group in groups if group in _TENSES), None)
 
 
 class Phrase(NamedTuple):
@@ -98,7 +98,7 @@ class Phrase(NamedTuple):
     relation: RelationType
     mode: Mode
     verb: str
-    words: tuple[frozenset[str], ...]  # each word after the verb, as the set of its alternatives
+    words: tuple[frozenset[str], ...]  # each word after the verb, with its alternatives
     slot: str  # see ontology.toml; "owner": of "is Ada's manager", "is the founder of Acme"
 
 
@@ -108,10 +108,10 @@ class PhraseTable:
     def __init__(self, ontology: Ontology) -> None:
         self.ontology = ontology
         self.verbs: dict[str, dict[str, set[Form]]] = {}  # a word -> the verbs it may be, each with its forms
-        # By a verb's base form: the longest first, then in the ontology's order.
+        # Phrases by a verb's base form: the longest first, then in the ontology's order.
         self.phrases: dict[str, list[Phrase]] = {}
         self.nouns: dict[str, RelationType] = {}
-        # What the negation with "does not" expresses: LIKES -> DISLIKES.
+        # The relation of a negation with "does not": LIKES -> DISLIKES.
         self.opposites: dict[str, RelationType] = {}
         for relation in ontology:
             self._add(relation, "state", relation.phrases)
@@ -122,15 +122,17 @@ class PhraseTable:
             if len(relation.excludes) == 1:
                 self.opposites.setdefault(relation.excludes[0], relation)
         rows = [row for rows in self.phrases.values() for row in rows]
-        # What a clause tells of, besides what it begins or ends: "buy" BOUGHT.
+        # The event of a clause, in addition to the state that it begins or ends: "buy" BOUGHT.
         self.events = {(row.verb, row.words): row for row in rows if row.mode == "event"}
-        # Beside those that say nothing by themselves.
+        # Next to words without meaning of their own.
         self.verbs_of_ends = {row.verb for row in rows if row.mode == "end"} - {"be", "get", "give", "go"}
         self.of_owners = [
-            Phrase(one, "state", "be", (), "owner") for one in ontology if one.nouns and one.object != "value"
+            Phrase(relation_type, "state", "be", (), "owner")
+            for relation_type in ontology
+            if relation_type.nouns and relation_type.object != "value"
         ]
         for phrases in self.phrases.values():
-            # Stable: equals keep the ontology's order. An event comes after what it begins or ends.
+            # Stable: equals keep the ontology's order. An event comes after the state that it begins or ends.
             phrases.sort(key=lambda phrase: (-len(phrase.words), phrase.mode == "event"))
 
     def _add(self, relation: RelationType, mode: Mode, phrases: Iterable[str]) -> None:
@@ -138,9 +140,9 @@ class PhraseTable:
             words, _, slot = phrase.rpartition(" ")
             # "can't" is "can" and "n't", as in a sentence; alternatives stay joined.
             parts = ([w] if "|" in w else [t.low for t in tokenise(w, 0, len(w))] for w in words.split())
-            verbs, *rest = [frozenset(word.split("|")) for part in parts for word in part]
+            verbs, *words_after = [frozenset(word.split("|")) for part in parts for word in part]
             for verb in sorted(verbs):
-                row = Phrase(relation, mode, verb, tuple(rest), slot.strip("{}"))
+                row = Phrase(relation, mode, verb, tuple(words_after), slot.strip("{}"))
                 self.phrases.setdefault(verb, []).append(row)
                 for word, form in _forms(verb):
                     self.verbs.setdefault(word, {}).setdefault(verb, set()).add(form)
@@ -173,26 +175,26 @@ class Sentence(NamedTuple):
 
 def sentences(text: str) -> Iterator[Sentence]:
     """Yield the sentences of the first MAX_TEXT characters; lines quoted with ">" are left out."""
-    shown = PATTERNS["reply"].sub(lambda line: " " * len(line[0]), text[:MAX_TEXT])
+    visible = PATTERNS["reply"].sub(lambda line: " " * len(line[0]), text[:MAX_TEXT])
     open_quotes = 0
-    for start, end in _stretches(shown):
-        words = shown[start:end]
+    for start, end in _stretches(visible):
+        words = visible[start:end]
         if "\n\n" in words:
             open_quotes = 0  # a quotation that was never closed ends with its paragraph
         asks = "?" in words or "？" in words or PATTERNS["asked"].search(words) is not None
-        if tokens := list(tokenise(shown, start, end)):
+        if tokens := list(tokenise(visible, start, end)):
             yield Sentence(start, end, tokens, asks, open_quotes > 0)
         open_quotes = (open_quotes + words.count('"')) % 2 if '"' in words else open_quotes
         open_quotes = max(0, open_quotes + words.count("“") - words.count("”"))
 
 
 def _stretches(text: str) -> Iterator[tuple[int, int]]:
-    """Yield [start, end) of each sentence; one beyond MAX_SENTENCE in pieces."""
+    """Yield [start, end) of each sentence; a sentence beyond MAX_SENTENCE in pieces."""
     start, ends = 0, []
     for match in PATTERNS["end"].finditer(text):
         at = match.start()
-        before = PATTERNS["last_word"].search(text, max(0, at - 14), at) if match[0] == "." else None
-        word = before[1] if before else ""
+        match_before = PATTERNS["last_word"].search(text, max(0, at - 14), at) if match[0] == "." else None
+        word = match_before[1] if match_before else ""
         initial = len(word) == 1 and word.isupper() and word != "I"
         if not (initial or word.lower() in _ABBREVIATIONS):
             ends.append(match.end())
@@ -213,10 +215,10 @@ def tokenise(text: str, start: int, end: int) -> Iterator[Token]:
         word, (first, last) = match[0], match.span()
         low = word.lower().replace("’", "'")
         if parts := PATTERNS["contraction"].match(word) if "'" in low or low == "cannot" else None:
-            stem, rest = parts[1] or parts[3], parts[2] or parts[4]
+            stem, ending = parts[1] or parts[3], parts[2] or parts[4]
             border = first + len(stem)
             full = {"ca": "can", "wo": "will", "sha": "shall"}.get(stem.lower(), stem.lower())
             yield Token(stem, full, first, border)
-            yield Token(rest, rest.lower().replace("’", "'"), border, last)
+            yield Token(ending, ending.lower().replace("’", "'"), border, last)
         else:
             yield Token(word, low, first, last)

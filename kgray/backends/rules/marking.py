@@ -1,4 +1,4 @@
-"""One sentence as a list of units: words, proper names, dates and amounts of money.
+"""A sentence as a list of units: words, proper names, dates and amounts of money.
 
 Names are runs of capitals, product names with digits, and titles in quotation marks.
 """
@@ -25,7 +25,7 @@ from kgray.dates import DatePhrase, find_dates
 from kgray.records import Value, clean_number, clean_text
 
 _QUOTES = frozenset("\"“”«»'‘`")
-_SIGNS_IN_NAMES = "'’&/%$€£#@*+=_"  # what follows one of these belongs to what stands before it
+_SIGNS_IN_NAMES = "'’&/%$€£#@*+=_"  # these join the words on both sides
 
 _SCALES = {"": 1, "k": 1_000, "m": 1_000_000, "million": 1_000_000, "billion": 1_000_000_000}
 
@@ -47,7 +47,7 @@ class FactEnd(NamedTuple):
 
 @dataclass(slots=True)
 class KnownWords:
-    """What the rest of the text shows about words, all lower case."""
+    """Knowledge about words from the rest of the text, all lower case."""
 
     persons: set[str] = field(default_factory=set)  # speakers, and each word of their names
     lowers: set[str] = field(default_factory=set)  # written without a capital somewhere
@@ -68,44 +68,44 @@ _NOTHING = Unit(0, 0)
 
 
 class MarkedSentence:
-    """A sentence as units; adverbs that change nothing ("now", "also") are left out."""
+    """A sentence as units; adverbs without influence ("now", "also") are left out."""
 
     def __init__(
         self,
         text: str,
         sentence: Sentence,
-        known: KnownWords,
+        vocabulary: KnownWords,
         table: PhraseTable,
         speaker: FactEnd | None,
         type_of: Callable[[str], str],
     ) -> None:
-        """speaker: what "I" means. type_of: a name's type as known from the text before; "" = unknown."""
+        """speaker: the meaning of "I". type_of: a name's type in the earlier text; "" = unknown."""
         self.text, self.table, self.speaker, self.type_of = text, table, speaker, type_of
         marks = [Unit(d.start, d.end, date=d) for d in find_dates(text, sentence.start, sentence.end)]
         marks += find_prices(text, sentence.start, sentence.end)
         self.names: list[FactEnd] = []
-        for outer, name in _Names(text, sentence, known, table).find([(m.start, m.end) for m in marks]):
+        for outer, name in _Names(text, sentence, vocabulary, table).find([(m.start, m.end) for m in marks]):
             self.names.append(name._replace(type=name.type or type_of(name.name)))
             marks.append(Unit(*outer, name=self.names[-1]))
         units: list[Unit] = []
         waiting = sorted(marks, key=lambda mark: (-mark.start, mark.end))
-        for token in sentence.tokens:  # a unit for each that no mark covers
+        for token in sentence.tokens:  # a unit for each token outside marks
             while waiting and waiting[-1].end <= token.start:
                 waiting.pop()
             if not waiting or token.start < waiting[-1].start:
                 units.append(Unit(token.start, token.end, token.low))
             elif not units or units[-1] != waiting[-1]:
                 units.append(waiting[-1])
-        # Asked, or perhaps not so, or said by somebody else: "maybe", "if", "Bob said", a quotation.
-        said = [unit for unit in units if unit.low]
-        lows = {unit.low for unit in said}
+        # A question, a doubt, or another person's words: "maybe", "if", "Bob said", a quotation.
+        words = [unit for unit in units if unit.low]
+        lows = {unit.low for unit in words}
         step = 2 if len(units) > 1 and units[1].low == "," else 1
         ironic = len(units) > step and units[0].low in WORDS["ironic"] and units[step].low == "and"
         # "I don't always like coffee" does not say that I don't like it.
         partly = lows & WORDS["negations"] and lows & WORDS["partly"]
-        hedges = WORDS["hedges"]  # a name is none, but for the first word: "May I"
-        hedged = not hedges.isdisjoint(text[unit.start : unit.end] for unit in said)
-        hedged = hedged or (bool(said) and said[0].low in hedges) or bool(lows & _QUOTES)
+        hedges = WORDS["hedges"]  # a name is no hedge, except as the first word: "May I"
+        hedged = not hedges.isdisjoint(text[unit.start : unit.end] for unit in words)
+        hedged = hedged or (bool(words) and words[0].low in hedges) or bool(lows & _QUOTES)
         self.states_something = not (sentence.question or sentence.quoted or ironic or partly or hedged)
         self.units = [unit for unit in units if unit.low not in WORDS["adverbs"]]
 
@@ -120,7 +120,7 @@ class MarkedSentence:
         return self.unit(at).name
 
     def is_border(self, at: int) -> bool:
-        """Whether a clause may end before a unit: at a sign, an "and", the sentence's end."""
+        """Tell whether a clause may end before a unit: at a sign, an "and", the sentence's end."""
         if at >= len(self.units):
             return True
         low, end = self.low(at), self.units[at].end
@@ -155,7 +155,7 @@ class MarkedSentence:
         adverb = low.endswith("ly") and len(low) > 4  # not "fly"
         if not low[:1].isalpha() or adverb or low in WORDS["function_words"]:
             return False
-        forms = {form for known in self.table.verbs.get(low, {}).values() for form in known}
+        forms = {form for verb_forms in self.table.verbs.get(low, {}).values() for form in verb_forms}
         return "base" in forms or forms.isdisjoint({"past", "participle"})
 
     def text_of(self, first: int, end: int) -> str:
@@ -165,7 +165,7 @@ class MarkedSentence:
 
 def find_prices(text: str, start: int, end: int) -> list[Unit]:
     """Return the amounts of money in text[start:end], in order."""
-    found = []
+    prices = []
     for match in PATTERNS["price"].finditer(text, start, end):
         raw = match["a"] or match["b"] or match["c"]
         scale = (match["sa"] or match["sb"] or match["sc"] or "").strip().lower()
@@ -173,39 +173,39 @@ def find_prices(text: str, start: int, end: int) -> list[Unit]:
         if unit := word if word.lower() in WORDS["currencies"] else CURRENCY_OF.get(word.lower()):
             amount = Decimal(re.sub("[,']", "", raw)) * _SCALES[scale]
             value = Value("number", clean_number(amount), unit)
-            found.append(Unit(match.start(), match.end(), price=value))
-    return found
+            prices.append(Unit(match.start(), match.end(), price=value))
+    return prices
 
 
 class _Names:
-    """The names of one sentence."""
+    """The names of a sentence."""
 
-    def __init__(self, text: str, sentence: Sentence, known: KnownWords, table: PhraseTable) -> None:
-        self.text, self.sentence, self.known, self.verbs = text, sentence, known, table.verbs
+    def __init__(self, text: str, sentence: Sentence, vocabulary: KnownWords, table: PhraseTable) -> None:
+        self.text, self.sentence, self.vocabulary, self.verbs = text, sentence, vocabulary, table.verbs
 
-    def find(self, taken: Sequence[tuple[int, int]]) -> list[tuple[tuple[int, int], FactEnd]]:
+    def find(self, reserved: Sequence[tuple[int, int]]) -> list[tuple[tuple[int, int], FactEnd]]:
         """Return the names in order, each with its span including title and quotation marks.
 
-        taken: spans of dates and amounts
+        reserved: spans of dates and amounts
         """
         text, names = self.text, []
         for match in PATTERNS["title"].finditer(text, self.sentence.start, self.sentence.end):
             names.append((match.span(), FactEnd(match[2], self._type(match[2]), match.span(2))))
-        covered = {at for span in (*taken, *(outer for outer, _ in names)) for at in range(*span)}
+        covered = {at for span in (*reserved, *(outer for outer, _ in names)) for at in range(*span)}
         self.tokens = [token for token in self.sentence.tokens if token.start not in covered]
         written = [token.text for token in self.tokens if token.text[0].isalpha() and len(token.text) > 1]
-        # Where most words are in capitals, a capital shows no name.
+        # If most words are in capitals, a capital does not mark a name.
         self.shouting = len(written) > 2 and sum(map(str.isupper, written)) * 2 > len(written)
         gaps = [text[a.end : b.start] for a, b in pairwise(self.tokens)]
         joints = ["|", *("|" if len(gap) > 1 or gap == "\n" else "-" for gap in gaps)]
         self.letters = "".join(joints[at] + self._letter(at) for at in range(len(self.tokens)))
         at = 0
         while at < len(self.tokens):
-            found = PATTERNS["name"].match(self.letters, 2 * at)
-            title, end = (len(found["title"] or "") // 2, found.end() // 2) if found else (0, at)
-            before = self.tokens[at - 1].text if at else ""
-            inside = before[:1].isalnum() or before in {",", "'s", "’s", "&", "(", "/", "-", "–", "—"}
-            if found and (inside or title or self._trusted(at, end)):
+            hit = PATTERNS["name"].match(self.letters, 2 * at)
+            title, end = (len(hit["title"] or "") // 2, hit.end() // 2) if hit else (0, at)
+            previous = self.tokens[at - 1].text if at else ""
+            is_inside = previous[:1].isalnum() or previous in {",", "'s", "’s", "&", "(", "/", "-", "–", "—"}
+            if hit and (is_inside or title or self._trusted(at, end)):
                 start, stop = self.tokens[at + title].start, self.tokens[end - 1].end
                 label = "Person" if title else self._type(text[start:stop])
                 if stop - start <= 120:  # a longer run of capitals is a heading or noise
@@ -214,13 +214,13 @@ class _Names:
                 at = end
             else:
                 at += 1
-        return sorted(names, key=lambda found: found[0])
+        return sorted(names, key=lambda hit: hit[0])
 
     def _low(self, at: int) -> str:
         return self.tokens[at].low if at < len(self.tokens) else ""
 
     def _letter(self, at: int) -> str:
-        """Return the letter of a token in the table of the pattern `name`; x for what is in no name."""
+        """Return the letter of a token in the table of the pattern `name`; x = not in a name."""
         token, following = self.tokens[at], self._low(at + 1)
         if token.low in WORDS["titles"] and token.text[0].isupper():
             return "t"
@@ -229,7 +229,7 @@ class _Names:
         if token.low == ".":
             return "." if at and self.tokens[at - 1].end == token.start else "x"
         if self._is_capitalised(token):
-            person = token.low in WORDS["first_names"] or token.low in self.known.persons
+            person = token.low in WORDS["first_names"] or token.low in self.vocabulary.persons
             return "P" if person else "W" if token.low in AUXILIARIES else "C"
         if token.text[0].isdigit() and token.text.replace(".", "").isalnum():
             # "Ticket 42 is", but not "Bob 7 times".
@@ -238,7 +238,7 @@ class _Names:
         return ("O" if token.low in {"&", "of", "the"} else "o") if token.low in WORDS["connectors"] else "x"
 
     def _is_capitalised(self, token: Token) -> bool:
-        """Whether a name may begin with a token: "Bob", "M28w", "iPhone"."""
+        """Tell whether a name may begin with a token: "Bob", "M28w", "iPhone"."""
         text, low = token.text, token.low
         if any(low in WORDS[never] for never in ("not_names", "role_heads", "negations")):
             return False
@@ -249,9 +249,9 @@ class _Names:
         return mixed or plain or PATTERNS["model"].fullmatch(text) is not None
 
     def _trusted(self, at: int, end: int) -> bool:
-        """Whether a capital at the start of a sentence is a name's."""
+        """Tell whether a capital at the start of a sentence begins a name."""
         low, text = self.tokens[at].low, self.tokens[at].text
-        if low in self.known.persons or low in WORDS["first_names"]:
+        if low in self.vocabulary.persons or low in WORDS["first_names"]:
             return True
         if at + 1 < end and self._low(at + 1) in WORDS["first_names"]:
             return False  # "Somehow Bob"
@@ -265,13 +265,13 @@ class _Names:
         following = self._low(end + (self._low(end) in WORDS["adverbs"]))
         is_subject = following in AUXILIARIES or following in self.verbs
         joined = self._low(end) in {"and", "&"} and self.letters[2 * end + 3 : 2 * end + 4] in {"P", "C", "W"}
-        return low not in self.known.lowers and (is_subject or joined)
+        return low not in self.vocabulary.lowers and (is_subject or joined)
 
     def _type(self, name: str) -> str:
-        """Return the type that a name shows by itself, such as Person or Product; "" = not sure."""
+        """Return the type that a name implies, such as Person or Product; "" = not certain."""
         low, parts = name.lower(), name.split()
         first, last = parts[0].lower(), parts[-1].lower().rstrip(".")
-        if low in self.known.persons:
+        if low in self.vocabulary.persons:
             return "Person"
         if (len(parts) > 1 and last in WORDS["organisations"]) or low.startswith(
             ("university of ", "bank of ")

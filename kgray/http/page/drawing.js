@@ -2,7 +2,7 @@
 import Graph from "graphology";
 import Sigma from "sigma";
 import { HUES, MARKS, REST, colourOfType, themed } from "./colours.js";
-import { arrow, dashed } from "./edges.js";
+import { arrow } from "./edges.js";
 import { Layout, firstPlace } from "./layout.js";
 import { stateOf } from "./picture.js";
 
@@ -20,6 +20,17 @@ export function hasWebGL() {
 const sizeOf = (node) =>
   node.kind === "value" ? 3 : node.kind === "community" ? 8 + 3 * Math.sqrt(node.size) : (node.facts ? 5 + 1.6 * Math.sqrt(node.facts) : 3.5);
 
+/** The first position whose time is after a moment. */
+function after(times, at) {
+  let [low, high] = [0, times.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (times[middle] <= at) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 export class Drawing {
   /** on: {select(id), open(id), fact(fact), settled(ms)} */
   constructor(box, on) {
@@ -27,14 +38,14 @@ export class Drawing {
     this.on = on;
     this.graph = new Graph({ multi: true, type: "directed" });
     this.states = new Map();
-    this.alive = new Set();
+    this.alive = new Map(); // node -> its edges that hold at the moment
     this.near = null;
     this.look = { at: null, relations: null, selected: null, colour: "type", hidden: null };
     this.hover = null;
     this.renderer = new Sigma(this.graph, box, {
       allowInvalidContainer: true,
       defaultEdgeType: "arrow",
-      edgeProgramClasses: { arrow, dashed },
+      edgeProgramClasses: { arrow },
       enableEdgeEvents: true,
       renderEdgeLabels: true,
       labelFont: "system-ui, sans-serif",
@@ -60,9 +71,11 @@ export class Drawing {
   follow() {
     const { renderer, on } = this;
     const over = (id) => {
+      const nodes = [this.hover, id].filter((one) => one && this.graph.hasNode(one));
       this.hover = id;
       this.box.style.cursor = id ? "pointer" : "";
-      renderer.refresh({ skipIndexation: true });
+      const edges = new Set(nodes.flatMap((one) => this.graph.edges(one)));
+      renderer.refresh({ partialGraph: { nodes, edges: [...edges] }, skipIndexation: true });
     };
     renderer.on("clickNode", ({ node }) => on.select(node));
     renderer.on("doubleClickNode", ({ node, preventSigmaDefault }) => {
@@ -87,6 +100,7 @@ export class Drawing {
   draw(picture, { anew = false } = {}) {
     this.began = performance.now();
     this.picture = picture;
+    this.events = picture.events();
     this.box.dataset.ready = "";
     const fixed = new Set();
     const graph = new Graph({ multi: true, type: "directed" });
@@ -111,6 +125,7 @@ export class Drawing {
     this.show({}, false);
     this.renderer.setGraph(graph);
     this.renderer.setSetting("hideEdgesOnMove", graph.size > 1500);
+    requestAnimationFrame(() => (this.box.dataset.drawn = Math.round(performance.now() - this.began)));
     this.moved = fixed.size < this.graph.order;
     if (this.moved && this.graph.order > 1) this.layout.start(this.graph, fixed.size > this.graph.order / 2 ? fixed : new Set());
     if (!this.moved || this.graph.order <= 1) this.settle();
@@ -160,25 +175,49 @@ export class Drawing {
       : colourOfType(node.labels?.[0]);
   }
 
-  /** Change what shows: at (a moment), relations, selected, colour; the time that this took, in ms. */
+  /** Change what shows: relations, selected, colour, at (a moment). */
   show(look, refresh = true) {
-    const began = performance.now();
     Object.assign(this.look, look);
-    const { at, relations } = this.look;
-    const alive = new Set();
-    let drawn = 0;
-    for (const edge of this.picture.edges.values()) {
-      const state = stateOf(edge, at, relations);
-      this.states.set(edge.id, state);
-      if (state.phase === "future") continue;
-      drawn += 1;
-      if (state.phase === "present") alive.add(edge.source).add(edge.target);
-    }
-    this.alive = alive;
+    this.alive.clear();
+    this.states.clear();
+    this.drawn = 0;
+    for (const edge of this.picture.edges.values()) this.restate(edge);
     this.near = this.look.selected ? new Set(this.graph.hasNode(this.look.selected) ? this.graph.neighbors(this.look.selected) : []) : null;
-    if (refresh) this.renderer.refresh({ skipIndexation: true });
-    this.box.dataset.edges = drawn;
-    return performance.now() - began;
+    if (refresh) this.renderer.refresh();
+    this.box.dataset.edges = this.drawn;
+  }
+
+  /** Move to another moment: only the edges of which a fact begins or ends on the way are drawn anew. */
+  move(at) {
+    const [from, to] = [this.look.at ?? Infinity, at ?? Infinity].sort((a, b) => (a < b ? -1 : 1));
+    this.look.at = at;
+    const { times, edges } = this.events;
+    const nodes = new Set();
+    const changed = new Set();
+    for (let i = after(times, from); i < times.length && times[i] <= to; i += 1) {
+      const edge = edges[i];
+      if (changed.has(edge.id)) continue;
+      changed.add(edge.id);
+      for (const id of this.restate(edge)) nodes.add(id);
+    }
+    if (changed.size) this.renderer.refresh({ partialGraph: { nodes: [...nodes], edges: [...changed] }, skipIndexation: true });
+    this.box.dataset.edges = this.drawn;
+  }
+
+  /** Note the state of an edge at the moment; the nodes that begin or cease to have a fact that holds. */
+  restate(edge) {
+    const before = this.states.get(edge.id)?.phase ?? "future";
+    const state = stateOf(edge, this.look.at, this.look.relations);
+    this.states.set(edge.id, state);
+    this.drawn += (state.phase !== "future") - (before !== "future");
+    const more = (state.phase === "present") - (before === "present");
+    if (!more) return [];
+    return [edge.source, edge.target].filter((id) => {
+      const count = (this.alive.get(id) || 0) + more;
+      if (count) this.alive.set(id, count);
+      else this.alive.delete(id);
+      return count === (more > 0 ? 1 : 0);
+    });
   }
 
   nodeLook(id, data) {
@@ -211,7 +250,7 @@ export class Drawing {
     return {
       ...data,
       color,
-      type: state.phase === "past" || state.mark === "ended" ? "dashed" : "arrow",
+      dashed: state.phase === "past" || state.mark === "ended",
       label: isNear && (this.graph.order < 26 || selected || isOver) ? state.label : null,
       forceLabel: Boolean(isOver || (selected && isNear && this.near.size < 25)),
       size: isNear ? data.size : 0.7,

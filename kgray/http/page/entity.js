@@ -5,13 +5,24 @@ import { ask, inGroup, may, session } from "./api.js";
 import { proposeCorrection } from "./actions.js";
 import { Busy, Empty, EntityLink, Fault } from "./parts.js";
 import { clock } from "./timebar.js";
-import { DAY, moment, shown, span, words } from "./times.js";
+import { DAY, isInferred, moment, shown, span, words } from "./times.js";
+
+/** An entity with its facts; which of their dates are inferred, its neighbourhood says. */
+async function loadEntity(group, id, known_at, signal) {
+  const around = { centre: id, known_at, limit: 2000, most_facts: 20_000 };
+  const [found, { facts }] = await Promise.all([
+    ask(inGroup(group, `entities/${encodeURIComponent(id)}/history`, { known_at }), { signal }),
+    ask(inGroup(group, "graph", around), { signal }),
+  ]);
+  const inferred = new Map(facts.map((fact) => [fact.id, fact.inferred]));
+  return { ...found, facts: found.facts.map((fact) => ({ ...fact, inferred: inferred.get(fact.id) })) };
+}
 
 export function Entity({ group, id, brief = false }) {
   const { known_at } = useStore(address);
   const { epoch } = useStore(session);
   const { data, fault, busy } = useLoaded(
-    (signal) => ask(inGroup(group, `entities/${encodeURIComponent(id)}/history`, { known_at }), { signal }),
+    (signal) => loadEntity(group, id, known_at, signal),
     [group, id, known_at, epoch],
   );
   const one = data?.entity;
@@ -64,7 +75,8 @@ function Bars({ facts, own }) {
           <a href=${linkTo({ fact: fact.id, view: "explore" })} title=${fact.text}><span dir="auto">${fact.source_id === own ? "" : "← "}${other}</span>
             <span class="dates">${span(fact)}</span></a>
           <svg viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">
-            <rect x=${from} y="1" width=${Math.max(0.8, to - from)} height="4" rx="0.6" />${!fact.invalid_at && !fact.event && html`<path class="open" d="M98.6 0 100 3l-1.4 3z" />`}<path d=${`M${share(now)} 0v6`} />
+            <rect x=${from} y="1" width=${Math.max(0.8, to - from)} height="4" rx="0.6" />
+            ${[["valid_at", from], ["invalid_at", to]].map(([name, x]) => isInferred(fact, name) && html`<path class="inferred" d=${`M${x} 0v6`} />`)}${!fact.invalid_at && !fact.event && html`<path class="open" d="M98.6 0 100 3l-1.4 3z" />`}<path d=${`M${share(now)} 0v6`} />
           </svg>
           ${fact.ended_by && html`<a class="ended" href=${linkTo({ view: "episode", episode: fact.ended_by[0] })}>ended by this message</a>`}
         </li>`;

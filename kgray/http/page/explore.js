@@ -151,11 +151,21 @@ function GraphBox({ picture, now, relations }) {
     const dark = matchMedia("(prefers-color-scheme: dark)");
     dark.addEventListener("change", restyle);
     addEventListener("kgray-theme", restyle);
-    const forget = clock.follow(({ at }) => (box.current.dataset.step = made.show({ at }).toFixed(1)));
+    let frame = 0; // several moves within one frame are one step
+    const step = () => {
+      frame = 0;
+      const began = performance.now();
+      made.move(clock.value.at);
+      box.current.dataset.step = (performance.now() - began).toFixed(1);
+    };
+    const forget = clock.follow(({ at }) => {
+      if (made.picture && at !== made.look.at) frame ||= requestAnimationFrame(step);
+    });
     return () => {
       dark.removeEventListener("change", restyle);
       removeEventListener("kgray-theme", restyle);
       forget();
+      cancelAnimationFrame(frame);
       made.end();
       shownNow.drawing = null;
     };
@@ -176,7 +186,7 @@ function GraphBox({ picture, now, relations }) {
   return html`<div class="canvas">
     <div class="graph" ref=${box} role="img" aria-label=${`A graph of ${picture.nodes.size} nodes; the table has the same facts`}></div>
     ${now.colour !== "community" && html`<ul class="legend" aria-label="Types">${types.map(([name, count]) => html`<li><svg viewBox="0 0 10 10" aria-hidden="true"><circle cx="5" cy="5" r="5" fill=${colourOfType(name === "other" ? null : name)} /></svg>${name} <small>${count}</small></li>`)}
-      <li class="line"><svg viewBox="0 0 24 6" aria-hidden="true"><path d="M0 3h24" stroke-dasharray="5 4" /></svg>ended</li></ul>`}
+      <li class="line"><svg viewBox="0 0 24 6" aria-hidden="true"><path d="M0 3h24" stroke-dasharray="5 4" /></svg>ended</li><li>≈ inferred date</li></ul>`}
     <div class="zoom"><button class="icon" aria-label="Closer" onClick=${zoom(0.66)}>+</button><button class="icon" aria-label="Farther" onClick=${zoom(1.5)}>−</button><button class="icon" aria-label="Show all" onClick=${zoom(null)}>⤢</button></div>
   </div>`;
 }

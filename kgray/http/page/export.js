@@ -51,7 +51,7 @@ export function asSvg(drawing) {
     const length = Math.hypot(b.x - a.x, b.y - a.y) || 1;
     const end = { x: b.x - ((b.x - a.x) / length) * size, y: b.y - ((b.y - a.y) / length) * size };
     const line = { x1: a.x, y1: a.y, x2: end.x, y2: end.y, stroke: look.color, "stroke-width": 1.4, "marker-end": "url(#head)" };
-    root.append(node("line", look.type === "dashed" ? { ...line, "stroke-dasharray": "6 5" } : line));
+    root.append(node("line", look.dashed ? { ...line, "stroke-dasharray": "6 5" } : line));
     if (look.label) root.append(node("text", { x: (a.x + end.x) / 2, y: (a.y + end.y) / 2, "font-size": 10, fill: ink.quiet, "text-anchor": "middle" }, look.label));
   });
   drawing.graph.forEachNode((id) => {

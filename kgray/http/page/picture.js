@@ -63,6 +63,19 @@ export class Picture {
     }
   }
 
+  /** What begins or ends when: {times, edges}, sorted by time; an edge stands at each time of its facts. */
+  events() {
+    const found = [];
+    for (const edge of this.edges.values()) {
+      for (const { from, to } of edge.facts) {
+        if (from != null) found.push([from, edge]);
+        if (to != null) found.push([to, edge]);
+      }
+    }
+    found.sort((a, b) => a[0] - b[0]);
+    return { times: Float64Array.from(found, ([at]) => at), edges: found.map(([, edge]) => edge) };
+  }
+
   /** The moments at which something begins or ends, sorted, each once. */
   changes() {
     const at = new Set();

@@ -2,7 +2,7 @@
 import { html, useMemo, useState, useStore } from "./view.js";
 import { go, linkTo } from "./address.js";
 import { clock } from "./timebar.js";
-import { phase, shown, words } from "./times.js";
+import { INFERRED, isInferred, phase, shown, words } from "./times.js";
 
 const PAGE = 200; // rows at a time
 const COLUMNS = [
@@ -14,6 +14,9 @@ const COLUMNS = [
   ["phase", "At the moment"],
 ];
 const PHASES = { present: "holds", past: "ended", future: "not yet" };
+
+const When = ({ fact, name, text }) =>
+  isInferred(fact, name) ? html`<span title="No message states this date; it was inferred">${INFERRED}${text}<span class="visually-hidden"> (inferred)</span></span>` : text;
 
 export function FactTable({ picture, relations, webGL }) {
   const { at } = useStore(clock);
@@ -47,7 +50,8 @@ export function FactTable({ picture, relations, webGL }) {
           <th scope="row" dir="auto"><a href=${linkTo({ entity: row.source_id, fact: null })}>${row.source}</a></th>
           <td><a class="row" href=${linkTo({ fact: row.id })} title="Why">${words(row.relation)}</a></td>
           <td dir="auto">${row.target_id ? html`<a href=${linkTo({ entity: row.target_id, fact: null })}>${row.target}</a>` : row.target}</td>
-          <td>${shown(row.from) || "unknown"}</td><td>${row.to == null ? (row.event ? "" : "still") : shown(row.to)}</td>
+          <td><${When} fact=${row} name="valid_at" text=${shown(row.from) || "unknown"} /></td>
+          <td><${When} fact=${row} name="invalid_at" text=${row.to == null ? (row.event ? "" : "still") : shown(row.to)} /></td>
           <td>${PHASES[row.phase]}</td>
         </tr>`,
       )}</tbody>

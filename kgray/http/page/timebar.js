@@ -14,6 +14,12 @@ export function setMoment(at, { now = false } = {}) {
   (now ? (changes) => go(changes, { replace: true }) : goSoon)({ as_of: dayOf(at) || null });
 }
 
+// A link, or the way back, may lead to another moment.
+addEventListener("hashchange", () => {
+  const { as_of } = address.value;
+  if (dayOf(clock.value.at) !== (as_of || "").slice(0, 10)) clock.set({ at: moment(as_of) });
+});
+
 /** The next or previous moment at which something changes. */
 export function step(changes, direction) {
   const at = clock.value.at ?? Date.now();

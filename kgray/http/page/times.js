@@ -19,15 +19,20 @@ export function shownExactly(at) {
   return at == null ? "" : `${shown(at)}, ${new Date(at).toISOString().slice(11, 19)}`;
 }
 
-/** "Mar 2026 – now" of a fact's span; an event has one date. */
+/** Stands before a date that no message states. */
+export const INFERRED = "≈";
+export const isInferred = (fact, name) => Boolean(fact.inferred?.includes(name));
+
+/** "Mar 2026 – now" of a fact's span, "≈Mar 2026 – now" where its start is inferred; an event has one date. */
 export function span(fact) {
+  const mark = (name) => (isInferred(fact, name) ? INFERRED : "");
   const short = (text) => {
     const at = new Date(moment(text));
     return `${MONTHS[at.getUTCMonth()]} ${at.getUTCFullYear()}`;
   };
-  if (fact.event) return fact.valid_at ? shown(moment(fact.valid_at)) : "";
+  if (fact.event) return fact.valid_at ? mark("valid_at") + shown(moment(fact.valid_at)) : "";
   if (!fact.valid_at && !fact.invalid_at) return "";
-  return `${fact.valid_at ? short(fact.valid_at) : "?"} – ${fact.invalid_at ? short(fact.invalid_at) : "now"}`;
+  return `${fact.valid_at ? mark("valid_at") + short(fact.valid_at) : "?"} – ${fact.invalid_at ? mark("invalid_at") + short(fact.invalid_at) : "now"}`;
 }
 
 /** past, present or future: where a fact stands at a moment; an unknown start counts as always. */

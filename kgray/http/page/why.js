@@ -3,7 +3,7 @@ import { html, useLoaded, useState } from "./view.js";
 import { ask, inGroup, may } from "./api.js";
 import { proposeRetraction, proposeStatement } from "./actions.js";
 import { Busy, Dialog, EntityLink, Fault, Marked, go, said, tell } from "./parts.js";
-import { dayOf, moment, shown, shownExactly, span, words } from "./times.js";
+import { dayOf, isInferred, moment, shown, shownExactly, span, words } from "./times.js";
 
 const KINDS = { holds: "says that it holds", ended: "says that it ended", denied: "denies it", happened: "tells that it happened" };
 
@@ -20,7 +20,6 @@ export function Why({ group, id, known_at, epoch }) {
 function Reasons({ group, found, id, known_at }) {
   const fact = found.facts.find((one) => one.id === id) || found.facts[0];
   if (!fact) return html`<p class="quiet">It is no longer believed.</p>`;
-  const inferred = new Set(found.evidence.filter((row) => row.inferred).map((row) => row.valid_from));
   const evidence = found.messages.filter((one) => one.role !== "end");
   const ends = found.messages.filter((one) => one.role === "end");
   return html`
@@ -33,7 +32,7 @@ function Reasons({ group, found, id, known_at }) {
       ${found.facts.map(
         (one) => html`<li aria-current=${one.id === fact.id ? "true" : null}>
           <b>${span(one) || "at an unknown time"}</b>
-          ${inferred.has(one.valid_at) && html` <span class="tag" title="No message states this date; it was inferred">start inferred</span>`}
+          ${[["valid_at", "start inferred"], ["invalid_at", "end inferred"]].map(([name, text]) => isInferred(one, name) && html` <span class="tag" title="No message states this date; it was inferred">${text}</span>`)}
           ${one.ended_by && html` <span class="tag" title="Another message ended it">end from another message</span>`}
           <small>learned ${shownExactly(moment(one.created_at))}${one.expired_at ? `; its end ${shownExactly(moment(one.expired_at))}` : ""}</small>
         </li>`,

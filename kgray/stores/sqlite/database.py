@@ -21,7 +21,7 @@ import apsw
 
 from kgray import times
 from kgray.errors import NoSpace, StoreError, Unavailable
-from kgray.kinds import R, Read, Row
+from kgray.kinds import FACTS, R, Read, Row
 from kgray.locks import for_owner, sync
 from kgray.reads import READS
 from kgray.rows import pack
@@ -371,6 +371,9 @@ def digest(name: str) -> bytes:
 
 _PAGE_ROWS = 1_000  # no statement is open between two pages
 _PAGE_VALUES = 500
+# Of scans whose rows hold texts or vectors: a row of 10,000 triples has 40 MB.
+_PAGE_BYTES = 4 << 20
+_FIRST_LARGE_ROWS = 8
 Run = Callable[[str, Sequence[Any]], list[Row]]  # a statement and its values -> all its rows
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))  # shared: each look-up binds one array
@@ -396,10 +399,15 @@ def read_rows(run: Run, read: Read[R], no: int, values: Sequence[Any]) -> Iterat
 def _scan(run: Run, read: Read[Any], no: int, start: Sequence[Any]) -> Iterator[list[Row]]:
     width, at, lowest = _SCANS[read]
     place = (*start, *lowest[len(start) :])
-    while page := run(sql.OF_READ[read], (no, _PAGE_ROWS, *place)):
+    is_large = read in _LARGE
+    limit = _FIRST_LARGE_ROWS if is_large else _PAGE_ROWS
+    while page := run(sql.OF_READ[read], (no, limit, *place)):
         yield page if len(page[0]) == width else [row[:width] for row in page]
-        if len(page) < _PAGE_ROWS:
+        if len(page) < limit:
             return
+        if is_large:
+            size = sum(len(value) for row in page for value in row if isinstance(value, bytes | str))
+            limit = max(1, min(_PAGE_ROWS, 2 * limit, limit * _PAGE_BYTES // max(1, size)))
         place = tuple(page[-1][column] for column in at)
 
 
@@ -417,6 +425,12 @@ _SCANS = {
     for read in READS
     if read.by is None
 }
+_LARGE = frozenset(
+    read
+    for read in _SCANS
+    if read.kind is not FACTS
+    and any(read.kind.types[name] == "bytes" or name in ("text", "body") for name in read.columns)
+)
 # Read -> the indexes of the columns with types that SQLite lacks, and the functions that restore these.
 _CONVERTERS = {
     read: [

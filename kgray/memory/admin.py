@@ -1,0 +1,104 @@
+"""`memory.admin`: checks, repairs, access and schedules of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from kgray import ledger
+from kgray.communities.schedules import Schedules
+from kgray.derivation.repair import differences, repaired
+from kgray.errors import InputError, KgrayError, NotFound
+from kgray.intake.drafts import Refusal
+from kgray.memory.access import Access
+from kgray.memory.answers import no_group
+from kgray.memory.ingesting import Item, Report, foreseen
+from kgray.ports import at_one_moment
+from kgray.records import check_group
+
+if TYPE_CHECKING:
+    from kgray.ingest.preview import Preview
+    from kgray.memory.face import AsyncMemory
+    from kgray.memory.ontology_check import OntologyFault
+    from kgray.memory.ontology_suggest import RelationSuggestion
+
+
+class Inspection:
+    """The methods of `admin` that neither wait nor have an awaited form."""
+
+    def __init__(self, memory: AsyncMemory) -> None:
+        self._memory = memory
+
+    @property
+    def access(self) -> Access:
+        """The keys of the HTTP server, and its audit log."""
+        return Access(self._memory.store)
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of community refreshes."""
+        return Schedules(self._memory.store)
+
+    def vectors(self) -> dict[str, Any]:
+        """Return the embedder of the store's vectors: its name, its dimensions, and a fault.
+
+        fault   the reason, in one line, why the embedder of the settings cannot replace it; None = it can
+        """
+        fault = None
+        try:
+            self._memory.check_embedder()
+        except KgrayError as error:
+            fault = str(error)
+        store = self._memory.store
+        return {"name": store.embedder, "dimensions": store.dimensions, "fault": fault}
+
+    def check(self, items: Iterable[Item], *, replace: bool = False) -> Report:
+        """Return the refusals that accepting these items would give; accepts nothing."""
+        self._memory.check_embedder()
+        outcomes = foreseen(self._memory.store, items, replace=replace)
+        return Report(refusals=tuple(outcome for outcome in outcomes if isinstance(outcome, Refusal)))
+
+    def preview(self, *, replace: bool = False, again: bool = False) -> Preview:
+        """Return a `Preview`: its `rows(draft)` are the changes that a draft would make."""
+        from kgray.ingest.preview import Preview  # a process that only reads does not import it
+
+        return Preview(self._memory.parts, replace=replace, again=again)
+
+
+class AsyncAdmin(Inspection):
+    """The methods of `AsyncMemory.admin`."""
+
+    async def verify(self, group: str) -> list[str]:
+        """Compare the stored index with a derivation from the records; one line for each difference."""
+        return differences(self._memory.store, check_group(group))
+
+    async def repair(self, group: str) -> list[str]:
+        """Derive a group from its records again, and store it; return one line for each change."""
+        store = self._memory.store
+        if missing := no_group(store, check_group(group)):
+            raise NotFound(missing)
+        lines = repaired(store, group)
+        if group in ledger.held(store):
+            ledger.release(store, group)
+        return lines
+
+    async def relation_suggestions(self, *, group: str, limit: int = 50) -> list[RelationSuggestion]:
+        """Return declarations of relation names on which models' answers agree, for a person to accept.
+
+        Those with most answers come first; pairs that the ontology declares are absent. One pass over the
+        group's evidence and verdicts. Raises InputError for a limit below 1.
+        """
+        from kgray.memory.ontology_suggest import suggestions  # other reads need no ontology
+
+        if limit < 1:
+            raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
+        check_group(group)
+        memory = self._memory
+        ontology = memory.ontology()
+        return at_one_moment(memory.store, lambda: suggestions(memory.store, group, ontology, limit=limit))
+
+    async def ontology_faults(self) -> list[OntologyFault]:
+        """Return the contradictions among the relations and types that the settings declare, notes last."""
+        from kgray.memory.ontology_check import faults_of
+
+        return faults_of(self._memory.ontology())

@@ -1,0 +1,25 @@
+"""Moments, limits and rows, as the methods of a memory take and return them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from kgray import times
+from kgray.errors import InputError
+from kgray.times import Instant
+
+MAX_ROWS = 1000
+Row = dict[str, Any]
+When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
+
+
+def instant_of(value: When | None, field: str) -> Instant | None:
+    """Return the instant of an argument. Raises InputError with the argument's name."""
+    return None if value is None else times.given(value, field)[0]
+
+
+def check_limit(limit: int, most: int = MAX_ROWS) -> None:
+    """Raise InputError for a limit that is not 1 to `most`."""
+    if not 1 <= limit <= most:
+        raise InputError(f"limit is {limit}: use 1 to {most}", field="limit")

@@ -1,0 +1,54 @@
+"""The commands of README.md and docs/tutorial.md, run in an empty folder, print what the pages show."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# A block of commands, its mark if the test must not run it, and its expected output if the page shows any.
+BLOCK = re.compile(
+    r"^(<!-- not run: [^\n]* -->\n)?```sh\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL
+)
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\dZ")  # record times: the time of the run
+
+
+def comparable(output: str) -> list[str]:
+    """Return the lines of an output without record times and spaces at line ends."""
+    return [MOMENT.sub("MOMENT", line).rstrip() for line in output.rstrip().splitlines()]
+
+
+def run(commands: str, folder: Path) -> str:
+    """Run commands as a user does, with `kgray` and `python` of the tests; return standard output."""
+    programs = Path(sys.executable).parent
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("KGRAY_")}
+    environment |= {
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),  # the package of this checkout
+    }
+    done = subprocess.run(
+        ["/bin/bash", "-euo", "pipefail", "-c", commands],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, f"{commands}{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize(("page", "least"), [("README.md", 3), ("docs/tutorial.md", 10)])
+def test_the_commands_of_a_page_print_what_it_shows(page, least, tmp_path):
+    blocks = [block for block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")) if not block[0]]
+
+    printed = [comparable(run(commands, tmp_path)) for _, commands, _ in blocks]
+
+    assert printed == [comparable(output) for _, _, output in blocks]
+    assert len(blocks) >= least

@@ -1,0 +1,71 @@
+"""A preview of a retraction derives a part of the graph; it equals that of the whole graph."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import kgray
+from kgray.derivation import dump
+from kgray.derivation.change import retracted
+from kgray.derivation.stored import View, records_of
+from kgray.ingest import preview
+from kgray.ledger import dumped_episodes, named
+from kgray.records import Operation
+
+PEOPLE = ["Ada Berg", "Bo Dahl", "Cleo Ek", "Dag Falk", "Eva Gran", "Finn Holm", "Gry Iversen"]
+PLACES = ["Oslo", "Lund", "Turku", "Bergen"]
+
+
+def stories(seed):
+    """Return episodes whose facts end one another, with names that are said in several forms."""
+    rng = random.Random(seed)
+    for number in range(60):
+        person, other = rng.sample(PEOPLE, 2)
+        place = rng.choice(PLACES)
+        text = rng.choice(
+            [
+                f"{person} lives in {place}.", f"{person} works at {other.split()[1]} Labs.",
+                f"{person.split()[0]} knows {other}.", f"{person} no longer lives in {place}.",
+                f"{person} moved to {place}.", f"{person} likes {place}.",
+            ]
+        )  # fmt: skip
+        yield {
+            "text": text,
+            "speaker": rng.choice(PEOPLE),
+            "at": f"2026-01-{1 + number % 28:02d}",
+            "group": "g",
+        }
+    for relation in ("ADMIRES", "ADVISES"):
+        triple = {"source": rng.choice(PEOPLE), "relation": relation, "target": "Zora Quist"}
+        yield {"kind": "triples", "triples": [triple], "group": "g", "at": "2026-02-01"}
+
+
+def whole(store, operation):
+    """Return the changes between two derivations of the whole group."""
+    gone = {row.sequence for row in named(store, operation)}
+    before = records_of(store, operation.group)
+    episodes = [one for one in dumped_episodes(store, operation.group) if one.sequence in gone]
+    was, now = (View(records, lambda _: []) for records in (before, retracted(before, gone).records))
+    return preview.difference(dump.rows(was, episodes), dump.rows(now, []))
+
+
+def lines(rows):
+    return sorted(repr(sorted(row.items())) for row in rows)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_preview_of_a_retraction_is_the_difference_of_the_whole_graphs(tmp_path, seed):
+    with kgray.open(tmp_path / "data", create=True, model_backend="rules") as memory:
+        memory.add_many(list(stories(seed)))
+        pair = memory.duplicates(group="g", limit=1)
+        if pair:
+            memory.merge(pair[0].a, pair[0].b, group="g")
+        store = memory.store
+        episodes = [one["id"] for one in memory.log(group="g", limit=1000)["episodes"]]
+        rng = random.Random(seed)
+        chosen = [(id_,) for id_ in episodes] + [tuple(rng.sample(episodes, 5)) for _ in range(8)]
+        for ids in chosen:
+            operation = Operation(group="g", kind="retract", episodes=ids)
+            assert lines(preview.correction_rows(store, operation)) == lines(whole(store, operation))

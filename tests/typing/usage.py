@@ -1,0 +1,52 @@
+"""The public API as a user's type checkers see it: `make lint` runs mypy and basedpyright on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_type
+
+import kgray
+from kgray.communities.refresh import Refreshed
+from kgray.graph import Community
+from kgray.search.answering import Answered
+
+
+def use_a_memory_that_blocks(memory: kgray.Memory) -> None:
+    """Call methods of each part; the types of their results are asserted."""
+    assert_type(memory.add("Alice works at Acme", group="team", speaker="Alice"), kgray.Report)
+    assert_type(memory.add_many([{"text": "Hello"}], group="team"), kgray.Report)
+    assert_type(memory.search("Where does Alice work?", group="team", limit=3), list[kgray.Hit])
+    assert_type(memory.context("Alice", group="team", tokens=200, as_of="2026-01-01"), kgray.Context)
+    assert_type(memory.ask("Alice", group="team", mode="global", level=1), Answered)
+    assert_type(memory.history("Alice", group="team"), kgray.History)
+    assert_type(memory.entities("ali", group="team"), list[kgray.EntityCount])
+    assert_type(memory.communities.list(group="team"), Sequence[Community])
+    assert_type(memory.communities.refresh(["team"], cold=True), dict[str, Refreshed])
+    assert_type(memory.admin.verify("team"), list[str])
+    assert_type([size.facts for size in memory.groups()], list[int])
+    for hit in memory.search("Acme", group="team"):
+        assert_type(hit.text, str)
+    memory.serch("Alice", group="team")  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    memory.search("Alice", group="team", limt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    memory.context("Alice", group="team", asof="2026")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+async def use_a_memory_to_await(memory: kgray.AsyncMemory) -> None:
+    """Await the same methods."""
+    assert_type(await memory.search("Where does Alice work?", group="team"), list[kgray.Hit])
+    assert_type(await memory.context("Alice", group="team", recipe="local"), kgray.Context)
+    assert_type(await memory.communities.list(group="team"), Sequence[Community])
+    assert_type(await memory.admin.verify("team"), list[str])
+    assert_type(await memory.groups(), list[kgray.GroupSize])
+
+
+async def open_each_shape() -> None:
+    """Open a folder and a server's memory in both shapes."""
+    with kgray.open("data", create=True) as memory:
+        assert_type(memory, kgray.Memory)
+    with kgray.connect("http://localhost:8321") as remote:
+        assert_type(remote, kgray.Memory)
+    async with kgray.open_async("data") as awaited:
+        assert_type(awaited, kgray.AsyncMemory)
+    async with kgray.connect_async("http://localhost:8321", "key") as served:
+        assert_type(served, kgray.AsyncMemory)
