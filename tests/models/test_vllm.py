@@ -398,7 +398,7 @@ def test_vllms_own_server_is_a_model_behind_the_openai_backend(tmp_path):
             rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(4)]
             report = memory.add_many(rows)
             assert report.committed + report.failed == 4
-            assert all(failure.message for failure in memory.failures(group="g"))
+            assert all(failed.failure.message for failed in memory.failures(group="g"))
             pieces: list[str] = []
             answer = memory.ask("Who likes tea?", group="g", general=True, on_text=pieces.append)
             assert answer.cost.calls == 1
