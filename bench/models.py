@@ -98,14 +98,6 @@ def device() -> str:
     return str(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else "processor"
 
 
-def card_bytes() -> int:
-    """Return the bytes of the first card that are in use, by any process."""
-    import torch
-
-    free, total = torch.cuda.mem_get_info()
-    return int(total - free)
-
-
 def measure(
     parts: Sequence[str], shape: Shape, folder: Path, *, episodes: int, profile: Path | None
 ) -> Figures:
@@ -222,26 +214,20 @@ async def extract(folder: Path, shape: Shape) -> Figures:
     }
 
 
-def _message_lines(count: int) -> str:
-    """Return so many messages, as lines of JSON."""
-    lines = [
-        {"id": f"m{n}", "group": "bench", "speaker": "Alice", "at": "2026-01-01T09:00:00Z",
-         "text": text}
-        for n, text in enumerate(texts_of(count, 8, seed=9))
-    ]  # fmt: skip
-    return "".join(json.dumps(line) + "\n" for line in lines)
+_RERANKED = ("--scope", "episode", "--recipe", "reranked")  # a search of messages
 
 
-def _profile_text(shape: Shape, *, makes_weights: bool) -> str:
-    """Return the profile of an ingest on this device. makes_weights: vLLM makes those of its engine."""
-    pairs, on_card = (f'{name} = "{value}"' for name, value in PROCESSOR.items()), device() != "processor"
+def _profile(shape: Shape, *, loads_weights: bool) -> str:
+    """Return a cluster profile with one worker of each model on this machine's device."""
+    pairs = (f'{name} = "{value}"' for name, value in PROCESSOR.items())
+    on_card = device() != "processor"
     return _PROFILE.format(
         env="{ " + ", ".join(pairs) + " }",
         engine_gpus=0.8 if on_card else 0.0,
         encoder_gpus=0.1 if on_card else 0.0,
         memory_share=0.7 if on_card else 0.5,
         eager=str(shape == "tiny").lower(),
-        arguments='{ load_format = "dummy" }' if makes_weights else "{}",
+        arguments="{}" if loads_weights else '{ load_format = "dummy" }',
     )
 
 
@@ -253,14 +239,18 @@ def ingest(
     engine: a config and a tokenizer, of which vLLM makes the weights. up_s: until all models were loaded;
     done: how many requests each of the actors with a model has answered
     """
-    made = models(folder, shape, ("bge", "reranker") if engine else ("bge", "reranker", "qwen"))
-    made = {"qwen": engine, **made} if engine else made
+    made = {"qwen": engine} if engine else {}
+    made |= models(folder, shape, ("bge", "reranker") if engine else ("bge", "reranker", "qwen"))
+    lines = [
+        {"id": f"m{n}", "group": "bench", "speaker": "Alice", "at": "2026-01-01T09:00:00Z",
+         "text": text}
+        for n, text in enumerate(texts_of(episodes, 8, seed=9))
+    ]  # fmt: skip
     messages, chosen = folder / "messages.jsonl", profile or folder / "profile.toml"
-    messages.write_text(_message_lines(episodes), encoding="utf-8")
+    messages.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if profile is None:
-        chosen.write_text(_profile_text(shape, makes_weights=engine is not None), encoding="utf-8")
-    data = folder / "data"
-    shutil.rmtree(data, ignore_errors=True)  # of a run before
+        chosen.write_text(_profile(shape, loads_weights=engine is None))
+    shutil.rmtree(data := folder / "data", ignore_errors=True)  # of an earlier run
     environ = os.environ | PROCESSOR | {
         "KGRAY_MODEL_BACKEND": "vllm", "KGRAY_MODEL_NAME": str(made["qwen"]), "KGRAY_MODEL_TIMEOUT_S": "600",
         "KGRAY_EMBEDDER_BACKEND": "bge", "KGRAY_EMBEDDER_NAME": str(made["bge"]),
@@ -283,14 +273,13 @@ def ingest(
         report = kgray("backfill", str(messages), ends=(0, 1))
         seconds = time.monotonic() - since
         failures = kgray("failures", "--group", "bench")["failures"]
-        reranked = ("--scope", "episode", "--recipe", "reranked")
-        hits = kgray("search", "tea in Berlin", "--group", "bench", *reranked)["hits"]
+        hits = kgray("search", "tea in Berlin", "--group", "bench", *_RERANKED)["hits"]
         actors = kgray("status")["runtime"]["actors"]
     finally:
         kgray("down")
     done = {name: row["done"] for name, row in actors.items() if "done" in row}
-    return {
-        "report": report, "up_s": up_s, "seconds": seconds, "failures": failures, "hits": hits, "done": done
+    return {"report": report, "up_s": up_s, "seconds": seconds} | {
+        "failures": failures, "hits": hits, "done": done
     }  # fmt: skip
 
 

@@ -3,9 +3,8 @@
 Drafts and corrections are appended, and failed episodes retried, in short durable transactions; rows are
 found by id, source or moment. All of it is `Store.append` and declared reads, so every store behaves alike.
 
-A group is held while its work fails for a reason that is neither its content nor a server. Every process sees
-the row: a process that ingests tries again after the pause, and each failure makes the next pause longer;
-`kgray retry` ends the pause. The other groups go on.
+A group is held while its work fails for a reason that is neither its content nor a server. A process that
+ingests tries again after the pause, which each failure lengthens; `kgray retry` ends it. Other groups go on.
 """
 
 from __future__ import annotations
@@ -130,8 +129,8 @@ def request_reading_again(
     def append(log: Appending) -> tuple[int, list[int]]:
         episodes = log.rows(reads.EPISODES_AT, group, sorted(followers))
         live = [row for row in episodes if row.retired_at is None]
-        removal = replace(operation, episodes=(*operation.episodes, *(row.id for row in live)))
-        removal = _append_operation(log, removal)
+        ids = (*operation.episodes, *(row.id for row in live))
+        removal = _append_operation(log, replace(operation, episodes=ids))
         sequences = [log.take_sequence(group) for _ in live]
         for row, sequence in zip(live, sequences, strict=True):
             log.put(EPISODES, group, rows.accepted_again(row, sequence))
@@ -219,12 +218,8 @@ def retry(store: Store, group: str | None, ids: Sequence[str], *, now: Instant) 
 
 def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
     pending = removals(log, group)
-    failed = [
-        row
-        for row in _failed_rows(log, group)
-        if (not ids or ids & {row.id, row.client_id}) and not _covering(pending, row)
-    ]
-    if failed:
+    chosen = (row for row in _failed_rows(log, group) if not ids or ids & {row.id, row.client_id})
+    if failed := [row for row in chosen if not _covering(pending, row)]:
         retired_at = log.take_record_time(group, now)
         retirements = tuple((row.sequence, retired_at) for row in failed)
         log.patch(group, Patch(kind=EPISODES, columns=("retired_at",), rows=retirements))
@@ -387,10 +382,8 @@ def pending(store: Store, group: str, limit: int, *, after: int = 0) -> list[Epi
 
 def episodes_at(store: Store, group: str, sequences: Sequence[int]) -> list[Episode]:
     """Return the episodes with these sequences, in any state, in the given order, each once."""
-    unique = list(dict.fromkeys(sequences))
-    return (
-        [rows.episode(group, row) for row in store.rows(reads.EPISODES_AT, group, unique)] if unique else []
-    )
+    stored = store.rows(reads.EPISODES_AT, group, unique) if (unique := [*dict.fromkeys(sequences)]) else ()
+    return [rows.episode(group, row) for row in stored]
 
 
 def dumped_episodes(

@@ -63,7 +63,7 @@ class _Statistics:
 
 def _ray_loggers() -> list[Any]:
     """Return the logger with which vLLM exports its own metrics through Ray; none outside of Ray."""
-    ray = sys.modules.get("ray")  # an actor's process has imported it
+    ray: Any = sys.modules.get("ray")  # the runtime alone imports it
     if ray is None or not ray.is_initialized():
         return []
     from vllm.v1.metrics import ray_wrappers

@@ -248,7 +248,7 @@ def test_a_memory_searches_and_reranks_with_both(folders, tmp_path, capfd):
     with kgray.open(tmp_path / "d", create=True, **how) as memory:
         for n, text in enumerate(("Alice works at Acme.", "Bob moved to Paris.")):
             memory.add(text, group="g", id=f"m{n}")
-        assert memory.embedder.identity == "bge:bge-tiny+sparse"
+        assert memory.asynchronous.embedder.identity == "bge:bge-tiny+sparse"
         hits = memory.search("Where does Alice work?", group="g", recipe="reranked")
         assert hits
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
@@ -259,7 +259,7 @@ def test_a_memory_searches_and_reranks_with_both(folders, tmp_path, capfd):
         kgray.open(tmp_path / "d", **how, embedder_sparse=False) as memory,
         pytest.raises(StoreError, match=r"'bge:bge-tiny\+sparse'.*: set embedder"),
     ):
-        memory.check_embedder()
+        memory.asynchronous.check_embedder()
 
 
 PROFILE = """
@@ -296,20 +296,22 @@ def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds
             [{"text": text, "group": "g", "at": "2026-03-01"} for text in texts_of(12, seed=9)]
         )
         assert (report.committed, report.failed) == (12, 0)
-        actors = memory.runtime._deployment.status()
+        actors = memory.asynchronous.runtime._deployment.status()
         assert {"embedder-0", "reranker-0"} <= actors.keys()
         hits = memory.search("tea in Berlin", **asked)
-        weights = asyncio.run(memory.embedder.embed_both(["Alice likes tea."]))[1]
+        weights = asyncio.run(memory.asynchronous.embedder.embed_both(["Alice likes tea."]))[1]
         rows = kept(memory)
-        reranker = memory._searcher.reranker
-        here = (memory.embedder._calls.local._model, reranker._calls.local._model)
+        reranker = memory.asynchronous._searcher.reranker
+        here = (memory.asynchronous.embedder._calls.local._model, reranker._calls.local._model)
         assert [model._passes for model in here] == [None, None]
-        assert memory.runtime._deployment.status()["reranker-0"]["done"] == 1
+        assert memory.asynchronous.runtime._deployment.status()["reranker-0"]["done"] == 1
     with kgray.open(tmp_path / "d", create=True, **how) as memory:
         assert [(hit.id, hit.score) for hit in memory.search("tea in Berlin", **asked)] == [
             (hit.id, hit.score) for hit in hits
         ]
-        assert asyncio.run(memory.embedder.embed_both(["Alice likes tea."]))[1] == weights != [b""]
+        assert (
+            asyncio.run(memory.asynchronous.embedder.embed_both(["Alice likes tea."]))[1] == weights != [b""]
+        )
     with kgray.open(
         tmp_path / "here", create=True, **how
     ) as memory:  # what workers weighed is what this process weighs
