@@ -362,7 +362,7 @@ def test_an_engine_takes_arguments_of_the_profile_answers_and_exports_vllms_own_
 
 
 def test_vllms_own_server_is_a_model_behind_the_openai_backend(tmp_path):
-    """Started as in docs/models.md: each message ends with facts or with a reason, after replies of the server."""
+    """Started as in docs/models.md: after its replies each message ends with facts or with a reason."""
     import kgray
     from tests.waiting import wait_for
 
