@@ -184,22 +184,6 @@ async def embedded(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
     return [Embedding(vector) for vector in await embedder.embed(texts)]
 
 
-@runtime_checkable
-class QueryEmbedder(Protocol):
-    """An embedder that takes the text of a query before the texts of other calls."""
-
-    async def embed_query(self, text: str) -> Embedding:
-        """Return what `embedded` returns for one text."""
-
-
-async def query_embedding(embedder: Embedder, text: str) -> Embedding:
-    """Return what an embedder says of the text of a query, as soon as it can."""
-    if isinstance(embedder, QueryEmbedder):
-        return await embedder.embed_query(text)
-    (embedding,) = await embedded(embedder, [text])
-    return embedding
-
-
 class Reranker(Protocol):
     """A cross-encoder: reads a query and a text together, and scores their fit."""
 

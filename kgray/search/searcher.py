@@ -22,6 +22,7 @@ from kgray.domain.times import now, to_datetime
 from kgray.errors import InputError
 from kgray.graph.stored import view_now
 from kgray.graph.summaries import summarised
+from kgray.ports.queries import query_embedding
 from kgray.search import index as indexing
 from kgray.search import loading
 from kgray.search.around import NOTHING_AROUND, Around, spans_of
@@ -105,9 +106,8 @@ class Searcher:
             latest = min(clock, int(index.messages.times.max(initial=0))) or clock
             counted_from = latest if query.as_of is None else query.as_of
             question = read_question(text, speakers=index.messages.known, clock=counted_from)
-        topic: ports.Embedding | None = None
-        if {"cosine", "sparse"} & {*recipe.methods} or recipe.reranker == "mmr":
-            topic = await ports.query_embedding(self.embedder, question.topic)
+        by_vectors = {"cosine", "sparse"} & {*recipe.methods} or recipe.reranker == "mmr"
+        topic = await query_embedding(self.embedder, question.topic) if by_vectors else None
         with self._indexes.lock:
             summaries = self._current_summaries(query)
             ranked, state_question, near = _first_stage(self.store, index, question, query, topic, summaries)

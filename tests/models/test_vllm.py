@@ -362,7 +362,7 @@ def test_an_engine_takes_arguments_of_the_profile_answers_and_exports_vllms_own_
 
 
 def test_vllms_own_server_is_a_model_behind_the_openai_backend(tmp_path):
-    """As docs/models.md starts it: read, ended with facts or with a reason, and asked in pieces."""
+    """Started as in docs/models.md: after its replies each message ends with facts or with a reason."""
     import kgray
     from tests.waiting import wait_for
 
@@ -398,11 +398,9 @@ def test_vllms_own_server_is_a_model_behind_the_openai_backend(tmp_path):
             rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(4)]
             report = memory.add_many(rows)
             assert report.committed + report.failed == 4
-            assert all(failure.message for failure in memory.failures(group="g"))
-            pieces: list[str] = []
-            answer = memory.ask("Who likes tea?", group="g", general=True, on_text=pieces.append)
-            assert answer.cost.calls == 1
-            assert len(pieces) > 1
+            assert all(failed.failure.message for failed in memory.failures(group="g"))
+        replies = (tmp_path / "log").read_text().count('"POST /v1/chat/completions HTTP/1.1" 200')
+        assert replies >= 4
     finally:
         server.terminate()
         server.wait(60)

@@ -45,7 +45,9 @@ def log(tmp_path, monkeypatch):
         lines = path.read_text().splitlines() if path.exists() else []
         return [line.split()[0] for line in lines if not line.startswith("secrets:")]
 
-    return events
+    yield events
+    for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
+        del sys.modules[name]  # the stand-in is no vLLM to other tests
 
 
 def built(name: str = "m", died: list[str] | None = None, **settings: Any):
