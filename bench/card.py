@@ -298,7 +298,10 @@ def _killed(folder: Path, shape: Shape) -> Figures:
     def used() -> int:
         """Return the bytes of the card that are in use; on a processor those of the engine's processes."""
         if models.device() != "processor":
-            return models.card_bytes()
+            import torch
+
+            free, total = torch.cuda.mem_get_info()
+            return int(total - free)
         there = [process for process in below if process.is_running()]
         return sum(one.memory_info().rss for one in there if one.status() != psutil.STATUS_ZOMBIE)
 
