@@ -1,8 +1,8 @@
-"""What the HTTP server keeps in the store's own group (`kinds.OWN`): keys, the audit log, webhooks.
+"""Data of the HTTP server in the store's own group (`kinds.OWN`): keys, the audit log, webhooks.
 
 A key is `kg_ID_SECRET`. Its secret has 256 random bits, so SHA-256 of it needs no salt and no slow hash. The
 audit log has corrections and removals. A webhook is where the commits of a group are posted to: these are
-its outbox, and it keeps the number of the last one that was taken, so none is left out.
+its outbox, and its row has the number of the last accepted commit, so no commit is skipped.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class AccessKey(AccessKeyRow):
     __slots__ = ()
 
     def reaches(self, group: str) -> bool:
-        """Whether it is bound to the group, whether or not that exists."""
+        """Return whether the key is bound to the group, which need not exist."""
         return self.covers([group])
 
     def covers(self, groups: Sequence[str]) -> bool:
-        """Whether it reaches every group that a key bound to these would reach."""
+        """Return whether the key reaches all groups of these names and patterns."""
 
         def begin(name: str) -> str | None:
-            """Return what all names begin with that a pattern stands for; None for a plain name."""
+            """Return the common beginning of the names of a pattern; None for a plain name."""
             return name[:-1].removesuffix("/") if name.endswith("/*") or name == "*" else None
 
         bound = [(own, begin(own)) for own in self.groups]
@@ -54,11 +54,11 @@ class AccessKey(AccessKeyRow):
         )
 
     def allows(self, scope: str) -> bool:
-        """Whether it has a scope."""
+        """Return whether the key has a scope."""
         return scope in self.scopes or "admin" in self.scopes
 
     def stands(self, now: Instant) -> bool:
-        """Whether it was neither revoked nor has expired."""
+        """Return whether the key is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def as_dict(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Access:
 
     def note(self, key: str, action: str, group: str, asked: Mapping[str, Any]) -> None:
         """Add who asks for a correction, removal, key or webhook to the audit log; key: an id, or ""."""
-        # A removal leaves no word here (R25), and who knows one can find it: 64 bits of their SHA-256.
+        # A removal leaves no word here (R25). Who knows a word can find 64 bits of its SHA-256.
 
         def digests(value: Any) -> Any:  # noqa: ANN401 - JSON
             if isinstance(value, str):
@@ -144,7 +144,7 @@ class Access:
         self._store.append([OWN], append)
 
     def audited(self, after: int = 0) -> list[dict[str, Any]]:
-        """Return the audit log behind a sequence, oldest first. Raises InputError for what is none."""
+        """Return the audit log after a sequence, oldest first. Raises InputError for an invalid sequence."""
         if not 0 <= after <= 1 << 62:
             raise InputError("after must be a sequence, or 0", field="after")
         return [
@@ -169,7 +169,7 @@ def _sha256(text: str) -> str:
 
 
 class Webhook(WebhookRow):
-    """Where the commits of a group are posted to."""
+    """An address that receives the commits of a group."""
 
     __slots__ = ()
 
@@ -179,7 +179,7 @@ class Webhook(WebhookRow):
         return "dead" if self.tries > len(RETRY_S) else "failing" if self.tries else "active"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the form in which the server shows it."""
+        """Return the JSON form."""
         shown = {"made_at": show(self.made_at), "again_at": show(self.again_at), "state": self.state}
         return {k: v for k, v in self._asdict().items() if k not in ("sequence", "of_group")} | shown
 

@@ -85,7 +85,7 @@ class AsyncAdmin(Inspection):
     async def relation_suggestions(self, *, group: str, limit: int = 50) -> list[RelationSuggestion]:
         """Return declarations of relation names on which models' answers agree, for a person to accept.
 
-        Those with most answers come first; pairs that the ontology declares are absent. One pass over the
+        Most answers come first; pairs that the ontology declares are absent. A single pass over the
         group's evidence and verdicts. Raises InputError for a limit below 1.
         """
         from kgray.memory.ontology_suggest import suggestions  # other reads need no ontology

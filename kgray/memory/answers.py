@@ -1,4 +1,4 @@
-"""What reads of `Memory` return beside hits, with its JSON form, and the entity or thing that is called so.
+"""Results of the reads of `Memory` besides hits, with JSON forms, and the look-up of names and ids.
 
 The names of fields are a stable interface. A thing is called by a name as it is shown, by its id, or by the
 beginning of that.
@@ -43,7 +43,7 @@ _KEPT = ("id", "client_id", "sequence", "source", "kind", "speaker", "text", "st
 
 
 class Mark(NamedTuple):
-    """Words of a text, [start, end) in characters, from which evidence about a statement was read."""
+    """A range of a text, [start, end) in characters, that is evidence about a statement."""
 
     start: int
     end: int
@@ -75,7 +75,7 @@ class ToldEpisode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What has an id or a name, and what belongs to it."""
+    """An item with an id or a name, and the rows that belong to it."""
 
     id: str
     records: list[DumpRow]  # those of the dump
@@ -98,7 +98,7 @@ class Shown:
 def told_episodes(
     store: Store, group: str, sequences: Sequence[int], evidence: Collection[tuple[str, int]] = ()
 ) -> Iterator[ToldEpisode]:
-    """Yield the episodes with these sequences. evidence: (episode id, ordinal) of what is marked."""
+    """Yield the episodes with these sequences. evidence: (episode id, ordinal) of the marked pieces."""
     marked = list(sequences) if evidence else []
     records = UnpackedRecords()
     records.take(store.rows(reads.PACKED_AT, group, marked), {})
@@ -125,7 +125,7 @@ def told_episodes(
 
 
 def _marks(text: str, piece: Evidence, statement: str, mentions: Mapping[Place, Mention]) -> Iterator[Mark]:
-    """Yield the words of a text from which evidence about a statement was read: its sentence, or names."""
+    """Yield the ranges of a text that are evidence about a statement: its sentence, or names."""
     at = text.find(piece.text)
     if at >= 0:
         yield Mark(at, at + len(piece.text), statement)
@@ -177,7 +177,7 @@ class EntityCount:
     profile: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the form in which `kgray entities --json` prints it."""
+        """Return a row of `kgray entities --json`."""
         known = {"summary": self.entity.summary, "profile": self.profile}
         return entity_row(self.entity) | {"facts": self.facts} | known
 
@@ -191,7 +191,7 @@ def entity_row(entity: Entity) -> dict[str, Any]:
 def history_of(
     store: Store, view: GraphView, name_or_id: str, as_of: Instant | None, known_at: Instant | None
 ) -> History:
-    """Return what `GroupReads.history` does of a view; as_of None = spans of any time."""
+    """Return the result of `GroupReads.history` for a view; as_of None = spans of any time."""
     entity = entity_called(store, view, name_or_id)
     facts = view.facts_at([entity.id], as_of, None)
     facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.relation, f.created_at, f.id))
@@ -210,7 +210,7 @@ def history_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldFailure:
-    """An episode that failed, or at which its group is held (kind "Held"; None: at a correction), and why."""
+    """A failed episode, or the episode of a hold (kind "Held"; None: a correction), with the reason."""
 
     group: str
     episode: ToldEpisode | None
@@ -223,7 +223,7 @@ class ToldFailure:
 
 
 def entities_like(store: Store, group: str, query: str, limit: int) -> list[EntityCount]:
-    """Return the entities with a name like the query, best first; "" = all, those with most facts first."""
+    """Return the entities with a name like the query, best first; "" = all, most facts first."""
     if limit < 1:
         raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
     counts: Counter[str] = Counter()
@@ -285,9 +285,9 @@ def shown(store: Store, group: str, identifier: str) -> list[DumpRow]:
 
 
 def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Episode]) -> list[DumpRow]:
-    """Return the dump rows of what has an id and of what belongs to it, in the order of the dump.
+    """Return the dump rows of an item and of the rows that belong to it, in the order of the dump.
 
-    An episode brings its mentions and evidence, and what these are about; an entity its mentions,
+    An episode brings its mentions and evidence with their entities and statements; an entity its mentions,
     statements, their evidence and facts; a fact or statement its evidence and the episodes behind it.
     """
     of: dict[str, list[DumpRow]] = defaultdict(list)
@@ -335,13 +335,13 @@ class ViewAround(View):
 
 
 def view_around(store: Store, group: str, identifier: str, found: Bearers) -> ViewAround:
-    """Return a view in which `matches` shows of an id what the whole group would; inside `Store.reading`."""
+    """Return a partial view, in which `matches` gives the rows of the whole group; inside `Store.reading`."""
     both = (reads.FACTS_OF, reads.FACTS_OF_STATEMENTS)
     facts = [row for read in both for row in store.rows(read, group, [identifier])]
     episodes = {*found.episodes, *(stated_at(store, group, identifier) if found.statement else ())}
 
     def wanted(graph: GroupGraph) -> set[str]:
-        """Return the statements with which `matches` begins."""
+        """Return the first statements of `matches`."""
         places = graph.places()
         shown = {places[place] for place in places if place[0] in episodes}
         subjects = {*graph.shows.get(identifier, ()), identifier}
@@ -355,7 +355,7 @@ def view_around(store: Store, group: str, identifier: str, found: Bearers) -> Vi
 def entity_called(store: Store, view: GraphView, asked: str) -> Entity:
     """Return the entity with this id, name or alias (case and spacing ignored), or beginning of an id.
 
-    Raises NotFound with what may have been meant, and Ambiguous with the ids where several are called so.
+    Raises NotFound with similar names, and Ambiguous with the ids if several entities match.
     """
     then = " as known then" if isinstance(view, View) else ""
     nothing = f"group {view.group} has no entity {asked!r}{then}"
@@ -367,7 +367,7 @@ def entity_called(store: Store, view: GraphView, asked: str) -> Entity:
 
 
 def id_called(store: Store, group: str, asked: str) -> str:
-    """Return the id of what is called so; a client's id stays itself. Raises as `entity_called`."""
+    """Return the id of the item with this name; a client's id stays itself. Raises as `entity_called`."""
     if find(store, group, asked):
         return asked
     nothing = f"group {group} has no episode, entity or fact {asked!r}"
@@ -375,7 +375,7 @@ def id_called(store: Store, group: str, asked: str) -> str:
 
 
 def _called(store: Store, view: GraphView, asked: str, nothing: str, *, of_all: bool = False) -> str:
-    """Return the id of the one entity that has a name, or begins so; of_all: of other things too."""
+    """Return the id of the only entity with this name or beginning of an id; of_all: of other items, too."""
     if not is_storable(asked):
         raise NotFound(nothing)
     group = view.group
@@ -453,7 +453,7 @@ def fact_rows(store: Store, view: GraphView, facts: Sequence[Fact]) -> list[dict
 
 
 def no_group(store: Store, group: str) -> str:
-    """Return that there is no such group, and which may have been meant; "" where it is there."""
+    """Return the message that the group does not exist, with a similar name; "" if it exists."""
     if store.heads([group])[group].named:
         return ""
     return f"there is no group {group}{suggestion(group, store.heads())}"

@@ -105,7 +105,7 @@ class Keywords(NamedTuple):
 
 
 def own_keywords(question: str) -> Keywords:
-    """Return the words of a question as keywords: those with a capital are names. Stop words are left out."""
+    """Return the words of a question as keywords, without stop words. A word with a capital is a name."""
     stops = languages()[language_of(plain_words(question))].stops
     words = [word for word in re.findall(r"\w+", question) if word.casefold() not in stops]
     low = tuple(dict.fromkeys(word for word in words if word[0].isupper() or word[0].isnumeric()))
@@ -114,14 +114,14 @@ def own_keywords(question: str) -> Keywords:
 
 
 def _telling(words: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
-    """Return the keywords of a reply; those that are stop words alone ("her", "there") are left out."""
+    """Return the keywords of a reply without those of stop words alone ("her", "there")."""
     texts = [word.strip() for word in words if isinstance(word, str)] if isinstance(words, list) else []
     stops = frozenset[str]().union(*(language.stops for language in languages().values()))
     return tuple(dict.fromkeys(text for text in texts if {*plain_words(text)} - stops))[:_KEYWORDS]
 
 
 class _Evidence(NamedTuple):
-    """What an answer is written from."""
+    """The sources of an answer."""
 
     context: Context
     keywords: Keywords | None = None
@@ -229,7 +229,7 @@ class MemoryQuestion:
         return _Evidence(context, reports=counts | {"left_out": counts["left_out"] + left_out})
 
     async def _by_keywords(self) -> _Evidence:
-        """Return what the question finds, and its keywords: high-level ones relations, others entities."""
+        """Return the hits of the question and its keywords: high-level (relations) and low-level (entities)."""
         keywords = await self._keywords()
         contexts = [await self.context()]
         for recipe, words in zip(("lightrag_global", "lightrag_local"), keywords, strict=True):
@@ -272,11 +272,11 @@ class MemoryQuestion:
         return write(hits, tokens, query=self.question, count=count, moments=given_moments)
 
     async def _drifted(self, context: Context) -> Context:
-        """Return a context with what is found for further questions."""
+        """Return a context with the hits of further questions."""
         known_questions, hits = {self.question}, {(hit.scope, hit.id): hit for hit in context.hits}
         lines, later = context.lines, self.options.later_calls
         if self.chosen.get("as_of") is None and not self._narrows:
-            # A report tells of its run's own time, and of the whole group.
+            # A report describes the whole group at the time of its run.
             near = {"known_at": self.chosen.get("known_at"), "scopes": ["community"]}
             lines = [*(await replace(self, chosen=near).context()).lines, *lines]
         for depth in range(1, _ROUNDS + 1):

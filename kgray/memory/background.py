@@ -14,7 +14,7 @@ from kgray.errors import KgrayError
 from kgray.memory.face import AsyncMemory
 from kgray.storage.ledger import pending_groups
 
-_LOOK_S = 0.25  # between two looks for what other processes append
+_LOOK_S = 0.25  # between two looks for entries of other processes
 _AGAIN_S = 5.0  # after an outage or a fault
 _log = logging.getLogger("kgray.server")
 
@@ -23,7 +23,7 @@ class Background:
     """Ingests in a thread from `start` to `stop`; knows how much waits, and for how long."""
 
     def __init__(self, memory: AsyncMemory, on_outcome: Callable[[str], None] = lambda _: None) -> None:
-        """on_outcome: called in the thread with what became of each entry."""
+        """on_outcome: called in the thread with the outcome of each entry."""
         self.fault = ""  # why it does not ingest now, in one line
         self.pending = 0  # entries that have not ended, when `look` was last called
         self._memory, self._on_outcome = memory, on_outcome
@@ -62,18 +62,18 @@ class Background:
 
     @property
     def oldest_s(self) -> float:
-        """How long the oldest of what waits has waited, in seconds: an estimate, 0 = nothing waits."""
+        """The age of the oldest waiting entry, in seconds: an estimate, 0 = no entry waits."""
         return time.monotonic() - self._arrivals[0][0] if self._arrivals else 0.0
 
     def appended(self, count: int) -> None:
-        """Note that so many episodes were appended."""
+        """Note the number of appended episodes."""
         self._arrivals.append((time.monotonic(), self._arrived))
         self._arrived += count
         self.pending += count
         self._poked.set()
 
     async def step(self, timeout_s: float) -> None:
-        """Wait until something has ended, at most so long; another process may end something unseen."""
+        """Wait until an entry ends, or for the timeout; it misses entries that another process ends."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stepped.wait(), timeout_s)
 

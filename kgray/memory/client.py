@@ -39,7 +39,7 @@ from kgray.search import Context
 from kgray.search.answering import Answered
 from kgray.system import locks
 
-_WAIT_S = 30  # `add` waits so long for what it adds, in one request
+_WAIT_S = 30  # the longest wait of `add` in a request
 _PORTION = 500  # rows of one request
 _PIECE = 1 << 20  # bytes of a download at a time
 _PARTIAL = 206  # a part was answered, as asked
@@ -319,14 +319,14 @@ class RemoteMemory(AsyncMemory):
         """Do nothing: no connection is kept."""
 
 
-# Raises for no status, and follows no redirect: the key would go along, to whatever host it names.
+# Raises for no status, and follows no redirect, which would carry the key to another host.
 _OPENER = OpenerDirector()
 for _handler in (ProxyHandler(), HTTPHandler(), HTTPSHandler()):
     _OPENER.add_handler(_handler)
 
 
 def _answer(kind: str, answered: bytes, status: int) -> Any:  # noqa: ANN401 - JSON, or the text of a dump
-    """Return what was answered. Raises the error that a problem tells of; Unavailable if kgray made none."""
+    """Return the answer. Raises the error of a problem document; Unavailable for any other document."""
     try:
         if status < 300 and kind == "application/x-ndjson":
             return answered.decode()
@@ -365,7 +365,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - a moment, or a mapping or a seq
 
 @cache
 def _reader(kind: type) -> Callable[[Mapping[str, Any]], Any]:
-    """Return what makes a value of its JSON form, whose other keys are passed over."""
+    """Return the function that makes a value from its JSON form; it ignores other keys."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind).validate_python

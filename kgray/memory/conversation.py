@@ -13,7 +13,7 @@ from kgray.search.answering import without_citations
 
 ROLES = ("user", "assistant")
 Turn = Mapping[str, str]  # role: user or assistant; content
-_SEARCHED = 2  # questions before this one that a search looks for, too
+_SEARCHED = 2  # earlier questions that a search includes
 
 
 def turns_of(rows: Iterable[Any], where: str = "history") -> tuple[Turn, ...]:
@@ -32,7 +32,7 @@ def turns_of(rows: Iterable[Any], where: str = "history") -> tuple[Turn, ...]:
 
 
 def newest(turns: Sequence[Turn], tokens: int) -> list[Turn]:
-    """Return the newest turns that take at most so many tokens together, oldest first."""
+    """Return the newest turns that fit into the tokens together, oldest first."""
     chosen: list[Turn] = []
     left = tokens
     for turn in reversed(turns):
@@ -44,7 +44,7 @@ def newest(turns: Sequence[Turn], tokens: int) -> list[Turn]:
 
 
 def query_of(question: str, turns: Sequence[Turn]) -> str:
-    """Return what is searched for: the question and the two before it, which name whom it is about."""
+    """Return the text to search: the question and the two before it, which name its subject."""
     earlier = [turn["content"] for turn in turns if turn["role"] == "user"]
     return "\n".join([question, *reversed(earlier[-_SEARCHED:])])
 

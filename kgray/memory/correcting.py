@@ -87,7 +87,7 @@ class Corrections(Exploration):
         return await self._correct("undo", group, stop, target=sequence)
 
     async def request(self, kind: CorrectionKind, *, group: str, **fields: Unpack[CorrectionOptions]) -> int:
-        """Request a merge, split, distinct or undo and return its sequence; whoever ingests carries it out.
+        """Request a merge, split, distinct or undo and return its sequence; the process that ingests does it.
 
         fields  entities, surfaces or target of a `records.Operation`, checked against the committed graph. An
                 undo is not checked while entries of the group are pending: the graph cannot decide it yet
@@ -103,7 +103,7 @@ class Corrections(Exploration):
                 return operation
             view = view_now(self.store, group)
             ids = [(asked, entity_called(self.store, view, asked).id) for asked in operation.entities]
-            # What is an id already stays itself, also where it shows as another.
+            # An id stays itself, even if its entity appears as another entity.
             kept = [asked if find(self.store, group, asked).entity else id_ for asked, id_ in ids]
             operation = replace(operation, entities=tuple(kept))
             _check_entities(self.store, operation)
@@ -117,7 +117,7 @@ class Corrections(Exploration):
     ) -> dict[str, Any]:  # fmt: skip
         """Retract episodes; reads with an earlier `known_at` still see them (R25). Returns counts.
 
-        Done on return, without a model, whatever is pending (R27). "absent" lists what is not there. Raises
+        Done on return, without a model and before pending entries (R27). "absent" lists unknown ids. Raises
         Stopped where another process holds the store and `stop()` came before it has carried it out.
         """
         chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
@@ -131,7 +131,7 @@ class Corrections(Exploration):
 
         "compacted" in the result is False where erased bytes may still be in the files. "context_of" lists
         the episodes that a removed one was previous context of. What was understood of them stays, unless
-        `reread`: then they are ingested anew, which needs the model and is waited for.
+        `reread`: then they are ingested again, which needs the model and is awaited.
         """
         chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
         return await self._take_out("remove", group, chosen, stop, reread=reread)
@@ -139,7 +139,7 @@ class Corrections(Exploration):
     async def foresee(
         self, kind: OperationKind, *, group: str, **fields: Unpack[CorrectionOptions]
     ) -> list[DumpRow]:  # fmt: skip
-        """Return what a correction or retraction would change, as rows of the dump with "op"; writes nothing.
+        """Return the changes of a correction or retraction, as rows of the dump with "op"; writes nothing.
 
         fields  as for `request`; of a retraction: episodes. Raises NotFound or InputError.
         """
@@ -196,7 +196,7 @@ class Corrections(Exploration):
         done["absent"] = _absent(operation, found, there=changes)
         again: list[int] = []
         if changes:
-            self._forget(operation, found)  # before the request: from then on whoever ingests carries it out
+            self._forget(operation, found)  # before the request, which may be carried out at once
             if stop():
                 raise Stopped(f"stopped before the {kind} was asked for; run it again")
             if reread and followers:
@@ -223,7 +223,7 @@ class Corrections(Exploration):
         return done
 
     def _found(self, operation: Operation) -> tuple[list[TakenRow], list[EpisodeHeadRow]]:
-        """Return the episodes that are named, and those that were read with a removed one as context."""
+        """Return the chosen episodes, and the episodes whose previous context has a removed episode."""
         found = named(self.store, operation)
         if operation.kind != "remove" or operation.everything:
             return found, []
@@ -262,7 +262,7 @@ class Corrections(Exploration):
         return {"accepted": len(sequences)} | ended | {"stopped": done.stopped, "reason": done.reason}
 
     def _forget(self, operation: Operation, removed: Sequence[TakenRow]) -> None:
-        """Delete a group's webhooks, and what files beside the store keep of removed episodes (R25)."""
+        """Delete a group's webhooks, and texts of removed episodes in files beside the store (R25)."""
         if operation.kind != "remove":
             return
         if operation.everything:

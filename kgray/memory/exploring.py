@@ -31,7 +31,7 @@ class Exploration(GroupReads):
 
     @of_one_moment
     def complete(self, /, query: str, *, group: str, limit: int = 10) -> list[Row]:
-        """Return entities of which a name, or a word of it, begins with the query; most facts first.
+        """Return entities with a name, or a word of a name, that begins with the query; most facts first.
 
         The names of a group are read once after each commit, then held.
         """
@@ -47,7 +47,7 @@ class Exploration(GroupReads):
         return [*chosen.values()]
 
     def _names_of(self, group: str) -> Names:
-        """Return the names of a group; those of the entities with most facts stand first."""
+        """Return the names of a group; names of entities with most facts come first."""
         last = self.store.heads([group])[group].last_recorded
         held: dict[str, tuple[int, Names]] = self.__dict__.setdefault("_names", {})
         at, names = held.pop(group, (-1, []))
@@ -70,7 +70,7 @@ class Exploration(GroupReads):
 
     @of_one_moment
     def provenance(self, /, identifier: str, *, group: str, around: int = 2, limit: int = 50) -> Row:
-        """Return why a fact is known: its spans, evidence, messages, what ended it, and the models' part.
+        """Return the reasons for a fact: its spans, evidence, messages, its end, and the models' answers.
 
         identifier  of a fact or statement, or its beginning
         around      messages of the same source before and after each message of the evidence
@@ -133,7 +133,7 @@ class Exploration(GroupReads):
         ]
 
     def _verdicts(self, group: str, statements: set[str]) -> list[Row]:
-        """Return the judgements that one of these statements excludes another; a pass over the group's."""
+        """Return the verdicts that exclude two of these statements; a pass over all verdicts of the group."""
         return [
             {"a": one.a, "b": one.b, "judge": one.judge, "reason": one.reason}
             for row in self.store.rows(reads.JUDGED, group)
@@ -154,7 +154,7 @@ class Exploration(GroupReads):
         return found
 
     def _models(self, group: str, sequences: list[int]) -> list[Row]:
-        """Return what models answered about these episodes: facts, costs, and what was left out."""
+        """Return the models' answers about these episodes: facts, costs, and omitted content."""
         told = []
         for row in self.store.rows(reads.EXTRACTIONS_AT, group, sequences):
             said, costs = rows.extraction(row), ("calls", "prompt_tokens", "completion_tokens")
@@ -169,7 +169,7 @@ class Exploration(GroupReads):
     ) -> Row:
         """Return a level's communities, largest first, and how many facts connect each two of them.
 
-        "links" are [community id, community id, facts], those with most facts first. As of now, facts of any
+        "links" are [community id, community id, facts], most facts first. As of now, facts of any
         time; known_at chooses the run of the communities alone.
         """
         check_limit(limit)

@@ -69,12 +69,12 @@ class AsyncMemory(Corrections):
         data    the data folder: removals also delete texts that backfill runs keep there
         previous    how many episodes are the previous context of another (pipeline.previous_episodes)
         answerer, summarizer    return the model that answers, and that summarises communities; None = none
-        ontology    returns the declared relations: the shipped ones with those of the settings
+        ontology    returns the declared relations: the shipped relations and those of the settings
         """
         super().__init__(store)
         self._build_embedder, self._reranker = embedder, reranker
         self.on_wait: OnWait = ignore  # called with a line when a method waits for another process
-        # Called with the seconds of each stage of ingestion here, and with what each call of a model came to.
+        # Called with the seconds of each stage of local ingestion, and the outcome of each model call.
         self.on_stage: OnStage = lambda *_: None
         self.on_call: OnCall = lambda *_: None
         self.clustering: Clustering = clustered  # where communities are found: here, or on Ray
@@ -128,7 +128,7 @@ class AsyncMemory(Corrections):
 
         text    a text; with kind "json" any JSON value, with "triples" the list of triples
         at      when it was said; None = now, fixed at first acceptance
-        id      yours; one that other content has is an error, unless `replace`: then that is retracted
+        id      the client's id; an id of other content is an error, unless `replace` retracts that content
         again   accept it although it was retracted before
         Raises InputError for anything that is refused; nothing is accepted then.
         """
@@ -324,7 +324,7 @@ class AsyncMemory(Corrections):
         form        graphrag, lightrag, cogx, zep, mem0
         dry_run     read and count; accept nothing
         replace     replace episodes that were imported before and have changed
-        Raises InputError for files that cannot be read, naming the file; what was accepted before stays.
+        Raises InputError for files that cannot be read, naming the file; accepted episodes stay.
         """
         add = partial(self.add_many, replace=replace, on_step=on_step, stop=stop)
         return await import_from(Path(path), form, check_group(group), None if dry_run else add)

@@ -1,4 +1,4 @@
-"""Accepting input into the log in short transactions; carrying out what is pending; what is told of both."""
+"""Acceptance of input into the log in short transactions, and the report of it."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Report:
     failed: int = 0
     retracted: int = 0  # episodes that a replaced text file no longer holds
     untimed: int = 0  # accepted without a reference time; acceptance gave them one (R19)
-    still_retracted: int = 0  # duplicates of what was retracted, and stays so unless `again` is asked for
-    left_out: int = 0  # what was not understood of the episodes that were read
-    unread: tuple[str, ...] = ()  # the first lines that say so, of those that this submission accepted
-    stopped: bool = False  # by a signal or an outage: what was accepted is safe, and the next run goes on
+    still_retracted: int = 0  # duplicates of retracted episodes, which stay retracted without `again`
+    left_out: int = 0  # content of the episodes that no reader understood
+    unread: tuple[str, ...] = ()  # the first lines about omitted content of this submission
+    stopped: bool = False  # by a signal or an outage: accepted entries are safe, and the next run continues
     reason: str = ""  # the outage
     held: Mapping[str, str] = field(default_factory=dict)  # groups held for now, and why (R24)
     refusals: tuple[Refusal, ...] = ()
@@ -91,7 +91,7 @@ class Submission:
         self._how = how | {"replace": replace}
         self._batch: list[Submitted | Refusal] = []
         self._characters = 0
-        # So far, in the log; the names are those of `Report`.
+        # The counts until now, in the log, under the names of `Report`.
         self.counts = dict.fromkeys(("accepted", "duplicate", "untimed", "retracted", "still_retracted"), 0)
         self._refusals: list[Refusal] = []
         self._broken: set[str] = set()  # files with a refusal
@@ -168,7 +168,7 @@ class Submission:
 def _outcomes(
     batch: Iterable[Submitted | Refusal], answers: Iterable[Acceptance]
 ) -> Iterator[tuple[Submitted, Acceptance] | Refusal]:
-    """Yield rows with what became of each. answers: of those that are no refusals; one of a taken id is."""
+    """Yield rows with their outcomes. answers: those of rows without a refusal; a taken id is one."""
     found = iter(answers)
     for row in batch:
         if isinstance(row, Refusal):

@@ -60,7 +60,7 @@ class _Check:
                 )
 
     def _is_own(self, name: str, key: str) -> bool:
-        """Whether the settings gave this key its value."""
+        """Return whether the settings set this key."""
         new, old = self.ontology.get(name), self.base.get(name) or RelationType(name=name)
         return new is not None and getattr(new, key) != getattr(old, key)
 
@@ -177,7 +177,7 @@ class _Check:
                 )
 
     def _is_settled(self, name: str, partner: str) -> bool:
-        """Whether the ontology declares how these two names are related."""
+        """Return whether the ontology relates these two names."""
         if self.ontology.main_name(name) == self.ontology.main_name(partner):
             return True
         pairs = ((name, partner), (partner, name))

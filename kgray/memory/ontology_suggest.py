@@ -111,7 +111,7 @@ class _Tally:
         self.examples.setdefault(answer, (first, second))
 
     def is_agreed(self, answer: str) -> bool:
-        """Whether nearly every answer is this answer, and often enough."""
+        """Return whether nearly all answers are this answer, and enough of them."""
         return self.counts[answer] >= max(MIN_ANSWERS, _NEARLY_ALL * self.counts.total())
 
 
@@ -256,7 +256,7 @@ class _Answers:
         return self._suggested("cardinality", (name,), tally, answer, {"cardinality": value}, value)
 
     def _is_answered(self, a: str, b: str) -> bool:
-        """Whether the ontology declares how two names are related."""
+        """Return whether the ontology relates two names."""
         declared = any(self._ontology.declares(key, *pair) for key in PAIR_KEYS for pair in ((a, b), (b, a)))
         return declared or (self._ontology.lists(a) and self._ontology.lists(b))
 

@@ -81,7 +81,7 @@ class Outline:
         return np.asarray(marked[self.sources] & marked[self.targets])
 
     def touching(self, entities: Mask) -> Mask:
-        """Return which facts have at least one of these entities as an end."""
+        """Return a mask of the facts with at least one of these entities as an end."""
         marked = np.append(entities, [False, False])
         return np.asarray(marked[self.sources] | marked[self.targets])
 

@@ -41,7 +41,7 @@ from kgray.system.garbage import garbage_not_collected
 
 MAX_DEPTH = 4
 MAX_NODES, MAX_FACTS = 2000, 20_000  # of a neighbourhood
-_LOOKED = 20_000  # episodes that one page of the log looks at
+_LOOKED = 20_000  # the most episodes that a page of the log examines
 _VIEWS = 2  # known_at views kept: searches at one moment often follow one another
 _OUTLINES = 4  # kept outlines: 7 MB each at 100,000 facts
 # Of likely duplicates: names near a name by vector, itself and some others; what a shared neighbour counts,
@@ -176,7 +176,7 @@ class GroupReads:
 
     @of_one_moment
     def describe(self, identifier: str, *, group: str) -> answers.Shown:
-        """Return what `show` returns with texts, names, facts, and the words that facts were read from."""
+        """Return the result of `show` with texts, names, facts, and the words behind the facts."""
         id_, view = answers.id_called(self.store, group, identifier), view_now(self.store, group)
         of: dict[str, list[dumping.DumpRow]] = defaultdict(list)
         for record in (records := answers.shown(self.store, group, id_)):
@@ -256,7 +256,7 @@ class GroupReads:
     ) -> Row:  # fmt: skip
         """Return the entities around one, nearest first, and the facts between them, with both clocks.
 
-        centre      a name or id; None = begin with those that have most facts
+        centre      a name or id; None = begin with the entities with most facts
         as_of       None = facts of all spans
         limit       entities, at most 2,000; most_facts: facts, at most 20,000; None = as many as entities
         community   begin with its members alone; level: tell each entity's community of this level
@@ -316,7 +316,7 @@ class GroupReads:
         self, *, group: str, from_known_at: When | None = None, to_known_at: When | None = None,
         from_as_of: When | None = None, to_as_of: When | None = None, limit: int = 200,
     ) -> Row:  # fmt: skip
-        """Return what a group shows at the second moment and not at the first, and the other way round.
+        """Return the differences of a group between two moments, in both directions.
 
         known_at    what this memory knew then; None = now
         as_of       what was true then; None = facts of all spans
@@ -356,7 +356,7 @@ class GroupReads:
 
     @of_one_moment
     def changes(self, *, group: str, since: int = 0, limit: int = 200) -> Row:
-        """Return the commits after the one with this number, in order: what ended, facts opened and ended.
+        """Return the commits after this number, in order: ended entries, opened and ended facts.
 
         A commit's number is its record time, in microseconds. Returns about `limit` rows; a commit is never
         cut in two. "last" is the number to go on from.
@@ -367,7 +367,7 @@ class GroupReads:
         begin = [since + 1]
         opened = ((row.created_at, row.id) for row in self.store.rows(reads.FACTS_OPENED, group, begin))
         expired = ((row.expired_at, row.id) for row in self.store.rows(reads.FACTS_EXPIRED, group, begin))
-        if in_pieces(self.store, group):  # what is stored is not so any more (R27)
+        if in_pieces(self.store, group):  # the stored rows are outdated (R27)
             facts = answers.derived(self.store, group, None).all_facts()
             opened = (pair for pair in sorted((f.created_at, f.id) for f in facts) if pair[0] > since)
             expired = (pair for pair in sorted((f.expired_at or 0, f.id) for f in facts) if pair[0] > since)

@@ -1,7 +1,7 @@
 """Points for an answer from the reports of all communities of a level: GraphRAG's global search.
 
 The reports are read some at a time, side by side; each reading lists points with scores from 0 to 100. The
-best points are what the answer is written from (arXiv 2404.16130).
+best points are the source of the answer (arXiv 2404.16130).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def of_level(communities: Sequence[Community], level: int | None) -> list[Commun
 
 
 def chosen(communities: Sequence[Community], min_rating: int, tokens: int) -> tuple[list[Community], int]:
-    """Return the communities whose reports are read within so many tokens, and how many are left out.
+    """Return the communities whose reports fit into the tokens, and the number of omitted communities.
 
-    Those of a lower rating are not among either; one without a rating passes. Best rating and largest first.
+    Reports below the rating are in neither; unrated reports pass. Best rating, then largest, first.
     """
     rated = [each for each in communities if each.report.get("rating", min_rating) >= min_rating]
     rated.sort(key=lambda each: (-each.report.get("rating", 0), -each.size, each.id))

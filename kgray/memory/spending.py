@@ -29,7 +29,7 @@ class Spending:
     ) -> None:  # fmt: skip
         """Ask once; on_text takes the pieces of the reply. kept: calls that are left for later requests.
 
-        Raises InputError where the rest does not pay for a call, and what `Answerer.answer` raises.
+        Raises InputError if the rest does not suffice for a call, and the errors of `Answerer.answer`.
         """
         request = request_of(
             task, question, data, head=self.model.head(task), schema=schema, max_tokens=self.tokens,
@@ -64,12 +64,12 @@ class Spending:
         return count_tokens(self.model.head(task)) + count_tokens(data) + room
 
     def allows(self, calls: int, tokens: int) -> bool:
-        """Whether so many calls and tokens are left."""
+        """Return whether the bounds allow this number of calls and tokens."""
         enough_calls = self.calls is None or self.calls >= calls
         return enough_calls and (self.tokens is None or self.tokens >= tokens)
 
     def share(self, tokens: int) -> Spending:
-        """Return the bounds of one of several requests that are sent together: one call, so many tokens.
+        """Return the bounds of a request that is sent beside others: a single call, this number of tokens.
 
         Its cost is added with `add` afterwards.
         """
