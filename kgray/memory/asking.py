@@ -229,7 +229,7 @@ class MemoryQuestion:
         return _Evidence(context, reports=counts | {"left_out": counts["left_out"] + left_out})
 
     async def _by_keywords(self) -> _Evidence:
-        """Return the hits of the question and its keywords: high-level (relations) and low-level (entities)."""
+        """Return the hits of the question, and its keywords for relations (high) and entities (low)."""
         keywords = await self._keywords()
         contexts = [await self.context()]
         for recipe, words in zip(("lightrag_global", "lightrag_local"), keywords, strict=True):
