@@ -89,7 +89,7 @@ def facts(memory):
 
 
 def test_facts_keep_their_spans_their_sentences_and_their_episodes(database, tmp_path):
-    with opening.open(tmp_path) as memory:
+    with opening.open(tmp_path, create=True) as memory:
         importing, report = taken(database, memory)
 
         assert database.groups() == ["main", "side"]
@@ -125,7 +125,7 @@ def test_facts_keep_their_spans_their_sentences_and_their_episodes(database, tmp
 
 def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(database, tmp_path):
     """Record times are ours; theirs are metadata. The text is found by a search of episodes."""
-    with opening.open(tmp_path) as memory:
+    with opening.open(tmp_path, create=True) as memory:
         taken(database, memory)
 
         (hit, *_) = memory.search("who is an aviator", group="g", scopes=["episode"])
@@ -153,7 +153,7 @@ def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(database, tmp
 
 
 def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(database, neo4j_driver, tmp_path):
-    with opening.open(tmp_path) as memory:
+    with opening.open(tmp_path, create=True) as memory:
         taken(database, memory)
         before = memory.dump_hash(group="g")
 
@@ -178,7 +178,7 @@ def test_what_this_program_keeps_in_the_same_database_is_not_taken_for_graphitis
     """The labels are the same; the facts are not read twice."""
     monkeypatch.setenv("KGRAY_STORE_PASSWORD", own_neo4j.password)
     server = {"store_backend": "neo4j", "store_uri": own_neo4j.uri, "store_user": own_neo4j.user}
-    with opening.open(tmp_path, embedder_dimensions=64, **server) as memory:
+    with opening.open(tmp_path, create=True, embedder_dimensions=64, **server) as memory:
         taken(database, memory)
         counts = [(i.episodes, i.facts, dict(i.unmapped)) for i, _ in (taken(database, memory),)]
 
