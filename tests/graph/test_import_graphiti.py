@@ -130,7 +130,7 @@ def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(database, tmp
 
         (hit, *_) = memory.search("who is an aviator", group="g", scopes=["episode"])
         assert hit.client_id == "e-1"
-        first, second, _ = list(dumped_episodes(memory._memory.store, "g"))
+        first, second, _ = list(dumped_episodes(memory.asynchronous.store, "g"))
         assert [first.client_id, second.client_id] == ["e-1", "e-2"]
         assert json.loads(first.metadata) == {
             "graphiti": {
