@@ -128,22 +128,6 @@ class RemoteMemory(AsyncMemory):
         """The suggestions for the ontology."""
         return _RemoteAdmin(self)
 
-    async def add(
-        self, text: object, *, group: str, at: When | None = None, speaker: str | None = None,
-        source: str = "default", kind: str | None = None,
-        id: str | None = None,  # noqa: A002 - the field's name in every input format
-        metadata: Mapping[str, Any] | None = None, replace: bool = False, again: bool = False,
-    ) -> Report:  # fmt: skip
-        """Add one episode and wait until it is ingested; see `AsyncMemory.add`."""
-        fields = {"at": at, "speaker": speaker, "source": source, "kind": kind, "id": id}
-        row = {name: value for name, value in fields.items() if value is not None}
-        field = "triples" if kind == "triples" else "text"
-        rows = [{**(metadata or {}), **row, field: text}]
-        report = await self.add_many(rows, group=group, replace=replace, again=again)
-        for refusal in report.refusals:
-            raise InputError(refusal.reason, field=refusal.field)
-        return report
-
     async def add_many(
         self, items: Iterable[Item | Mapping[str, Any]], *, group: str | None = None,
         replace: bool = False, again: bool = False, accept_only: bool = False,
@@ -480,7 +464,7 @@ class _RemoteAdmin(AsyncAdmin):
 def _forward(part: type, prefix: str) -> None:
     """Give a class the methods that send, and those that refuse, for the coroutines that it inherits."""
     for name, method in getmembers(part, iscoroutinefunction):
-        if name.startswith("_") or name in vars(part):
+        if name.startswith("_") or name in vars(part) or name == "add":  # `add` calls `add_many`
             continue
         full = f"{prefix}{name}"
         setattr(part, name, (_request if full in VERBS else _refusal)(full, method))

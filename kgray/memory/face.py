@@ -135,10 +135,10 @@ class AsyncMemory(Corrections):
         row = dict(metadata or {})
         if clash := sorted(FIELDS & row.keys()):
             raise InputError(f"metadata cannot name {clash[0]!r}: it is a field of its own", field="metadata")
-        row |= {"triples" if kind == "triples" else "text": text, "group": group, "source": source}
+        row |= {"triples" if kind == "triples" else "text": text, "source": source}
         row |= {"at": at, "speaker": speaker, "kind": kind, "id": id}
-        draft = draft_from({key: value for key, value in row.items() if value is not None})
-        report = await self.add_many([draft], replace=replace, again=again)
+        row = {name: value for name, value in row.items() if value is not None}
+        report = await self.add_many([row], group=group, replace=replace, again=again)
         for refusal in report.refusals:
             raise InputError(refusal.reason, field=refusal.field)
         return report

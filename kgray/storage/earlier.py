@@ -42,8 +42,8 @@ class OldKind:
     make: Callable[..., OldRow]
 
 
-# NAME LABEL, then columns: a star marks the key, "=property" the name in Neo4j, "/property" the one that is
-# indexed, ":type" a type that SQLite lacks, "~False" the default of a column that came later.
+# NAME LABEL, then columns: a star marks the key, "=property" the name in Neo4j, "/property" the indexed
+# property, ":type" a type that SQLite lacks, "~False" the default of a column that came later.
 _KINDS = """
 episodes KgrayEpisode *sequence id=uuid source=source_description kind text=content reference_time=said
     content_sha256 speaker client_id metadata state bulk:bool attempts ended_at retired_at failure_kind

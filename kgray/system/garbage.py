@@ -39,8 +39,8 @@ def let_go(*containers: object) -> None:
 def garbage_collected_rarely() -> Iterator[None]:
     """Let Python's cyclic garbage collector run rarely inside the block.
 
-    By default it scans the millions of objects of a group of 100,000 facts after every few hundred new
-    objects.
+    A group of 100,000 facts has millions of objects, and the collector's default thresholds start a scan
+    of them after every few hundred new objects.
     """
     threshold = gc.get_threshold()
     gc.set_threshold(*_RARE)

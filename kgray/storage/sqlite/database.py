@@ -371,7 +371,7 @@ def digest(name: str) -> bytes:
 
 _PAGE_ROWS = 1_000  # no statement is open between two pages
 _PAGE_VALUES = 500
-# Of scans whose rows hold texts or vectors: a row of 10,000 triples has 40 MB.
+# The limit of a page of rows with texts or vectors: a single row of 10,000 triples has 40 MB.
 _PAGE_BYTES = 4 << 20
 _FIRST_LARGE_ROWS = 8
 Run = Callable[[str, Sequence[Any]], list[Row]]  # a statement and its values -> all its rows
