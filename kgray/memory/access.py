@@ -46,25 +46,27 @@ class AccessKey(AccessKeyRow):
             """Return the common beginning of the names of a pattern; None for a plain name."""
             return name[:-1].removesuffix("/") if name.endswith("/*") or name == "*" else None
 
-        bound = [(own, begin(own)) for own in self.groups]
-        asked = [(name, name if (within := begin(name)) is None else within) for name in groups]
+        bound = [(pattern, begin(pattern)) for pattern in self.groups]
+        requested = [(name, name if (prefix := begin(name)) is None else prefix) for name in groups]
         return all(
-            any(own == name if first is None else within.startswith(first) for own, first in bound)
-            for name, within in asked
+            any(pattern == name if first is None else prefix.startswith(first) for pattern, first in bound)
+            for name, prefix in requested
         )
 
     def allows(self, scope: str) -> bool:
         """Return whether the key has a scope."""
         return scope in self.scopes or "admin" in self.scopes
 
-    def stands(self, now: Instant) -> bool:
+    def stands(self, at: Instant) -> bool:
         """Return whether the key is neither revoked nor expired."""
-        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+        return self.revoked_at is None and (self.expires_at is None or at < self.expires_at)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray keys list --json` prints."""
-        made = {"id": self.id, "groups": list(self.groups), "scopes": list(self.scopes), "rate": self.rate}
-        return made | {name: show(getattr(self, name)) for name in ("created_at", "expires_at", "revoked_at")}
+        values = {"id": self.id, "groups": list(self.groups), "scopes": list(self.scopes), "rate": self.rate}
+        return values | {
+            name: show(getattr(self, name)) for name in ("created_at", "expires_at", "revoked_at")
+        }
 
 
 class Access:
@@ -78,7 +80,7 @@ class Access:
         expires: Instant | None = None, rate: int | None = None,
     ) -> tuple[str, str]:  # fmt: skip
         """Make a key; return its id, and the key, which is not kept. Raises InputError."""
-        now = times.now()
+        created = times.now()
         if not groups or not scopes:
             raise InputError("a key needs groups and scopes: --groups team --scopes read,add")
         for name in groups:
@@ -86,27 +88,27 @@ class Access:
                 check_group(plain)
         if unknown := sorted({*scopes} - {*SCOPES}):
             raise InputError(f"scope {unknown[0]!r} is none of {', '.join(SCOPES)}", field="scopes")
-        if expires is not None and expires <= now:
+        if expires is not None and expires <= created:
             raise InputError("it would have expired already")
         if rate is not None and rate < 1:
             raise InputError(f"rate is {rate}: use 1 or more")
         id_, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
 
         def append(log: Appending) -> None:
-            made = AccessKeyRow(
+            row = AccessKeyRow(
                 id=id_, sequence=log.take_sequence(OWN), digest=_sha256(secret),
                 groups=tuple(dict.fromkeys(groups)), scopes=tuple(dict.fromkeys(scopes)), rate=rate,
-                created_at=now, expires_at=expires, revoked_at=None,
+                created_at=created, expires_at=expires, revoked_at=None,
             )  # fmt: skip
-            log.put(ACCESS_KEYS, OWN, made)
+            log.put(ACCESS_KEYS, OWN, row)
 
         self._store.append([OWN], append)
         return id_, f"kg_{id_}_{secret}"
 
     def every(self) -> list[AccessKey]:
         """Return all keys, expired and revoked ones too, oldest first."""
-        found = (AccessKey(*row) for row in self._store.rows(ACCESS_KEYS.all, OWN))
-        return sorted(found, key=lambda key: key.sequence)
+        keys = (AccessKey(*row) for row in self._store.rows(ACCESS_KEYS.all, OWN))
+        return sorted(keys, key=lambda key: key.sequence)
 
     def revoke(self, id_: str) -> None:
         """Revoke a key; again: no change. Raises NotFound."""
@@ -123,45 +125,45 @@ class Access:
         """Return a number that grows with each change of the keys, and with each entry of the audit log."""
         return self._store.heads([OWN])[OWN].last
 
-    def note(self, key: str, action: str, group: str, asked: Mapping[str, Any]) -> None:
+    def note(self, key: str, action: str, group: str, details: Mapping[str, Any]) -> None:
         """Add who asks for a correction, removal, key or webhook to the audit log; key: an id, or ""."""
-        # A removal leaves no word here (R25). Who knows a word can find 64 bits of its SHA-256.
+        # A removal leaves no word here (R25). A person who knows a word can find 64 bits of its SHA-256.
 
         def digests(value: Any) -> Any:  # noqa: ANN401 - JSON
             if isinstance(value, str):
                 return f"sha256:{_sha256(value)[:16]}"
             return [*map(digests, value)] if isinstance(value, list | tuple) else value
 
-        what = {name: digests(value) if name in _WORDS else value for name, value in asked.items()}
+        values = {name: digests(value) if name in _WORDS else value for name, value in details.items()}
 
         def append(log: Appending) -> None:
             entry = AuditRow(
                 sequence=log.take_sequence(OWN), at=times.now(), access_key=key, action=action,
-                of_group=group, asked=canonical(what),
+                of_group=group, asked=canonical(values),
             )  # fmt: skip
             log.put(AUDIT, OWN, entry)
 
         self._store.append([OWN], append)
 
-    def audited(self, after: int = 0) -> list[dict[str, Any]]:
+    def audited(self, sequence: int = 0) -> list[dict[str, Any]]:
         """Return the audit log after a sequence, oldest first. Raises InputError for an invalid sequence."""
-        if not 0 <= after <= 1 << 62:
+        if not 0 <= sequence <= 1 << 62:
             raise InputError("after must be a sequence, or 0", field="after")
         return [
             {
                 "sequence": row.sequence, "at": show(row.at), "key": row.access_key, "action": row.action,
                 "group": row.of_group, "asked": json.loads(row.asked),
             }
-            for row in self._store.rows(AUDIT.all, OWN, [after])
+            for row in self._store.rows(AUDIT.all, OWN, [sequence])
         ]  # fmt: skip
 
 
-def presented(keys: Mapping[str, AccessKey], given: str, now: Instant) -> AccessKey | None:
+def presented(keys: Mapping[str, AccessKey], presented_key: str, at: Instant) -> AccessKey | None:
     """Return the key that a client presents; None where it is none that stands."""
-    prefix, id_, secret = [*given.split("_", 2), "", ""][:3]
+    prefix, id_, secret = [*presented_key.split("_", 2), "", ""][:3]
     key = keys.get(id_)
-    same = hmac.compare_digest(_sha256(secret), key.digest if key else _sha256(""))
-    return key if key is not None and same and prefix == "kg" and key.stands(now) else None
+    is_equal = hmac.compare_digest(_sha256(secret), key.digest if key else _sha256(""))
+    return key if key is not None and is_equal and prefix == "kg" and key.stands(at) else None
 
 
 def _sha256(text: str) -> str:
@@ -180,8 +182,8 @@ class Webhook(WebhookRow):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        shown = {"made_at": show(self.made_at), "again_at": show(self.again_at), "state": self.state}
-        return {k: v for k, v in self._asdict().items() if k not in ("sequence", "of_group")} | shown
+        derived = {"made_at": show(self.made_at), "again_at": show(self.again_at), "state": self.state}
+        return {k: v for k, v in self._asdict().items() if k not in ("sequence", "of_group")} | derived
 
 
 class Webhooks:
@@ -192,39 +194,42 @@ class Webhooks:
 
     def every(self, group: str | None = None) -> list[Webhook]:
         """Return the webhooks of a group, None: of all; oldest first."""
-        found = (Webhook(*row) for row in self._store.rows(WEBHOOKS.all, OWN))
-        return sorted((one for one in found if group in (None, one.of_group)), key=lambda one: one.sequence)
+        webhooks = (Webhook(*row) for row in self._store.rows(WEBHOOKS.all, OWN))
+        return sorted(
+            (webhook for webhook in webhooks if group in (None, webhook.of_group)),
+            key=lambda webhook: webhook.sequence,
+        )
 
-    def add(self, group: str, url: str, since: Instant | None) -> Webhook:
+    def add(self, group: str, url: str, start: Instant | None) -> Webhook:
         """Post the commits of a group after one to a URL; None: the later ones."""
-        sent = self._store.heads([group])[group].last_recorded if since is None else since
+        sent = self._store.heads([group])[group].last_recorded if start is None else start
         id_ = f"wh_{secrets.token_hex(8)}"
 
         def append(log: Appending) -> Webhook:
-            made = Webhook(
+            webhook = Webhook(
                 id=id_, sequence=log.take_sequence(OWN), of_group=group, url=url, made_at=times.now(),
                 sent=sent, tries=0, again_at=None, fault="",
             )  # fmt: skip
-            log.put(WEBHOOKS, OWN, made)
-            return made
+            log.put(WEBHOOKS, OWN, webhook)
+            return webhook
 
         return self._store.append([OWN], append)
 
     def drop(self, group: str, id_: str | None) -> None:
         """Forget a webhook; None: all of a group, which is being removed (R27). Raises NotFound."""
-        these = self.every(group) if id_ is None else [self.found(group, id_)]
+        webhooks = self.every(group) if id_ is None else [self.found(group, id_)]
 
         def append(log: Appending) -> None:
-            for one in these:
-                log.drop(WEBHOOKS, OWN, (one.id,))
+            for webhook in webhooks:
+                log.drop(WEBHOOKS, OWN, (webhook.id,))
 
-        if these:
+        if webhooks:
             self._store.append([OWN], append)
 
-    def resend(self, group: str, id_: str, since: Instant | None) -> None:
+    def resend(self, group: str, id_: str, start: Instant | None) -> None:
         """Go on at once, a dead one too: from where it is, or after this commit. Raises NotFound."""
-        found = self.found(group, id_)
-        self.note(id_, None, found.sent if since is None else since)
+        webhook = self.found(group, id_)
+        self.note(id_, None, webhook.sent if start is None else start)
 
     def note(self, id_: str, was: Instant | None, sent: Instant, tries: int = 0, fault: str = "") -> bool:
         """Note how far a webhook is, and the failures since; False where it is not there, or not at `was`."""
@@ -234,8 +239,8 @@ class Webhooks:
         row, columns = (id_, sent, tries, again_at, fault), ("sent", "tries", "again_at", "fault")
 
         def append(log: Appending) -> bool:
-            there = log.rows(WEBHOOKS.all, OWN)
-            if stands := any(one.id == id_ and was in (None, one.sent) for one in there):
+            webhooks = log.rows(WEBHOOKS.all, OWN)
+            if stands := any(webhook.id == id_ and was in (None, webhook.sent) for webhook in webhooks):
                 log.patch(OWN, Patch(kind=WEBHOOKS, columns=columns, rows=(row,)))
             return stands
 
@@ -243,7 +248,7 @@ class Webhooks:
 
     def found(self, group: str, id_: str) -> Webhook:
         """Return a webhook of a group. Raises NotFound."""
-        found = next((one for one in self.every(group) if one.id == id_), None)
-        if found is None:
+        webhook = next((candidate for candidate in self.every(group) if candidate.id == id_), None)
+        if webhook is None:
             raise NotFound(f"the group has no webhook {id_[:80]!r}")
-        return found
+        return webhook

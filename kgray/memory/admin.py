@@ -83,7 +83,7 @@ class AsyncAdmin(Inspection):
         return lines
 
     async def relation_suggestions(self, *, group: str, limit: int = 50) -> list[RelationSuggestion]:
-        """Return declarations of relation names on which models' answers agree, for a person to accept.
+        """Return declarations of relation names, if models' answers agree on them, for a person to accept.
 
         Most answers come first; pairs that the ontology declares are absent. A single pass over the
         group's evidence and verdicts. Raises InputError for a limit below 1.

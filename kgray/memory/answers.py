@@ -39,7 +39,7 @@ from kgray.storage.ledger import Bearers, Failure, dumped_episodes, episodes_at,
 _BEGINNING = re.compile(r"[0-9a-f]{4}[0-9a-f-]*")  # at least 4 digits of an id
 _SUGGESTED = 3
 _LISTED = 10  # ids that an error lists
-_KEPT = ("id", "client_id", "sequence", "source", "kind", "speaker", "text", "state")  # an episode's own
+_FIELDS = ("id", "client_id", "sequence", "source", "kind", "speaker", "text", "state")  # an episode's own
 
 
 class Mark(NamedTuple):
@@ -69,8 +69,8 @@ class ToldEpisode:
     def as_dict(self) -> dict[str, Any]:
         """Return an episode of the log as JSON shows it."""
         moments = {name: getattr(self, name) for name in ("reference_time", "recorded_at")}
-        shown = {name: at and show(from_datetime(at)) for name, at in moments.items()}
-        return {name: getattr(self, name) for name in _KEPT} | shown
+        dates = {name: at and show(from_datetime(at)) for name, at in moments.items()}
+        return {name: getattr(self, name) for name in _FIELDS} | dates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Shown:
     """An item with an id or a name, and the rows that belong to it."""
 
     id: str
-    records: list[DumpRow]  # those of the dump
+    records: list[DumpRow]  # the rows of the dump
     episodes: tuple[ToldEpisode, ...]
     entities: tuple[Entity, ...]
     facts: tuple[FactSpan, ...]
@@ -90,9 +90,9 @@ class Shown:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray show --json` prints."""
-        known = {"summary": self.summary, "profile": self.profile}
+        texts = {"summary": self.summary, "profile": self.profile}
         sources = {"profile_sources": named(self.profile_sources)}
-        return {"records": self.records, **known, **sources}
+        return {"records": self.records, **texts, **sources}
 
 
 def told_episodes(
@@ -117,7 +117,7 @@ def told_episodes(
             for mark in _marks(episode.text, piece, statement, mentions)
         }
         yield ToldEpisode(
-            **{name: getattr(episode, name) for name in _KEPT},
+            **{name: getattr(episode, name) for name in _FIELDS},
             reference_time=to_datetime(episode.reference_time),
             recorded_at=None if recorded_at is None else to_datetime(recorded_at),
             marks=tuple(sorted(marks)),
@@ -163,9 +163,9 @@ class History:
             | {"statement": fact.statement, "ended_by": list(fact.ended_by) if fact.ended_by else None}
             for fact in self.facts
         ]
-        known = {"summary": self.entity.summary, "profile": self.profile}
+        texts = {"summary": self.entity.summary, "profile": self.profile}
         sources = {"profile_sources": named(self.profile_sources)}
-        return {"entity": entity_row(self.entity) | known | sources, "facts": facts}
+        return {"entity": entity_row(self.entity) | texts | sources, "facts": facts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,8 +178,8 @@ class EntityCount:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a row of `kgray entities --json`."""
-        known = {"summary": self.entity.summary, "profile": self.profile}
-        return entity_row(self.entity) | {"facts": self.facts} | known
+        texts = {"summary": self.entity.summary, "profile": self.profile}
+        return entity_row(self.entity) | {"facts": self.facts} | texts
 
 
 def entity_row(entity: Entity) -> dict[str, Any]:
@@ -231,25 +231,25 @@ def entities_like(store: Store, group: str, query: str, limit: int) -> list[Enti
         counts.update({end for end in (ends.source, ends.target) if end is not None})
     view = view_now(store, group)
     everyone = entities_of(store, view)
-    wanted = folded(query)
+    key = folded(query)
     names = {e.id: [folded(name) for name in (e.name, *e.aliases)] for e in everyone}
     every = sorted({name for called in names.values() for name in called})
     # A name is equal, begins so, has a word that does, or contains it; else it is spelled much like it.
     ranks = {
-        name: (wanted in ("", name), name.startswith(wanted), f" {wanted}" in f" {name}", True).index(True)
+        name: (key in ("", name), name.startswith(key), f" {key}" in f" {name}", True).index(True)
         for name in every
-        if wanted in name
+        if key in name
     }
-    ranks = ranks or {name: rank for rank, name in enumerate(get_close_matches(wanted, every, n=limit))}
+    ranks = ranks or {name: rank for rank, name in enumerate(get_close_matches(key, every, n=limit))}
     ranked = {
         id_: min((ranks[n] for n in called if n in ranks), default=None) for id_, called in names.items()
     }
     chosen = [(rank, entity) for entity in everyone if (rank := ranked[entity.id]) is not None]
     chosen.sort(key=lambda row: (row[0], -counts[row[1].id], row[1].name, row[1].id))
     ids = [entity.id for _, entity in chosen[:limit]]
-    found = {entity.id: entity for entity in view.entities(ids)}
-    said = profile_texts(store, view, ids)
-    return [EntityCount(entity=found[i], facts=counts[i], profile=said.get(i, "")) for i in ids]
+    by_id = {entity.id: entity for entity in view.entities(ids)}
+    profiles = profile_texts(store, view, ids)
+    return [EntityCount(entity=by_id[i], facts=counts[i], profile=profiles.get(i, "")) for i in ids]
 
 
 def derived(store: Store, group: str, known_at: Instant | None) -> View:
@@ -267,58 +267,60 @@ def shown(store: Store, group: str, identifier: str) -> list[DumpRow]:
 
     To be called inside `Store.reading`.
     """
-    found = find(store, group, identifier)
-    view = view_around(store, group, identifier, found)
-    told = sorted({*found.episodes, *(head.sequence for head in view.records.heads)})
-    said = episodes_at(store, group, told)
-    kept = matches(identifier, found, view, said)
-    ids = {episode.sequence: episode.id for episode in said}
-    for stored in store.rows(reads.EXTRACTIONS_AT, group, found.episodes):
+    bearers = find(store, group, identifier)
+    view = view_around(store, group, identifier, bearers)
+    sequences = sorted({*bearers.episodes, *(head.sequence for head in view.records.heads)})
+    episodes = episodes_at(store, group, sequences)
+    chosen = matches(identifier, bearers, view, episodes)
+    ids = {episode.sequence: episode.id for episode in episodes}
+    for stored in store.rows(reads.EXTRACTIONS_AT, group, bearers.episodes):
         for line in rows.extraction(stored).dropped:
-            kept.append({"type": "left_out", "episode": ids.get(stored.sequence), "reason": line})
+            chosen.append({"type": "left_out", "episode": ids.get(stored.sequence), "reason": line})
     for failed in failures(store, group):
-        if failed.episode.sequence in found.episodes:
+        if failed.episode.sequence in bearers.episodes:
             why = failed.failure
             row = {"class": why.kind, "message": why.message, "attempts": why.attempts}
-            kept.append({"type": "failure", "episode": failed.episode.id, **row, "reply": why.raw or None})
-    return kept
+            chosen.append({"type": "failure", "episode": failed.episode.id, **row, "reply": why.raw or None})
+    return chosen
 
 
-def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Episode]) -> list[DumpRow]:
+def matches(identifier: str, bearers: Bearers, view: View, episodes: Iterable[Episode]) -> list[DumpRow]:
     """Return the dump rows of an item and of the rows that belong to it, in the order of the dump.
 
     An episode brings its mentions and evidence with their entities and statements; an entity its mentions,
     statements, their evidence and facts; a fact or statement its evidence and the episodes behind it.
     """
-    of: dict[str, list[DumpRow]] = defaultdict(list)
+    by_type: dict[str, list[DumpRow]] = defaultdict(list)
     for row in dump.rows(view, list(episodes)):
-        of[row["type"]].append(row)
-    asked = {row["id"] for row in of["episode"] if row["sequence"] in found.episodes}
-    subjects = {entity.id for entity in view.entities([identifier])} if found.entity else set()
-    statements = {row["statement"] for row in of["evidence"] if row["episode"] in asked}
-    statements |= {row["id"] for row in of["statement"] if subjects & {row["subject"], row["object"]}}
-    if found.fact:
-        statements |= {row["statement"] for row in of["fact"] if row["id"] == identifier}
-    if found.statement:
+        by_type[row["type"]].append(row)
+    chosen = {row["id"] for row in by_type["episode"] if row["sequence"] in bearers.episodes}
+    subjects = {entity.id for entity in view.entities([identifier])} if bearers.entity else set()
+    statements = {row["statement"] for row in by_type["evidence"] if row["episode"] in chosen}
+    statements |= {row["id"] for row in by_type["statement"] if subjects & {row["subject"], row["object"]}}
+    if bearers.fact:
+        statements |= {row["statement"] for row in by_type["fact"] if row["id"] == identifier}
+    if bearers.statement:
         statements |= {fact.statement for fact in view.facts_of([identifier], None)} or {identifier}
-    about = [row for row in of["statement"] if row["id"] in statements]
-    own = [row["episode"] in asked if asked else row["statement"] in statements for row in of["evidence"]]
-    evidence = list(compress(of["evidence"], own))
-    mentions = [row for row in of["mention"] if row["episode"] in asked or row["entity"] in subjects]
+    about = [row for row in by_type["statement"] if row["id"] in statements]
+    belongs = [
+        row["episode"] in chosen if chosen else row["statement"] in statements for row in by_type["evidence"]
+    ]
+    evidence = list(compress(by_type["evidence"], belongs))
+    mentions = [row for row in by_type["mention"] if row["episode"] in chosen or row["entity"] in subjects]
     entities = subjects | {row["entity"] for row in mentions}
     entities |= {end for row in about for end in (row["subject"], row["object"])}
-    told = asked | {row["episode"] for row in evidence}
-    told |= {row["episode"] for row in mentions if row["entity"] in subjects}
+    episode_ids = chosen | {row["episode"] for row in evidence}
+    episode_ids |= {row["episode"] for row in mentions if row["entity"] in subjects}
     relations = {row["relation"] for row in about}
-    kept = [*about, *evidence, *mentions]
-    kept += [row for row in of["episode"] if row["id"] in told]
-    kept += [row for row in of["entity"] if row["id"] in entities]
-    kept += [row for row in of["relation"] if row["name"] in relations]
-    kept += [row for row in of["verdict"] if statements & {row["a"], row["b"]}]
-    kept += [row for row in of["merge"] if entities.intersection(row["entities"])]
-    ended = [(row, (row["ended_by"] or [None])[0]) for row in of["fact"]]
-    kept += [row for row, by in ended if row["statement"] in statements or by in asked]
-    return sorted(kept, key=lambda row: (row["type"], dump.lines([row])[0]))
+    chosen_rows = [*about, *evidence, *mentions]
+    chosen_rows += [row for row in by_type["episode"] if row["id"] in episode_ids]
+    chosen_rows += [row for row in by_type["entity"] if row["id"] in entities]
+    chosen_rows += [row for row in by_type["relation"] if row["name"] in relations]
+    chosen_rows += [row for row in by_type["verdict"] if statements & {row["a"], row["b"]}]
+    chosen_rows += [row for row in by_type["merge"] if entities.intersection(row["entities"])]
+    ended = [(row, (row["ended_by"] or [None])[0]) for row in by_type["fact"]]
+    chosen_rows += [row for row, ender in ended if row["statement"] in statements or ender in chosen]
+    return sorted(chosen_rows, key=lambda row: (row["type"], dump.lines([row])[0]))
 
 
 class ViewAround(View):
@@ -334,85 +336,85 @@ class ViewAround(View):
         return [rows.entity(row) for row in self._store.rows(reads.ENTITIES_OF, self.group, ids)]
 
 
-def view_around(store: Store, group: str, identifier: str, found: Bearers) -> ViewAround:
-    """Return a partial view, in which `matches` gives the rows of the whole group; inside `Store.reading`."""
+def view_around(store: Store, group: str, identifier: str, bearers: Bearers) -> ViewAround:
+    """Return a partial view with the rows of `matches` of the whole group; inside `Store.reading`."""
     both = (reads.FACTS_OF, reads.FACTS_OF_STATEMENTS)
     facts = [row for read in both for row in store.rows(read, group, [identifier])]
-    episodes = {*found.episodes, *(stated_at(store, group, identifier) if found.statement else ())}
+    episodes = {*bearers.episodes, *(stated_at(store, group, identifier) if bearers.statement else ())}
 
-    def wanted(graph: GroupGraph) -> set[str]:
+    def choose(graph: GroupGraph) -> set[str]:
         """Return the first statements of `matches`."""
         places = graph.places()
-        shown = {places[place] for place in places if place[0] in episodes}
+        chosen = {places[place] for place in places if place[0] in episodes}
         subjects = {*graph.shows.get(identifier, ()), identifier}
-        shown |= {s.id for s in graph.statements.values() if s.subject in subjects or s.object in subjects}
-        return shown | ({identifier, *(row.statement for row in facts)} & graph.statements.keys())
+        chosen |= {s.id for s in graph.statements.values() if s.subject in subjects or s.object in subjects}
+        return chosen | ({identifier, *(row.statement for row in facts)} & graph.statements.keys())
 
     entities = {identifier, *(row.source for row in facts)}
-    return ViewAround(store, records_around(store, group, wanted, episodes=episodes, entities=entities))
+    return ViewAround(store, records_around(store, group, choose, episodes=episodes, entities=entities))
 
 
-def entity_called(store: Store, view: GraphView, asked: str) -> Entity:
+def entity_called(store: Store, view: GraphView, identifier: str) -> Entity:
     """Return the entity with this id, name or alias (case and spacing ignored), or beginning of an id.
 
     Raises NotFound with similar names, and Ambiguous with the ids if several entities match.
     """
-    then = " as known then" if isinstance(view, View) else ""
-    nothing = f"group {view.group} has no entity {asked!r}{then}"
-    if is_storable(asked) and (exact := view.entities([asked])):
+    suffix = " as known then" if isinstance(view, View) else ""
+    nothing = f"group {view.group} has no entity {identifier!r}{suffix}"
+    if is_storable(identifier) and (exact := view.entities([identifier])):
         # A split entity shows as several: the part that kept the id is meant.
-        return next((entity for entity in exact if entity.id == asked), exact[0])
-    id_ = _called(store, view, asked, nothing)
+        return next((entity for entity in exact if entity.id == identifier), exact[0])
+    id_ = _called(store, view, identifier, nothing)
     return next(entity for entity in view.entities([id_]) if entity.id == id_)
 
 
-def id_called(store: Store, group: str, asked: str) -> str:
+def id_called(store: Store, group: str, identifier: str) -> str:
     """Return the id of the item with this name; a client's id stays itself. Raises as `entity_called`."""
-    if find(store, group, asked):
-        return asked
-    nothing = f"group {group} has no episode, entity or fact {asked!r}"
-    return _called(store, view_now(store, group), asked, nothing, of_all=True)
+    if find(store, group, identifier):
+        return identifier
+    nothing = f"group {group} has no episode, entity or fact {identifier!r}"
+    return _called(store, view_now(store, group), identifier, nothing, of_all=True)
 
 
-def _called(store: Store, view: GraphView, asked: str, nothing: str, *, of_all: bool = False) -> str:
+def _called(store: Store, view: GraphView, identifier: str, nothing: str, *, of_all: bool = False) -> str:
     """Return the id of the only entity with this name or beginning of an id; of_all: of other items, too."""
-    if not is_storable(asked):
+    if not is_storable(identifier):
         raise NotFound(nothing)
     group = view.group
-    found = {entity.id: entity.name for entity in view.entities_named(asked)}
-    if not found:
+    matching = {entity.id: entity.name for entity in view.entities_named(identifier)}
+    if not matching:
         everyone = entities_of(store, view)
         every_head = store.rows(reads.EPISODE_HEADS, group) if of_all else ()
         heads = [row for row in every_head if row.retired_at is None]
-        there = {row.id: row.client_id or "episode" for row in heads}
+        labels = {row.id: row.client_id or "episode" for row in heads}
         for fact in store.rows(reads.FACT_ENDS, group) if of_all else ():
-            there |= {fact.statement: "statement", fact.id: "fact"}
-        there |= {entity.id: entity.name for entity in everyone}
-        if _BEGINNING.fullmatch(begin := asked.lower()):
-            found = {id_: what for id_, what in there.items() if id_.startswith(begin)}
-        if not found:
+            labels |= {fact.statement: "statement", fact.id: "fact"}
+        labels |= {entity.id: entity.name for entity in everyone}
+        if _BEGINNING.fullmatch(begin := identifier.lower()):
+            matching = {id_: label for id_, label in labels.items() if id_.startswith(begin)}
+        if not matching:
             names = (name for one in everyone for name in (one.name, *one.aliases))
-            like = suggestion(asked, [*(row.client_id for row in heads if row.client_id), *names])
+            like = suggestion(identifier, [*(row.client_id for row in heads if row.client_id), *names])
             raise NotFound(no_group(store, group) or f"{nothing}{like}")
-    if len(found) == 1:
-        return next(iter(found))
-    ids = ", ".join(f"{id_} ({name})" for id_, name in list(found.items())[:_LISTED])
-    more = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
-    is_name = any(folded(asked) == folded(name) for name in found.values())
-    what = "is the name of" if is_name else "is what begins the ids, or an alias, of"
-    raise Ambiguous(f"{asked!r} {what} {len(found)} of the group; say which id: {ids}{more}")
+    if len(matching) == 1:
+        return next(iter(matching))
+    ids = ", ".join(f"{id_} ({name})" for id_, name in list(matching.items())[:_LISTED])
+    omitted = f", and {len(matching) - _LISTED} more" if len(matching) > _LISTED else ""
+    is_name = any(folded(identifier) == folded(name) for name in matching.values())
+    label = "is the name of" if is_name else "is what begins the ids, or an alias, of"
+    raise Ambiguous(f"{identifier!r} {label} {len(matching)} of the group; say which id: {ids}{omitted}")
 
 
 def entities_of(store: Store, view: GraphView, ids: Sequence[str] | None = None) -> list[Entity]:
     """Return all entities that a view shows, oldest first, or those with these ids in the order given."""
     if isinstance(view, View):
-        found = view.all_entities()
+        entities = view.all_entities()
     else:
         read = (ENTITIES.all, view.group) if ids is None else (reads.ENTITIES_OF, view.group, ids)
-        found = [rows.entity(row) for row in store.rows(*read)]
+        entities = [rows.entity(row) for row in store.rows(*read)]
     if ids is None:
-        return sorted(found, key=lambda entity: (entity.born, entity.id))
-    by_id = {entity.id: entity for entity in found}
+        return sorted(entities, key=lambda entity: (entity.born, entity.id))
+    by_id = {entity.id: entity for entity in entities}
     return [by_id[id_] for id_ in ids if id_ in by_id]
 
 
@@ -459,33 +461,36 @@ def no_group(store: Store, group: str) -> str:
     return f"there is no group {group}{suggestion(group, store.heads())}"
 
 
-def suggestion(asked: str, names: Iterable[str]) -> str:
+def suggestion(term: str, names: Iterable[str]) -> str:
     """Return `: did you mean 'Alice Nguyen'?` for the names that are like what was asked; "" for none."""
-    known: dict[str, str] = {}
+    originals: dict[str, str] = {}
     for name in names:
-        known.setdefault(folded(name), name)
-    wanted = folded(asked)
-    within = [name for name in known if wanted and wanted in name.split()]
-    near = get_close_matches(wanted, known, n=_SUGGESTED, cutoff=0.7)
-    found = [repr(known[name]) for name in dict.fromkeys([*near, *within])][:_SUGGESTED]
-    return f": did you mean {' or '.join(found)}?" if found else ""
+        originals.setdefault(folded(name), name)
+    key = folded(term)
+    containing = [name for name in originals if key and key in name.split()]
+    near = get_close_matches(key, originals, n=_SUGGESTED, cutoff=0.7)
+    quoted = [repr(originals[name]) for name in dict.fromkeys([*near, *containing])][:_SUGGESTED]
+    return f": did you mean {' or '.join(quoted)}?" if quoted else ""
 
 
 def unmet(store: Store, group: str, filters: Filters) -> list[str]:
     """Return a line for each value of a filter that nothing in the group has; it scans the group."""
     episodes = list(store.rows(EPISODES.all, group)) if filters.sources or filters.speakers else []
-    there = {
+    existing = {
         "relation": {row.relation for row in store.rows(FACTS.all, group)} if filters.relations else (),
-        "type": {label for one in entities_of(store, view_now(store, group)) for label in one.labels}
+        "type": {label for entity in entities_of(store, view_now(store, group)) for label in entity.labels}
         if filters.labels
         else (),
         "source": {row.source for row in episodes},
         "speaker": {row.speaker for row in episodes if row.speaker},
     }
-    asked = zip(there, (filters.relations, filters.labels, filters.sources, filters.speakers), strict=True)
+    requested = zip(
+        existing, (filters.relations, filters.labels, filters.sources, filters.speakers), strict=True
+    )
     return [
-        f"group {group} has no {what} {value!r}{suggestion(value, sorted(there[what]))}"
-        for what, values in asked
+        f"group {group} has no {kind} {value!r}{suggestion(value, sorted(existing[kind]))}"
+        for kind, values in requested
         for value in values
-        if value not in there[what] and (what != "speaker" or folded(value) not in map(folded, there[what]))
+        if value not in existing[kind]
+        and (kind != "speaker" or folded(value) not in map(folded, existing[kind]))
     ]

@@ -33,7 +33,7 @@ from kgray.search.query import language_of, languages
 Mode = Literal["local", "keywords", "global", "drift"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 _ROUNDS = 2  # of mode drift
-_FURTHER = 4  # questions a round
+_QUESTIONS = 4  # questions a round
 MAX_SUGGESTIONS = 20
 _KEYWORDS = 8  # of a level
 _TOKENS = 1500  # of a context, as `Memory.context` has it
@@ -72,10 +72,10 @@ class AnswerOptions:
             "min_rating": (0, 10), "suggest": (0, MAX_SUGGESTIONS), "history_tokens": (0, 1_000_000),
             "report_tokens": (100, 100_000_000),
         }  # fmt: skip
-        for name, (least, most) in ranges.items():
+        for name, (minimum, maximum) in ranges.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or not least <= value <= most:
-                raise InputError(f"{name} is {value!r}: use {least} to {most}", field=name)
+            if not isinstance(value, int) or not minimum <= value <= maximum:
+                raise InputError(f"{name} is {value!r}: use {minimum} to {maximum}", field=name)
         if (self.high or self.low) and self.mode != "keywords":
             raise InputError(f"mode {self.mode} takes no keywords: use mode keywords", field="mode")
         if self.mode != "global" and (self.level is not None or self.min_rating):
@@ -142,11 +142,11 @@ class MemoryQuestion:
     async def answered(self, on_text: OnText) -> Answered:
         """Return the answer, whose pieces are passed on, and then suggestions. Raises InputError."""
         options, spending = self.options, self.spending
-        least = options.later_calls + (options.mode == "global")
-        if options.max_calls is not None and options.max_calls < least:
+        needed = options.later_calls + (options.mode == "global")
+        if options.max_calls is not None and options.max_calls < needed:
             about = f"mode {options.mode}{' with suggestions' if options.suggest else ''}"
             raise InputError(
-                f"max_calls is {options.max_calls}: {about} takes {least} calls at least", field="max_calls"
+                f"max_calls is {options.max_calls}: {about} takes {needed} calls at least", field="max_calls"
             )
         evidence = await self._evidence()
         context, has_lines = evidence.context, bool(evidence.context.hits)
@@ -155,7 +155,7 @@ class MemoryQuestion:
             lines = context.lines if has_lines else []
             data = answer_data(self.question, lines, history=self.history, form=options.form)
             task = "answer_general" if options.general else "answer"
-            await spending.ask(task, self.question, data, checked.take, kept=bool(options.suggest))
+            await spending.ask(task, self.question, data, checked.take, reserved=bool(options.suggest))
         answer, suggestions = checked.end(), list[str]()
         if options.suggest and has_lines:
             suggestions = await self.suggested(context.lines, options.suggest)
@@ -173,17 +173,21 @@ class MemoryQuestion:
         """The newest turns of the conversation that fit into the budget."""
         return newest(self.options.history, self.options.history_tokens)
 
-    async def context(self, query: str = "", **how: Any) -> Context:  # noqa: ANN401 - of `Memory.context`
-        """Return the context of a query, "": of the question. how: replaces some of the arguments."""
+    async def context(self, query: str = "", **changes: Any) -> Context:  # noqa: ANN401 - of `Memory.context`
+        """Return the context of a query, "": of the question. changes: replaces some of the arguments."""
         text = query or query_of(self.question, self.history)
-        return await self.memory.context(text, group=self.group, **self.chosen | how)
+        return await self.memory.context(text, group=self.group, **self.chosen | changes)
 
-    async def suggested(self, lines: Sequence[str], count: int = _FURTHER, *, kept: int = 0) -> list[str]:
-        """Return questions that go on from this one, at most `count`. kept: as of `Spending.ask`."""
+    async def suggested(
+        self, lines: Sequence[str], count: int = _QUESTIONS, *, reserved: int = 0
+    ) -> list[str]:
+        """Return questions that go on from this one, at most `count`. reserved: as of `Spending.ask`."""
         if not lines:
             return []
         data = answer_data(self.question, lines, history=self.history, count=count)
-        lines_of_reply = (await self.spending.text("follow_up", self.question, data, kept=kept)).splitlines()
+        lines_of_reply = (
+            await self.spending.text("follow_up", self.question, data, reserved=reserved)
+        ).splitlines()
         questions = [match[1] for line in lines_of_reply if (match := _NUMBERED.match(line))]
         if questions and questions[0].strip(" .\"'*").upper() == "NONE":
             return []
@@ -237,8 +241,8 @@ class MemoryQuestion:
                 contexts.append(await self.context(", ".join(words), recipe=recipe))
         hits: dict[tuple[str, str], Hit] = {}
         for hit in (hit for context in contexts for hit in context.hits):
-            known = hits.get((hit.scope, hit.id))
-            hits[hit.scope, hit.id] = hit if known is None or known.score < hit.score else known
+            former = hits.get((hit.scope, hit.id))
+            hits[hit.scope, hit.id] = hit if former is None or former.score < hit.score else former
         return _Evidence(self._written([*hits.values()]), keywords)
 
     async def _keywords(self) -> Keywords:
@@ -251,9 +255,9 @@ class MemoryQuestion:
         calls, tokens = options.later_calls + 1, self.spending.worst("keywords", data) + later
         if not self.spending.allows(calls, tokens):
             return own_words
-        kept = options.later_calls
+        reserved = options.later_calls
         try:
-            reply = await self.spending.json("keywords", self.question, data, _SCHEMA, kept=kept)
+            reply = await self.spending.json("keywords", self.question, data, _SCHEMA, reserved=reserved)
         except (Refused, InvalidAnswer) as error:
             self.spending.add(error.spent)
             return own_words
@@ -281,20 +285,20 @@ class MemoryQuestion:
             lines = [*(await replace(self, chosen=near).context()).lines, *lines]
         for depth in range(1, _ROUNDS + 1):
             answer = self.spending.worst("answer", answer_data(self.question, ()), LEAST_ROOM)
-            data = answer_data(self.question, lines, history=self.history, count=_FURTHER)
+            data = answer_data(self.question, lines, history=self.history, count=_QUESTIONS)
             tokens = self.spending.worst("follow_up", data) + answer + self._budget[0]
             if not self.spending.allows(later + 1, tokens):
                 break
-            replied = await self.suggested(lines, kept=later)
-            further = [text for text in replied if text not in known_questions]
-            if not further:
+            replied = await self.suggested(lines, reserved=later)
+            questions = [text for text in replied if text not in known_questions]
+            if not questions:
                 break
-            known_questions.update(further)
-            for text in further:
+            known_questions.update(questions)
+            for text in questions:
                 for hit in (await self.context(text)).hits:
                     score = hit.score * _FAINTER**depth
-                    known = hits.get((hit.scope, hit.id))
-                    hits[hit.scope, hit.id] = replace(hit, score=max(score, known.score if known else 0.0))
+                    former = hits.get((hit.scope, hit.id))
+                    hits[hit.scope, hit.id] = replace(hit, score=max(score, former.score if former else 0.0))
             context = self._written([*hits.values()])
             lines = context.lines
         return context

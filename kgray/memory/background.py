@@ -50,14 +50,14 @@ class Background:
 
     def look(self) -> None:
         """Count what waits; blocks."""
-        pending, now = self._memory.store.pending_count(), time.monotonic()
-        gone = self._arrived - pending  # as if the first that came were the first to end
-        while len(self._arrivals) > 1 and self._arrivals[1][1] <= gone:
+        pending, moment = self._memory.store.pending_count(), time.monotonic()
+        ended = self._arrived - pending  # as if the first that came were the first to end
+        while len(self._arrivals) > 1 and self._arrivals[1][1] <= ended:
             self._arrivals.popleft()
         if not pending:
             self._arrivals.clear()
         elif not self._arrivals:  # it was there before this server, or another process appended it
-            self._arrived, self._arrivals = pending, deque([(now, 0)])
+            self._arrived, self._arrivals = pending, deque([(moment, 0)])
         self.pending = pending
 
     @property
@@ -86,8 +86,8 @@ class Background:
 
     def _tell(self) -> None:
         self._telling = False
-        before, self._stepped = self._stepped, asyncio.Event()
-        before.set()
+        former, self._stepped = self._stepped, asyncio.Event()
+        former.set()
 
     def _run(self) -> None:
         stop = self._stopping.is_set
@@ -97,8 +97,8 @@ class Background:
             fault = ""
             try:
                 if pending_groups(self._memory.store) and not stop():
-                    done = asyncio.run(self._memory.ingest(on_step=self._step, stop=stop))
-                    fault = done.reason if done.stopped else ""
+                    report = asyncio.run(self._memory.ingest(on_step=self._step, stop=stop))
+                    fault = report.reason if report.stopped else ""
             except KgrayError as error:
                 fault = str(error)
             except Exception as error:  # noqa: BLE001 - the loop outlives it, and says so

@@ -146,15 +146,15 @@ class RemoteMemory(AsyncMemory):
         path = f"episodes?replace={str(replace).lower()}&again={str(again).lower()}"
         for start in range(0, len(rows), _PORTION):
             try:
-                found = await self._ask("POST", group, path, rows[start : start + _PORTION], headers)
+                answer = await self._ask("POST", group, path, rows[start : start + _PORTION], headers)
             except InputError as error:  # each row was refused, or the request is at fault
-                found = {"accepted": (), "refusals": getattr(error, "refusals", ())}
-                if not found["refusals"]:
+                answer = {"accepted": (), "refusals": getattr(error, "refusals", ())}
+                if not answer["refusals"]:
                     raise
-            found["accepted"] = len(found["accepted"])
+            answer["accepted"] = len(answer["accepted"])
             for name in _COUNTS:
-                total[name] = total.get(name, 0) + found.get(name, 0)
-            refused += [Refusal(**row | {"line": row["line"] + start}) for row in found["refusals"]]
+                total[name] = total.get(name, 0) + answer.get(name, 0)
+            refused += [Refusal(**row | {"line": row["line"] + start}) for row in answer["refusals"]]
         total |= {"stopped": True, "reason": "still pending"} if total.pop("pending", 0) else {}
         return Report(**total, refusals=tuple(refused))
 
@@ -164,13 +164,13 @@ class RemoteMemory(AsyncMemory):
     ) -> Answered:  # fmt: skip
         """Return a model's answer, whose pieces are passed on as they arrive; see `AsyncMemory.ask`."""
         loop, tell = asyncio.get_running_loop(), on_text or (lambda _: None)
-        asked = {name: value for name, value in _sent("ask", {**options}).items() if value is not None}
-        body = json.dumps({"question": question, "stream": True, **asked}, default=_plain).encode()
+        fields = {name: value for name, value in _sent("ask", {**options}).items() if value is not None}
+        body = json.dumps({"question": question, "stream": True, **fields}, default=_plain).encode()
 
         def read() -> Answered:
-            told = {"content-type": "application/json", "accept": "text/event-stream"}
+            headers = {"content-type": "application/json", "accept": "text/event-stream"}
             name = ""
-            with self._opened("POST", f"/v1/groups/{quote(group, safe='')}/ask", body, told) as answer:
+            with self._opened("POST", f"/v1/groups/{quote(group, safe='')}/ask", body, headers) as answer:
                 for raw in answer:
                     field, _, value = raw.decode().rstrip("\n").partition(": ")
                     if field == "event":
@@ -178,8 +178,10 @@ class RemoteMemory(AsyncMemory):
                     elif field == "data" and name == "text":
                         loop.call_soon_threadsafe(tell, json.loads(value)["text"])
                     elif field == "data":
-                        found = _answer("application/json", value.encode(), 200 if name == "answer" else 500)
-                        return _answered(found)
+                        document = _answer(
+                            "application/json", value.encode(), 200 if name == "answer" else 500
+                        )
+                        return _answered(document)
             raise Unavailable("the server broke off its answer in the middle: ask again")
 
         try:
@@ -203,9 +205,9 @@ class RemoteMemory(AsyncMemory):
         """Write a group in another tool's format, as `Memory.export`; a broken download is resumed."""
         chosen = format_called(to, "writer")
         check_free(chosen, path := Path(path))
-        given = {"to": to, "as_of": as_of, "known_at": known_at}
-        asked = {name: value for name, value in given.items() if value is not None}
-        query = urlencode(json.loads(json.dumps(asked, default=_plain)))
+        options = {"to": to, "as_of": as_of, "known_at": known_at}
+        present = {name: value for name, value in options.items() if value is not None}
+        query = urlencode(json.loads(json.dumps(present, default=_plain)))
         target = f"/v1/groups/{quote(group, safe='')}/export?{query}"
 
         def work() -> Exported:
@@ -213,11 +215,11 @@ class RemoteMemory(AsyncMemory):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
                     part = Path(folder) / "part"
-                    told = self._download(target, part)
+                    report = self._download(target, part)
                     if chosen.is_folder:
                         unpack(part, part := Path(folder) / "files")
                     part.replace(path)
-            return Exported(**json.loads(told))
+            return Exported(**json.loads(report))
 
         return await asyncio.to_thread(work)
 
@@ -232,13 +234,13 @@ class RemoteMemory(AsyncMemory):
                     if answer.status != _PARTIAL:  # another state of the group: from the beginning
                         file.truncate(file.seek(had := 0))
                     tag, length = answer.headers.get("etag"), int(answer.headers["content-length"])
-                    whole, before = had + length, had
+                    total, start = had + length, had
                     with suppress(ConnectionError, TimeoutError, HTTPException):
                         while piece := answer.read(_PIECE):
                             had += file.write(piece)
-                if had == whole:
+                if had == total:
                     return str(answer.headers["kgray-report"])
-                if had == before:
+                if had == start:
                     raise Unavailable(f"the download broke off after {had} bytes: run it again")
 
     async def call(self, name: str, group: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - its result
@@ -253,18 +255,18 @@ class RemoteMemory(AsyncMemory):
         return _FORMS[name](value, group) if name in _FORMS else value
 
     async def _ask(
-        self, method: str, group: str | None, path: str, asked: object,
+        self, method: str, group: str | None, path: str, arguments: object,
         headers: Mapping[str, str] | None = None,
     ) -> Any:  # noqa: ANN401 - JSON  # fmt: skip
-        """Return the answer; asked: the body of a POST, else the query; group None: of all."""
-        if isinstance(asked, Mapping):  # a row's null is the user's, and goes along
-            asked = {name: value for name, value in asked.items() if value is not None}
-        given = json.dumps(asked, default=_plain)
+        """Return the answer; arguments: the body of a POST, else the query; group None: of all."""
+        if isinstance(arguments, Mapping):  # a row's null is the user's, and goes along
+            arguments = {name: value for name, value in arguments.items() if value is not None}
+        encoded = json.dumps(arguments, default=_plain)
         target = "/v1/groups" + (f"/{quote(group, safe='')}/{path}" if group is not None else "")
-        body = None if method == "GET" else given.encode()
-        target += f"?{urlencode(json.loads(given))}" if method == "GET" else ""
-        told = {"content-type": "application/json", **(headers or {})}
-        return await asyncio.to_thread(self._send, method, target, body, told)
+        body = None if method == "GET" else encoded.encode()
+        target += f"?{urlencode(json.loads(encoded))}" if method == "GET" else ""
+        all_headers = {"content-type": "application/json", **(headers or {})}
+        return await asyncio.to_thread(self._send, method, target, body, all_headers)
 
     def _send(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
         """Return the answer of a request, which is sent again while the server has too much to do."""
@@ -278,16 +280,16 @@ class RemoteMemory(AsyncMemory):
     def _opened(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
         """Return an open response. Raises the error of a problem where a stream was asked for and refused."""
         headers |= {"authorization": f"Bearer {self._key}"} if self._key else {}
-        until = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self._patience_s
         while True:
-            asked = Request(self._url + target, body, headers, method=method)  # noqa: S310 - checked by `connect`
+            request = Request(self._url + target, body, headers, method=method)  # noqa: S310 - checked by `connect`
             try:
-                answer = _OPENER.open(asked, timeout=self._timeout_s)
+                answer = _OPENER.open(request, timeout=self._timeout_s)
             except (OSError, HTTPException) as error:
                 raise self._silent(error) from None
-            after = answer.headers.get("retry-after", "1")
-            pause = float(after) if after.isdecimal() else 1.0
-            if answer.status not in (429, 503) or time.monotonic() + pause > until:
+            retry_after = answer.headers.get("retry-after", "1")
+            pause = float(retry_after) if retry_after.isdecimal() else 1.0
+            if answer.status not in (429, 503) or time.monotonic() + pause > deadline:
                 if "accept" in headers and answer.status >= 300:
                     with answer:
                         _answer(answer.headers.get_content_type(), answer.read(), answer.status)
@@ -296,8 +298,8 @@ class RemoteMemory(AsyncMemory):
             time.sleep(pause)
 
     def _silent(self, error: Exception) -> Unavailable:
-        where = urlsplit(self._url).netloc
-        return Unavailable(f"{where} gave no answer ({type(error).__name__}): is it up?")
+        host = urlsplit(self._url).netloc
+        return Unavailable(f"{host} gave no answer ({type(error).__name__}): is it up?")
 
     def close(self) -> None:
         """Do nothing: no connection is kept."""
@@ -314,31 +316,31 @@ def _answer(kind: str, answered: bytes, status: int) -> Any:  # noqa: ANN401 - J
     try:
         if status < 300 and kind == "application/x-ndjson":
             return answered.decode()
-        found = json.loads(answered)
+        document = json.loads(answered)
         if status < 300 and kind == "application/json":
-            return found
-        detail, code, faults = str(found["detail"]), str(found["code"]), found["errors"]
-        field = next((one["pointer"].strip("/") for one in faults), None)
+            return document
+        detail, code, faults = str(document["detail"]), str(document["code"]), document["errors"]
+        field = next((row["pointer"].strip("/") for row in faults), None)
     except (ValueError, LookupError, TypeError):
-        said = f"the server answered {status}, and not as kgray does: is it a kgray server?"
-        raise Unavailable(said) from None
+        message = f"the server answered {status}, and not as kgray does: is it a kgray server?"
+        raise Unavailable(message) from None
     name = "".join(part.title() for part in code.split("_"))
     kind_: Any = _CLASSES.get(code) or getattr(errors, name, KgrayError)
-    made: KgrayError = InputError(detail, field=field) if kind_ is InputError else kind_(detail)
-    made.refusals = found.get("refusals", ())  # type: ignore[attr-defined]
-    raise made
+    fault: KgrayError = InputError(detail, field=field) if kind_ is InputError else kind_(detail)
+    fault.refusals = document.get("refusals", ())  # type: ignore[attr-defined]
+    raise fault
 
 
-def _sent(name: str, asked: dict[str, Any]) -> dict[str, Any]:
+def _sent(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the body or the query of a method's arguments: filters are fields of it."""
-    asked |= asked.pop("options", {})
+    arguments |= arguments.pop("options", {})
     if name == "entities":
-        asked["q"] = asked.pop("query", "")
+        arguments["q"] = arguments.pop("query", "")
     if name in ("merge", "distinct"):
-        asked["entities"] = [asked.pop("first"), asked.pop("second")]
-    filters = asked.pop("filters", None)
+        arguments["entities"] = [arguments.pop("first"), arguments.pop("second")]
+    filters = arguments.pop("filters", None)
     names = ("relations", "labels", "sources", "speakers") if filters is not None else ()
-    return asked | {name: list(chosen) for name in names if (chosen := getattr(filters, name))}
+    return arguments | {name: list(chosen) for name in names if (chosen := getattr(filters, name))}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - a moment, or a mapping or a sequence of another class
@@ -360,7 +362,7 @@ def _entity(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - an Entity
 
 
 def _fact(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a FactSpan
-    episodes = [(one["id"], one["client_id"]) for one in row["episodes"]]
+    episodes = [(episode["id"], episode["client_id"]) for episode in row["episodes"]]
     return _reader(FactSpan)({"statement": "", "ended_by": None, **row, "episodes": episodes})
 
 
@@ -373,28 +375,32 @@ def _hits(rows: Iterable[Mapping[str, Any]]) -> list[Hit]:
     ]
 
 
-def _answered(found: Mapping[str, Any]) -> Answered:
-    numbers = [row["number"] for row in found["sources"]]
-    told = {"text": found["answer"], "general": found["general_knowledge"], "found": found["found"]}
+def _answered(document: Mapping[str, Any]) -> Answered:
+    numbers = [row["number"] for row in document["sources"]]
+    values = {
+        "text": document["answer"],
+        "general": document["general_knowledge"],
+        "found": document["found"],
+    }
     names = ("calls", "prompt_tokens", "completion_tokens")
     return Answered(
-        **told,
-        sources=tuple(zip(numbers, _hits(found["sources"]), strict=True)),
-        dropped=tuple(found["dropped"]),
-        suggestions=tuple(found["suggestions"]),
-        keywords=found.get("keywords"),
-        reports=found.get("reports"),
-        cost=errors.Cost(*(found[name] for name in names)),
+        **values,
+        sources=tuple(zip(numbers, _hits(document["sources"]), strict=True)),
+        dropped=tuple(document["dropped"]),
+        suggestions=tuple(document["suggestions"]),
+        keywords=document.get("keywords"),
+        reports=document.get("reports"),
+        cost=errors.Cost(*(document[name] for name in names)),
     )
 
 
-def _history(found: Mapping[str, Any], group: str) -> History:
-    facts = tuple(_fact(row) for row in found["facts"])
+def _history(document: Mapping[str, Any], group: str) -> History:
+    facts = tuple(_fact(row) for row in document["facts"])
     clients = {id_: client for fact in facts for id_, client in fact.episodes}
-    told = found["entity"]
-    sources = tuple((one["id"], one["client_id"]) for one in told["profile_sources"])
-    known = {"profile": told["profile"], "profile_sources": sources}
-    return History(group=group, entity=_entity(told), facts=facts, clients=clients, **known)
+    entity = document["entity"]
+    sources = tuple((episode["id"], episode["client_id"]) for episode in entity["profile_sources"])
+    profile = {"profile": entity["profile"], "profile_sources": sources}
+    return History(group=group, entity=_entity(entity), facts=facts, clients=clients, **profile)
 
 
 def _community(row: Mapping[str, Any]) -> Community:
@@ -425,13 +431,13 @@ def original(name: str) -> Callable[..., Any]:
 
 def _request(name: str, method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Return the method that sends a method of VERBS; it takes the same arguments, except functions."""
-    taken = signature(method)
-    kept = [field for field_name, field in taken.parameters.items() if field_name not in _FUNCTIONS]
-    taken = taken.replace(parameters=kept)
+    accepted = signature(method)
+    parameters = [field for field_name, field in accepted.parameters.items() if field_name not in _FUNCTIONS]
+    accepted = accepted.replace(parameters=parameters)
 
     @wraps(method)
     async def call(self: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - the method's own
-        arguments = taken.bind(self, *args, **options).arguments
+        arguments = accepted.bind(self, *args, **options).arguments
         del arguments["self"]
         remote: RemoteMemory = self if isinstance(self, RemoteMemory) else self.remote
         return await remote.call(name, arguments.pop("group"), arguments)
@@ -462,7 +468,7 @@ class _RemoteAdmin(AsyncAdmin):
 
 
 def _forward(part: type, prefix: str) -> None:
-    """Give a class the methods that send, and those that refuse, for the coroutines that it inherits."""
+    """Give a class the methods that send or refuse, for the coroutines that it inherits."""
     for name, method in getmembers(part, iscoroutinefunction):
         if name.startswith("_") or name in vars(part) or name == "add":  # `add` calls `add_many`
             continue

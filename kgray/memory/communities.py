@@ -32,9 +32,9 @@ class AsyncCommunities:
 
     async def get(self, identifier: str, *, group: str, known_at: When | None = None) -> ShownCommunity:
         """Return a community with its members, by its id or its beginning. Raises NotFound, Ambiguous."""
-        known = instant_of(known_at, "known_at")
-        view = None if known is None else self._memory.view_at(check_group(group), known)
-        return one_of(self._memory.store, check_group(group), identifier, known, view)
+        instant = instant_of(known_at, "known_at")
+        view = None if instant is None else self._memory.view_at(check_group(group), instant)
+        return one_of(self._memory.store, check_group(group), identifier, instant, view)
 
     async def refresh(
         self, groups: Sequence[str] = (), *, cold: bool = False, due: bool = False, profiles: bool = False,
@@ -43,7 +43,7 @@ class AsyncCommunities:
         """Detect, name and summarise the communities of these groups (none: of all); return reports.
 
         cold        detect from nothing, not from the current run
-        due         only groups in which a tenth of the entities is new or changed
+        due         only groups with a tenth of new or changed entities
         profiles    have the model write profiles of entities with 5 facts or more, too
         max_tokens  of all groups together, where a model is configured; further texts are written without it
         dry_run     count the calls of the model; publish nothing

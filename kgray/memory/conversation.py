@@ -16,15 +16,15 @@ Turn = Mapping[str, str]  # role: user or assistant; content
 _SEARCHED = 2  # earlier questions that a search includes
 
 
-def turns_of(rows: Iterable[Any], where: str = "history") -> tuple[Turn, ...]:
+def turns_of(rows: Iterable[Any], place: str = "history") -> tuple[Turn, ...]:
     """Return the turns of a conversation, oldest first. Raises InputError that names the wrong row."""
     turns = []
     for number, row in enumerate(rows, 1):
-        given = row if isinstance(row, Mapping) else {}
-        role, content = given.get("role"), given.get("content")
+        fields = row if isinstance(row, Mapping) else {}
+        role, content = fields.get("role"), fields.get("content")
         if role not in ROLES or not isinstance(content, str):
             raise InputError(
-                f'{where}, turn {number}: use {{"role": "user" or "assistant", "content": text}}',
+                f'{place}, turn {number}: use {{"role": "user" or "assistant", "content": text}}',
                 field="history",
             )
         turns.append({"role": role, "content": without_citations(content)})
@@ -34,10 +34,10 @@ def turns_of(rows: Iterable[Any], where: str = "history") -> tuple[Turn, ...]:
 def newest(turns: Sequence[Turn], tokens: int) -> list[Turn]:
     """Return the newest turns that fit into the tokens together, oldest first."""
     chosen: list[Turn] = []
-    left = tokens
+    remaining = tokens
     for turn in reversed(turns):
-        left -= count_tokens(turn["content"]) + count_tokens(turn["role"])
-        if left < 0:
+        remaining -= count_tokens(turn["content"]) + count_tokens(turn["role"])
+        if remaining < 0:
             break
         chosen.insert(0, turn)
     return chosen

@@ -3,7 +3,7 @@
 Only a correction that can be carried out is requested, so a refusal or a no-op takes no sequence. A merge,
 split or undo first has what is pending ingested, then takes its place behind it and waits for its turn; if
 something changes before that, it ends as refused. A retraction or removal is carried out at once, without a
-model, whatever is pending.
+model, before pending entries.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from kgray.storage.ledger import find, named, read_with, request, request_readin
 from kgray.system.locks import explained
 
 RUNS = "runs"  # in the data folder, the folder of the folders of backfill runs
-# Of a run, the rows that were not taken, with the reasons; in the data folder, those of the last `kgray add`
-# that refused many.
+# The refused rows of a run, with the reasons; in the data folder, those of the last `kgray add` with many.
 REFUSED = "refused.jsonl"
 REPORT = "report.json"  # of a run: with the messages of episodes that failed
 CorrectionKind = Literal["merge", "distinct", "split", "undo"]
@@ -102,10 +101,10 @@ class Corrections(Exploration):
                 _check_undo(self.store, operation)
                 return operation
             view = view_now(self.store, group)
-            ids = [(asked, entity_called(self.store, view, asked).id) for asked in operation.entities]
+            ids = [(name, entity_called(self.store, view, name).id) for name in operation.entities]
             # An id stays itself, even if its entity appears as another entity.
-            kept = [asked if find(self.store, group, asked).entity else id_ for asked, id_ in ids]
-            operation = replace(operation, entities=tuple(kept))
+            resolved = [name if find(self.store, group, name).entity else id_ for name, id_ in ids]
+            operation = replace(operation, entities=tuple(resolved))
             _check_entities(self.store, operation)
             return operation
 
@@ -130,7 +129,7 @@ class Corrections(Exploration):
         """Erase episodes and every trace of them (R25); returns counts. Else as `retract`.
 
         "compacted" in the result is False where erased bytes may still be in the files. "context_of" lists
-        the episodes that a removed one was previous context of. What was understood of them stays, unless
+        the episodes whose previous context has a removed episode. Their facts stay, unless
         `reread`: then they are ingested again, which needs the model and is awaited.
         """
         chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
@@ -149,26 +148,26 @@ class Corrections(Exploration):
             operation = Operation(group=check_group(group), kind=kind, **fields)
             if not operation.withdraws and kind != "undo":
                 view = view_now(self.store, group)
-                ids = tuple(entity_called(self.store, view, asked).id for asked in operation.entities)
+                ids = tuple(entity_called(self.store, view, name).id for name in operation.entities)
                 operation = replace(operation, entities=ids)
             return correction_rows(self.store, operation)
 
         return at_one_moment(self.store, foreseen)
 
-    async def _carry_out(self, queued: Mapping[str, Queued] | None, **how: Any) -> IngestOutcome:  # noqa: ANN401
-        return await self.runtime.carry_out(queued, on_wait=self.on_wait, **how)
+    async def _carry_out(self, queued: Mapping[str, Queued] | None, **options: Any) -> IngestOutcome:  # noqa: ANN401
+        return await self.runtime.carry_out(queued, on_wait=self.on_wait, **options)
 
-    async def _correct(self, kind: CorrectionKind, group: str, stop: Stop, **what: Any) -> dict[str, Any]:  # noqa: ANN401
+    async def _correct(self, kind: CorrectionKind, group: str, stop: Stop, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
         """Request a correction, wait for its result. Raises Stopped, and InputError where it is refused."""
         check_group(group)
         self.check_embedder()
         # This group's alone: a correction does not wait for other groups.
-        done = await self._carry_out({}, groups={group}, stop=stop)
-        if done.stopped or stop():
-            raise Stopped(f"stopped before the {kind} was asked for{_why(done)}; run it again")
-        sequence = await self.request(kind, group=group, **what)
-        done = await self._carry_out({group: Queued(last=sequence)}, groups={group}, stop=stop)
-        answer = self._result(kind, group, sequence, _why(done))
+        outcome = await self._carry_out({}, groups={group}, stop=stop)
+        if outcome.stopped or stop():
+            raise Stopped(f"stopped before the {kind} was asked for{_why(outcome)}; run it again")
+        sequence = await self.request(kind, group=group, **fields)
+        outcome = await self._carry_out({group: Queued(last=sequence)}, groups={group}, stop=stop)
+        answer = self._result(kind, group, sequence, _why(outcome))
         if "error" in answer:
             raise InputError(str(answer["error"]))
         return {"sequence": sequence, **answer}
@@ -188,47 +187,47 @@ class Corrections(Exploration):
         if sum((bool(operation.episodes), operation.source is not None, operation.everything)) != 1:
             raise InputError("say which episodes: their ids, or a source, or everything; one of these")
         self.check_embedder()
-        found, followers = at_one_moment(self.store, lambda: self._found(operation))
-        changes = any(hard or row.retired_at is None for row in found)
+        episodes, followers = at_one_moment(self.store, lambda: self._chosen_episodes(operation))
+        changes = any(hard or row.retired_at is None for row in episodes)
         if hard and operation.everything:
             changes = changes or self.store.heads([group])[group].named
-        done: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
-        done["absent"] = _absent(operation, found, there=changes)
-        again: list[int] = []
+        counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
+        counts["absent"] = _absent(operation, episodes, exists=changes)
+        to_read: list[int] = []
         if changes:
-            self._forget(operation, found)  # before the request, which may be carried out at once
+            self._forget(operation, episodes)  # before the request, which may be carried out at once
             if stop():
                 raise Stopped(f"stopped before the {kind} was asked for; run it again")
             if reread and followers:
                 ids = [row.sequence for row in followers]
-                sequence, again = request_reading_again(self.store, operation, ids)
+                sequence, to_read = request_reading_again(self.store, operation, ids)
             else:
                 sequence = request(self.store, operation)
             try:
                 answer = await self._at_once(operation, sequence, stop)
             finally:
-                self._forget(operation, found)  # what a run has kept since
-            done |= {"sequence": sequence} | {name: answer[name] for name in _COUNTED}
-            if again:
-                done["episodes"] = len(found)
+                self._forget(operation, episodes)  # the files that a run has written since
+            counts |= {"sequence": sequence} | {name: answer[name] for name in _COUNTED}
+            if to_read:
+                counts["episodes"] = len(episodes)
         if hard:
-            done["context_of"] = [{"id": row.id, "client_id": row.client_id} for row in followers]
+            counts["context_of"] = [{"id": row.id, "client_id": row.client_id} for row in followers]
             try:
-                done["compacted"] = self.store.compact()
+                counts["compacted"] = self.store.compact()
             except NoSpace as error:
-                left = "what was named is removed, but its bytes are still in the file"
-                raise Stopped(f"{left}: {error}") from None
+                message = "what was named is removed, but its bytes are still in the file"
+                raise Stopped(f"{message}: {error}") from None
         if reread:
-            done["reread"] = await self._ingested(group, again, stop)
-        return done
+            counts["reread"] = await self._ingested(group, to_read, stop)
+        return counts
 
-    def _found(self, operation: Operation) -> tuple[list[TakenRow], list[EpisodeHeadRow]]:
+    def _chosen_episodes(self, operation: Operation) -> tuple[list[TakenRow], list[EpisodeHeadRow]]:
         """Return the chosen episodes, and the episodes whose previous context has a removed episode."""
-        found = named(self.store, operation)
+        episodes = named(self.store, operation)
         if operation.kind != "remove" or operation.everything:
-            return found, []
-        gone = {row.sequence for row in found}
-        return found, read_with(self.store, operation.group, gone, self._previous)
+            return episodes, []
+        removed = {row.sequence for row in episodes}
+        return episodes, read_with(self.store, operation.group, removed, self._previous)
 
     async def _at_once(self, operation: Operation, sequence: int, stop: Stop) -> Mapping[str, Any]:
         """Carry out what is requested, or wait for the process that holds the store, which does it first."""
@@ -254,12 +253,12 @@ class Corrections(Exploration):
         return self._result(operation.kind, group, sequence, reason)
 
     async def _ingested(self, group: str, sequences: Sequence[int], stop: Stop) -> dict[str, Any]:
-        done = IngestOutcome()
+        outcome = IngestOutcome()
         if sequences:
             queued = {group: Queued(sequences=Sequences(sequences), last=sequences[-1])}
-            done = await self._carry_out(queued, groups={group}, before={}, stop=stop)
-        ended = {"committed": done.committed, "failed": done.failed}
-        return {"accepted": len(sequences)} | ended | {"stopped": done.stopped, "reason": done.reason}
+            outcome = await self._carry_out(queued, groups={group}, before={}, stop=stop)
+        ended = {"committed": outcome.committed, "failed": outcome.failed}
+        return {"accepted": len(sequences)} | ended | {"stopped": outcome.stopped, "reason": outcome.reason}
 
     def _forget(self, operation: Operation, removed: Sequence[TakenRow]) -> None:
         """Delete a group's webhooks, and texts of removed episodes in files beside the store (R25)."""
@@ -284,50 +283,53 @@ class Corrections(Exploration):
                 (run / REPORT).unlink(missing_ok=True)
                 if (run / REFUSED).exists():
                     with (run / REFUSED).open("r+b") as file:  # in place: a run may go on to append
-                        held = file.read()
+                        content = file.read()
                         for line in lines:
-                            for found in re.finditer(re.escape(line.encode()), held):
-                                file.seek(found.start())
-                                file.write(b"-" * len(found[0]))
+                            for match in re.finditer(re.escape(line.encode()), content):
+                                file.seek(match.start())
+                                file.write(b"-" * len(match[0]))
 
 
-def _absent(operation: Operation, found: Sequence[TakenRow], *, there: bool) -> list[str]:
+def _absent(operation: Operation, episodes: Sequence[TakenRow], *, exists: bool) -> list[str]:
     if operation.episodes:
-        held = {name for row in found for name in (row.id, row.client_id)}
-        return [id_ for id_ in dict.fromkeys(operation.episodes) if id_ not in held]
-    if found or there:
+        names_found = {name for row in episodes for name in (row.id, row.client_id)}
+        return [id_ for id_ in dict.fromkeys(operation.episodes) if id_ not in names_found]
+    if episodes or exists:
         return []
     return [operation.group if operation.source is None else operation.source]
 
 
-def _why(done: IngestOutcome) -> str:
+def _why(outcome: IngestOutcome) -> str:
     """Return the reason in brackets, for a message; "" where there is none."""
-    reason = done.reason or next(iter(done.held.values()), "")
+    reason = outcome.reason or next(iter(outcome.held.values()), "")
     return f" ({reason})" if reason else ""
 
 
 def _check_entities(store: Store, operation: Operation) -> None:
     """Raise InputError or NotFound where a merge, distinction or split cannot be carried out."""
-    group, called, shown = operation.group, operation.entities, list[Entity]()
-    for asked in called:
-        found = view_now(store, group).entities([asked])
-        one = next((one for one in found if one.id == asked or len(found) == 1), None)
-        if one is None:
-            raise NotFound(f"group {group} has no entity {asked!r}")
-        shown.append(one)
+    group, called, chosen = operation.group, operation.entities, list[Entity]()
+    for identifier in called:
+        matching = view_now(store, group).entities([identifier])
+        entity = next((entity for entity in matching if entity.id == identifier or len(matching) == 1), None)
+        if entity is None:
+            raise NotFound(f"group {group} has no entity {identifier!r}")
+        chosen.append(entity)
     if operation.kind != "split":
-        if len(ids := {one.id for one in shown}) < 2:
+        if len(ids := {entity.id for entity in chosen}) < 2:
             raise InputError(f"{' and '.join(called)} are one entity already: nothing to merge")
         records = records_of(store, group, within=[])
         Fold(records.operations, records.births, records.recorded).check_together(operation, ids)
         return
-    surfaces = (shown[0].name, *shown[0].aliases)
-    keys, wanted = set(map(names.key, surfaces)), {names.key(one): one for one in operation.surfaces}
-    for key, surface in wanted.items():
+    surfaces = (chosen[0].name, *chosen[0].aliases)
+    keys, requested = (
+        set(map(names.key, surfaces)),
+        {names.key(entity): entity for entity in operation.surfaces},
+    )
+    for key, surface in requested.items():
         if key not in keys:
-            known = ", ".join(map(repr, surfaces))
-            raise InputError(f"{surfaces[0]!r} has no surface {surface!r}: its surfaces are {known}")
-    if wanted.keys() == keys:
+            listed = ", ".join(map(repr, surfaces))
+            raise InputError(f"{surfaces[0]!r} has no surface {surface!r}: its surfaces are {listed}")
+    if requested.keys() == keys:
         raise InputError(f"a split needs some, not all, of the surfaces of {surfaces[0]!r}")
 
 

@@ -36,12 +36,12 @@ class Exploration(GroupReads):
         The names of a group are read once after each commit, then held.
         """
         check_limit(limit)
-        wanted = folded(query)
+        beginning = folded(query)
         chosen: dict[str, Row] = {}
         for begins in (True, False):
-            for key, name, id_, shown, facts in self._names_of(group):
-                if id_ not in chosen and (key.startswith(wanted) if begins else f" {wanted}" in key):
-                    chosen[id_] = {"id": id_, "name": shown, "matched": name, "facts": facts}
+            for key, name, id_, entity_name, facts in self._names_of(group):
+                if id_ not in chosen and (key.startswith(beginning) if begins else f" {beginning}" in key):
+                    chosen[id_] = {"id": id_, "name": entity_name, "matched": name, "facts": facts}
                     if len(chosen) == limit:
                         return [*chosen.values()]
         return [*chosen.values()]
@@ -49,8 +49,8 @@ class Exploration(GroupReads):
     def _names_of(self, group: str) -> Names:
         """Return the names of a group; names of entities with most facts come first."""
         last = self.store.heads([group])[group].last_recorded
-        held: dict[str, tuple[int, Names]] = self.__dict__.setdefault("_names", {})
-        at, names = held.pop(group, (-1, []))
+        cache: dict[str, tuple[int, Names]] = self.__dict__.setdefault("_names", {})
+        at, names = cache.pop(group, (-1, []))
         if at != last:
             outline = self._outline_of(view_now(self.store, group), None)
             counts = dict(
@@ -58,14 +58,14 @@ class Exploration(GroupReads):
             )
             with garbage_not_collected():
                 names = [
-                    (folded(name), name, one.id, one.name, counts.get(one.id, 0))
-                    for one in self.store.rows(reads.ENTITY_NAMES, group)
-                    for name in (one.name, *one.aliases)
+                    (folded(name), name, entity.id, entity.name, counts.get(entity.id, 0))
+                    for entity in self.store.rows(reads.ENTITY_NAMES, group)
+                    for name in (entity.name, *entity.aliases)
                 ]
             names.sort(key=lambda row: (-row[4], row[3], row[2], row[1] != row[3]))
-        held[group] = last, names
-        for old in list(held)[:-_NAME_LISTS]:
-            held.pop(old, None)
+        cache[group] = last, names
+        for old in list(cache)[:-_NAME_LISTS]:
+            cache.pop(old, None)
         return names
 
     @of_one_moment
@@ -98,7 +98,7 @@ class Exploration(GroupReads):
         marked = {(row["episode"], row["ordinal"]) for row in evidence} | set(ends)
         chosen = dict.fromkeys(self._around([*support, *ending][:limit], group, around), "around")
         chosen |= dict.fromkeys(ending, "end") | dict.fromkeys(support, "evidence")
-        told = answers.told_episodes(self.store, group, sorted(chosen), marked)
+        episodes = answers.told_episodes(self.store, group, sorted(chosen), marked)
         return {
             "statement": statement,
             "facts": [
@@ -109,8 +109,8 @@ class Exploration(GroupReads):
             "evidence": evidence,
             "verdicts": self._verdicts(group, {statement, *(row["recorded"] for row in evidence)})[:limit],
             "messages": [
-                one.as_dict() | {"marks": [list(mark) for mark in one.marks], "role": chosen[one.sequence]}
-                for one in told
+                e.as_dict() | {"marks": [list(mark) for mark in e.marks], "role": chosen[e.sequence]}
+                for e in episodes
             ],
             "models": self._models(group, support),
             "truncated": total > limit,
@@ -121,47 +121,57 @@ class Exploration(GroupReads):
         records = UnpackedRecords()
         records.take(self.store.rows(reads.PACKED_AT, group, sequences), {})
         moved = self.store.rows(reads.SHOWN_BY_EVIDENCE, group, sequences)
-        shown = {(row.sequence, row.ordinal): row.shown for row in moved}
-        ids = {one.sequence: one.id for one in episodes_at(self.store, group, sequences)}
+        current = {(row.sequence, row.ordinal): row.shown for row in moved}
+        ids = {record.sequence: record.id for record in episodes_at(self.store, group, sequences)}
         names = ("ordinal", "kind", "text", "from_precision", "to_precision", "inferred")
         return [
-            Row(type="evidence", episode=ids[one.sequence], statement=statement)
-            | {"recorded": one.statement, "valid_from": show(one.valid_from), "valid_to": show(one.valid_to)}
-            | {name: getattr(one, name) for name in names}
-            for one in records.evidence
-            if shown.get((one.sequence, one.ordinal), one.statement) == statement
+            Row(type="evidence", episode=ids[record.sequence], statement=statement)
+            | {
+                "recorded": record.statement,
+                "valid_from": show(record.valid_from),
+                "valid_to": show(record.valid_to),
+            }
+            | {name: getattr(record, name) for name in names}
+            for record in records.evidence
+            if current.get((record.sequence, record.ordinal), record.statement) == statement
         ]
 
     def _verdicts(self, group: str, statements: set[str]) -> list[Row]:
         """Return the verdicts that exclude two of these statements; a pass over all verdicts of the group."""
         return [
-            {"a": one.a, "b": one.b, "judge": one.judge, "reason": one.reason}
+            {"a": verdict.a, "b": verdict.b, "judge": verdict.judge, "reason": verdict.reason}
             for row in self.store.rows(reads.JUDGED, group)
-            for one, _ in judgements(row.judged).verdicts
-            if one.exclusive and statements & {one.a, one.b}
+            for verdict, _ in judgements(row.judged).verdicts
+            if verdict.exclusive and statements & {verdict.a, verdict.b}
         ]
 
     def _around(self, sequences: list[int], group: str, around: int) -> list[int]:
         """Return the sequences of the nearest live episodes of the same source, on both sides of each."""
-        found: list[int] = []
+        sequences_near: list[int] = []
         for sequence in sequences if around else ():
-            after = max(0, sequence - _NEAR - 1)
-            near = islice(self.store.rows(reads.EPISODE_HEADS, group, [after]), 2 * _NEAR + 1)
+            start = max(0, sequence - _NEAR - 1)
+            near = islice(self.store.rows(reads.EPISODE_HEADS, group, [start]), 2 * _NEAR + 1)
             heads = [row for row in near if row.retired_at is None and abs(row.sequence - sequence) <= _NEAR]
             source = next((row.source for row in heads if row.sequence == sequence), None)
-            same = [row.sequence for row in heads if row.source == source]
-            found += [s for s in same if s < sequence][-around:] + [s for s in same if s > sequence][:around]
-        return found
+            siblings = [row.sequence for row in heads if row.source == source]
+            sequences_near += [s for s in siblings if s < sequence][-around:] + [
+                s for s in siblings if s > sequence
+            ][:around]
+        return sequences_near
 
     def _models(self, group: str, sequences: list[int]) -> list[Row]:
         """Return the models' answers about these episodes: facts, costs, and omitted content."""
-        told = []
+        replies = []
         for row in self.store.rows(reads.EXTRACTIONS_AT, group, sequences):
-            said, costs = rows.extraction(row), ("calls", "prompt_tokens", "completion_tokens")
-            answer: Row = {"sequence": row.sequence, "model": said.model, "dropped": list(said.dropped)}
+            extraction, costs = rows.extraction(row), ("calls", "prompt_tokens", "completion_tokens")
+            answer: Row = {
+                "sequence": row.sequence,
+                "model": extraction.model,
+                "dropped": list(extraction.dropped),
+            }
             answer |= {name: getattr(row, name) for name in costs} | {"reply": json.loads(row.body)}
-            told.append(answer)
-        return told
+            replies.append(answer)
+        return replies
 
     @of_one_moment
     def overview(
@@ -169,16 +179,20 @@ class Exploration(GroupReads):
     ) -> Row:
         """Return a level's communities, largest first, and how many facts connect each two of them.
 
-        "links" are [community id, community id, facts], most facts first. As of now, facts of any
-        time; known_at chooses the run of the communities alone.
+        "links" are [community id, community id, facts], most facts first: the links of today, with
+        facts of any time; known_at chooses the run of the communities alone.
         """
         check_limit(limit)
-        known = None if known_at is None else given(known_at, "known_at")[0]
-        every = list_of(self.store, group, level, known)
+        instant = None if known_at is None else given(known_at, "known_at")[0]
+        every = list_of(self.store, group, level, instant)
         outline = self._outline_of(view_now(self.store, group), None)
-        links = outline.links(owners_of(self.store, group, level, known), [one.id for one in every[:limit]])
+        links = outline.links(
+            owners_of(self.store, group, level, instant), [community.id for community in every[:limit]]
+        )
         return {
-            "communities": [one.as_dict() | {"summary": one.summary} for one in every[:limit]],
+            "communities": [
+                community.as_dict() | {"summary": community.summary} for community in every[:limit]
+            ],
             "links": links[: 4 * limit],
             "truncated": len(every) > limit,
             "total": {"communities": len(every), "links": len(links)},

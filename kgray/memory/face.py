@@ -69,7 +69,7 @@ class AsyncMemory(Corrections):
         data    the data folder: removals also delete texts that backfill runs keep there
         previous    how many episodes are the previous context of another (pipeline.previous_episodes)
         answerer, summarizer    return the model that answers, and that summarises communities; None = none
-        ontology    returns the declared relations: the shipped relations and those of the settings
+        ontology    returns the declared relations: the shipped relations and the relations of the settings
         """
         super().__init__(store)
         self._build_embedder, self._reranker = embedder, reranker
@@ -156,29 +156,31 @@ class AsyncMemory(Corrections):
         accept_only  do not ingest
         """
         self.check_embedder()
-        before = last_sequences(self.store)
-        taken = Submission(self.store, replace=replace, again=again)
+        accepted_before = last_sequences(self.store)
+        submission = Submission(self.store, replace=replace, again=again)
         try:
             for item in self._items(items, group):
-                taken.take(item)
+                submission.take(item)
                 if stop():
                     break
             stopped = stop()
-            taken.finish(complete=not stopped)
+            submission.finish(complete=not stopped)
         except NoSpace as error:
-            if not taken.counts["accepted"]:
+            if not submission.counts["accepted"]:
                 raise
-            return taken.report(IngestOutcome(stopped=True, reason=str(error)))
+            return submission.report(IngestOutcome(stopped=True, reason=str(error)))
         if accept_only or stopped:
-            return taken.report(IngestOutcome(stopped=stopped))
-        how: dict[str, Any] = {"stop": stop, "on_step": on_step, "on_wait": self.on_wait}
-        return taken.report(await self.runtime.carry_out(taken.queued, before=before, **how))
+            return submission.report(IngestOutcome(stopped=stopped))
+        options: dict[str, Any] = {"stop": stop, "on_step": on_step, "on_wait": self.on_wait}
+        return submission.report(
+            await self.runtime.carry_out(submission.queued, before=accepted_before, **options)
+        )
 
     async def ingest(self, *, on_step: OnStep = ignore, stop: Stop = never) -> Report:
         """Ingest everything that is pending, waiting for another process that does."""
         self.check_embedder()
-        done = await self.runtime.carry_out(None, stop=stop, on_step=on_step, on_wait=self.on_wait)
-        return Report(**done.told())
+        outcome = await self.runtime.carry_out(None, stop=stop, on_step=on_step, on_wait=self.on_wait)
+        return Report(**outcome.told())
 
     async def retry(
         self, *, group: str | None = None, episodes: Sequence[str] = (),
@@ -247,9 +249,9 @@ class AsyncMemory(Corrections):
                 fields[name] = times.given(fields[name], name)[0]
         fields |= {name: tuple(fields[name]) for name in _LISTS if fields.get(name) is not None}
         # A range of reference times is a filter.
-        said = fields.pop("said_after", None), fields.pop("said_before", None)
+        said_range = fields.pop("said_after", None), fields.pop("said_before", None)
         filters = fields.pop("filters", None) or Filters()
-        filters = filters if said == (None, None) else replaced(filters, said=said)
+        filters = filters if said_range == (None, None) else replaced(filters, said=said_range)
         query = Query(text=text, group=group, filters=filters, **fields)
         past = query.known_at
         return query, None if past is None else partial(self.view_at, group, past)
@@ -278,7 +280,7 @@ class AsyncMemory(Corrections):
 
     @property
     def can_answer(self) -> bool:
-        """Whether a model that answers is configured."""
+        """Return whether a model that answers is configured."""
         try:
             return self._answerer is not None and self._answerer() is not None
         except SettingsError:

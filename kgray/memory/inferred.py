@@ -20,13 +20,15 @@ def inferred_dates(store: Store, group: str, facts: Iterable[Fact]) -> Mapping[s
     dated = [fact for fact in facts if fact.valid_at is not None or fact.invalid_at is not None]
     supporters = {id_ for fact in dated for id_ in fact.episodes}
     ids = sorted(supporters | {fact.ended_by[0] for fact in dated if fact.ended_by})
-    said: dict[str, set[Instant]] = defaultdict(set)
+    reference_times: dict[str, set[Instant]] = defaultdict(set)
     for row in store.rows(reads.REFERENCE_TIMES, group, ids) if ids else ():
-        said[row.id].add(row.reference_time)
+        reference_times[row.id].add(row.reference_time)
     inferred: dict[str, list[str]] = {}
     for fact in dated:
         dates = [("valid_at", fact.valid_at, id_) for id_ in fact.episodes]
         dates += [("invalid_at", fact.invalid_at, fact.ended_by[0])] if fact.ended_by else []
-        if names := dict.fromkeys(name for name, at, id_ in dates if at is not None and at in said[id_]):
+        if names := dict.fromkeys(
+            name for name, at, id_ in dates if at is not None and at in reference_times[id_]
+        ):
             inferred[fact.id] = [*names]
     return inferred

@@ -80,15 +80,15 @@ class Submission:
     """Accepts items batch by batch and keeps count."""
 
     def __init__(
-        self, store: Store, *, replace: bool = False, on_answer: OnAnswer | None = None, **how: bool
+        self, store: Store, *, replace: bool = False, on_answer: OnAnswer | None = None, **options: bool
     ) -> None:
-        """replace, how: as of `ledger.accept`; `replace` retracts what a text file has no more.
+        """replace, options: as of `ledger.accept`; `replace` retracts what a text file has no more.
 
         on_answer   called with the outcome of each row, in order; refusals are then not kept for the report
         """
         self.queued: dict[str, Queued] = {}
         self._store, self._replace, self._on_answer = store, replace, on_answer
-        self._how = how | {"replace": replace}
+        self._options = options | {"replace": replace}
         self._batch: list[Submitted | Refusal] = []
         self._characters = 0
         # The counts until now, in the log, under the names of `Report`.
@@ -96,7 +96,7 @@ class Submission:
         self._refusals: list[Refusal] = []
         self._broken: set[str] = set()  # files with a refusal
         # (group, source) of text files -> the files, and the ids that they hold.
-        self._whole: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
+        self._file_episodes: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
 
     def take(self, item: Item) -> None:
         """Take one item, which is durable after `flush`; full batches are flushed here."""
@@ -115,7 +115,7 @@ class Submission:
         """Accept the waiting items, in one transaction."""
         batch, self._batch, self._characters = self._batch, [], 0
         drafts = [item.draft for item in batch if isinstance(item, Submitted)]
-        for found in _outcomes(batch, accept(self._store, drafts, now=times.now(), **self._how)):
+        for found in _outcomes(batch, accept(self._store, drafts, now=times.now(), **self._options)):
             if isinstance(found, Refusal):
                 self._broken.add(found.file)
                 (self._on_answer or self._refusals.append)(found)
@@ -123,7 +123,7 @@ class Submission:
             item, answer = found
             draft = item.draft
             if item.whole and self._replace:
-                files, held = self._whole.setdefault((draft.group, draft.source), (set(), set()))
+                files, held = self._file_episodes.setdefault((draft.group, draft.source), (set(), set()))
                 files.add(item.file)
                 held.add(answer.id)
             queue = self.queued.setdefault(draft.group, Queued())
@@ -142,7 +142,7 @@ class Submission:
         self.flush()
         if not (self._replace and complete):
             return
-        for (group, source), (files, held) in sorted(self._whole.items()):
+        for (group, source), (files, held) in sorted(self._file_episodes.items()):
             if files & self._broken:  # the rows after the fault were not read, so none is known to be gone
                 continue
             whole = Operation(group=group, kind="retract", source=source)
@@ -168,12 +168,12 @@ class Submission:
 def _outcomes(
     batch: Iterable[Submitted | Refusal], answers: Iterable[Acceptance]
 ) -> Iterator[tuple[Submitted, Acceptance] | Refusal]:
-    """Yield rows with their outcomes. answers: those of rows without a refusal; a taken id is one."""
-    found = iter(answers)
+    """Yield rows with their outcomes. answers: of rows without a refusal; a taken id is a refusal."""
+    remaining = iter(answers)
     for row in batch:
         if isinstance(row, Refusal):
             yield row
-        elif (answer := next(found)).status == "conflict":
+        elif (answer := next(remaining)).status == "conflict":
             yield Refusal(file=row.file, line=row.line, field="id", reason=answer.reason)
         else:
             yield row, answer

@@ -19,7 +19,7 @@ def instant_of(value: When | None, field: str) -> Instant | None:
     return None if value is None else times.given(value, field)[0]
 
 
-def check_limit(limit: int, most: int = MAX_ROWS) -> None:
-    """Raise InputError for a limit that is not 1 to `most`."""
-    if not 1 <= limit <= most:
-        raise InputError(f"limit is {limit}: use 1 to {most}", field="limit")
+def check_limit(limit: int, maximum: int = MAX_ROWS) -> None:
+    """Raise InputError for a limit that is not 1 to `maximum`."""
+    if not 1 <= limit <= maximum:
+        raise InputError(f"limit is {limit}: use 1 to {maximum}", field="limit")

@@ -162,10 +162,10 @@ class _Answers:
         statements: dict[str, _Naming] = {}
         counted = set[Pair]()
         moved = self._store.rows(kinds.SHOWN_EVIDENCE.all, self._group)
-        shown = {(row.sequence, row.ordinal): row.shown for row in moved}
+        derived_ids = {(row.sequence, row.ordinal): row.shown for row in moved}
         for piece in records.evidence:
             statement = piece.statement
-            derived = shown.get((piece.sequence, piece.ordinal), statement)
+            derived = derived_ids.get((piece.sequence, piece.ordinal), statement)
             name, is_turned = self._ontology.folded(piece.relation)
             is_turned ^= piece.is_reversed
             self._uses[name] += 1
@@ -185,9 +185,9 @@ class _Answers:
 
     def _count_verdicts(self, judged: Iterable[Verdict], statements: Mapping[str, _Naming]) -> None:
         verdicts = dict[Pair, bool]()  # a newer verdict on a pair replaces an older verdict
-        for one in judged:
-            if one.judge not in _BY_CODE and one.a in statements and one.b in statements:
-                verdicts[one.a, one.b] = one.exclusive
+        for verdict in judged:
+            if verdict.judge not in _BY_CODE and verdict.a in statements and verdict.b in statements:
+                verdicts[verdict.a, verdict.b] = verdict.exclusive
         of_one_name = list[tuple[str, str, str]]()
         for (a, b), exclusive in verdicts.items():
             answer = "exclusive" if exclusive else "independent"

@@ -1,7 +1,7 @@
 """The outline of a graph: the ends, spans and wordings of all its facts as arrays.
 
-A read that chooses among all facts of a group (those of the most connected entities, those that differ
-between two moments) chooses in the arrays, and reads the rows of its answer alone.
+A read that chooses among all facts of a group, for example the facts of the most connected entities, or the
+differences between two moments, chooses in the arrays, and reads the rows of its answer alone.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Outline:
     wordings: Ints
 
     @classmethod
-    def of(cls, store: Store, view: GraphView) -> Outline:
+    def read(cls, store: Store, view: GraphView) -> Outline:
         """Read the outline of a view, in one pass over its facts and entities."""
         with garbage_not_collected():
             if isinstance(view, View):
-                born = [(one.born, one.id, one.name) for one in view.all_entities()]
+                born = [(entity.born, entity.id, entity.name) for entity in view.all_entities()]
                 facts: Iterable[FactOutlineRow | Fact] = sorted(view.all_facts(), key=lambda fact: fact.id)
             else:
                 entities = store.rows(reads.ENTITY_OUTLINES, view.group)
@@ -75,13 +75,13 @@ class Outline:
         ends = np.concatenate((self.sources[chosen], self.targets[chosen]))
         return np.bincount(ends[ends >= 0], minlength=len(self.entities) + 1)[: len(self.entities)]
 
-    def inside(self, entities: Mask) -> Mask:
+    def connecting(self, entities: Mask) -> Mask:
         """Return which facts connect these entities alone."""
         marked = np.append(entities, [False, True])  # an unknown end; the last, of number -1: a value
         return np.asarray(marked[self.sources] & marked[self.targets])
 
     def touching(self, entities: Mask) -> Mask:
-        """Return a mask of the facts with at least one of these entities as an end."""
+        """Return a mask of the facts that end at one or two of these entities."""
         marked = np.append(entities, [False, False])
         return np.asarray(marked[self.sources] | marked[self.targets])
 
@@ -118,25 +118,29 @@ class Outline:
         chosen = self.holding(as_of)
         ordered = np.argsort(-self.degrees(chosen), kind="stable")
         if members is not None:
-            inside = np.isin(self.entities, _packed(members))
-            ordered = ordered[inside[ordered]]
-            chosen &= self.touching(inside)
+            is_member = np.isin(self.entities, _packed(members))
+            ordered = ordered[is_member[ordered]]
+            chosen &= self.touching(is_member)
         chosen_entities = np.zeros(len(self.entities), bool)
         chosen_entities[ordered[:limit]] = True
         total = {"entities": len(ordered), "facts": int(chosen.sum())}
-        return self.entities[ordered[:limit]], self.facts[chosen & self.inside(chosen_entities)], total
+        return self.entities[ordered[:limit]], self.facts[chosen & self.connecting(chosen_entities)], total
 
-    def facts_in(self, other: Outline) -> tuple[Ints, Mask]:
+    def facts_in(self, reference: Outline) -> tuple[Ints, Mask]:
         """Return the position of each fact in another outline, -1 = none, and which facts differ there."""
-        if other is self:
+        if reference is self:
             return np.arange(len(self.facts)), np.zeros(len(self.facts), bool)
-        at = positions(self.facts, other.facts)
-        if not len(other.facts):
+        at = positions(self.facts, reference.facts)
+        if not len(reference.facts):
             return at, at > 0
-        entities = np.append(positions(self.entities, other.entities), [-2, -1])  # an unknown end; a value
-        differ = (entities[self.sources] != other.sources[at]) | (entities[self.targets] != other.targets[at])
+        entities = np.append(
+            positions(self.entities, reference.entities), [-2, -1]
+        )  # an unknown end; a value
+        differ = (entities[self.sources] != reference.sources[at]) | (
+            entities[self.targets] != reference.targets[at]
+        )
         for name in ("starts", "ends", "wordings"):
-            differ |= getattr(self, name) != getattr(other, name)[at]
+            differ |= getattr(self, name) != getattr(reference, name)[at]
         return at, differ & (at >= 0)
 
 
@@ -144,13 +148,13 @@ class Outline:
 class Differences:
     """The ids of facts and entities that differ between two outlines; facts by creation, entities by birth.
 
-    before, after   the facts that differ in wording, span or ends, as they were and as they are
+    former, current the facts that differ in wording, span or ends, as they were and as they are
     """
 
     opened: Ids
     ended: Ids
-    before: Ids
-    after: Ids
+    former: Ids
+    current: Ids
     entities_new: Ids
     entities_gone: Ids
     entities_renamed: Ids
@@ -174,21 +178,21 @@ def differences(
     return Differences(
         opened=new.facts[new.by_creation(holding_second & ~both)],
         ended=old.facts[old.by_creation(ended)],
-        before=old.facts[old_positions[changed]],
-        after=new.facts[changed],
+        former=old.facts[old_positions[changed]],
+        current=new.facts[changed],
         entities_new=new.entities[old_entities < 0],
         entities_gone=old.entities[positions(old.entities, new.entities) < 0],
         entities_renamed=new.entities[renamed],
     )
 
 
-def positions(ids: Ids, others: Ids) -> Ints:
+def positions(ids: Ids, pool: Ids) -> Ints:
     """Return the position of each id among others; -1: it is not there."""
-    if not len(others):
+    if not len(pool):
         return np.full(len(ids), -1)
-    order = np.argsort(others)
-    near = order[np.minimum(np.searchsorted(others, ids, sorter=order), len(others) - 1)]
-    return np.where(others[near] == ids, near, -1)
+    order = np.argsort(pool)
+    near = order[np.minimum(np.searchsorted(pool, ids, sorter=order), len(pool) - 1)]
+    return np.where(pool[near] == ids, near, -1)
 
 
 def texts(ids: Ids) -> list[str]:
@@ -198,9 +202,9 @@ def texts(ids: Ids) -> list[str]:
 
 def facts_of(view: GraphView, ids: Ids) -> list[Fact]:
     """Return the facts with these ids of an outline, in the order given."""
-    wanted = texts(ids)
-    by_id = {fact.id: fact for fact in view.facts(wanted)}
-    return [by_id[id_] for id_ in wanted]
+    ids_of_facts = texts(ids)
+    by_id = {fact.id: fact for fact in view.facts(ids_of_facts)}
+    return [by_id[id_] for id_ in ids_of_facts]
 
 
 def _columns(facts: Iterable[FactOutlineRow | Fact], numbers: Mapping[str, int]) -> tuple[Any, ...]:

@@ -44,9 +44,8 @@ MAX_NODES, MAX_FACTS = 2000, 20_000  # of a neighbourhood
 _LOOKED = 20_000  # the most episodes that a page of the log examines
 _VIEWS = 2  # known_at views kept: searches at one moment often follow one another
 _OUTLINES = 4  # kept outlines: 7 MB each at 100,000 facts
-# Of likely duplicates: names near a name by vector, itself and some others; what a shared neighbour counts,
-# of two at most; what a likeness of names counts. One of several likenesses, the highest, is told. A cosine
-# counts half, below all others that are surer.
+# Likely duplicates: the number of names near a name by vector, with itself; the score of a shared neighbour,
+# two at most; the scores of likenesses of names: the highest counts. A cosine counts half.
 _NEAREST, _SHARED = 6, 0.05
 _COUNTS: dict[Likeness, tuple[float, str]] = {
     "equal": (0.9, "the same name"),
@@ -105,11 +104,11 @@ def of_one_moment(
     """Make a verb of a method that reads a group: all its reads see one moment."""
 
     @wraps(read)
-    async def verb(self: _Reads, /, *args: _P.args, **asked: _P.kwargs) -> _T:
-        if "group" in asked:  # else the method says what is missing
-            group: Any = asked["group"]
+    async def verb(self: _Reads, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        if "group" in options:  # else the method says what is missing
+            group: Any = options["group"]
             check_group(group)
-        return at_one_moment(self.store, partial(read, self, *args, **asked))
+        return at_one_moment(self.store, partial(read, self, *args, **options))
 
     return verb
 
@@ -133,20 +132,21 @@ class GroupReads:
 
     async def failures(self, *, group: str | None = None) -> list[answers.ToldFailure]:
         """Return the failed episodes with their reasons, and where a group is held, that."""
-        found = list[answers.ToldFailure]()
+        reports = list[answers.ToldFailure]()
         if group is not None:
             check_group(group)
         with self.store.reading():
             for name, failed in groupby(failures(self.store, group), lambda row: row.episode.group):
                 why = {row.episode.sequence: row.failure for row in failed}
-                for one in answers.told_episodes(self.store, name, [*why]):
-                    found.append(answers.ToldFailure(group=name, episode=one, failure=why[one.sequence]))
+                for episode in answers.told_episodes(self.store, name, [*why]):
+                    failure = why[episode.sequence]
+                    reports.append(answers.ToldFailure(group=name, episode=episode, failure=failure))
             for name, hold in ledger.held(self.store).items():
                 if group in (None, name):
                     failure = Failure(kind="Held", message=hold.reason, attempts=hold.tries)
                     stopped = next(answers.told_episodes(self.store, name, [hold.sequence]), None)
-                    found.append(answers.ToldFailure(group=name, episode=stopped, failure=failure))
-        return found
+                    reports.append(answers.ToldFailure(group=name, episode=stopped, failure=failure))
+        return reports
 
     @of_one_moment
     def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[answers.EntityCount]:
@@ -178,18 +178,18 @@ class GroupReads:
     def describe(self, identifier: str, *, group: str) -> answers.Shown:
         """Return the result of `show` with texts, names, facts, and the words behind the facts."""
         id_, view = answers.id_called(self.store, group, identifier), view_now(self.store, group)
-        of: dict[str, list[dumping.DumpRow]] = defaultdict(list)
+        by_type: dict[str, list[dumping.DumpRow]] = defaultdict(list)
         for record in (records := answers.shown(self.store, group, id_)):
-            of[record["type"]].append(record)
-        entities = tuple(view.entities([record["id"] for record in of["entity"]]))
-        facts = view.facts([record["id"] for record in of["fact"]])
+            by_type[record["type"]].append(record)
+        entities = tuple(view.entities([record["id"] for record in by_type["entity"]]))
+        facts = view.facts([record["id"] for record in by_type["fact"]])
         facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))
         spans, clients = spans_of(view, facts)
-        sequences = sorted(record["sequence"] for record in of["episode"])
-        evidence = {(record["episode"], record["ordinal"]) for record in of["evidence"]}
+        sequences = sorted(record["sequence"] for record in by_type["episode"])
+        evidence = {(record["episode"], record["ordinal"]) for record in by_type["evidence"]}
         names = {entity.id: entity.name for entity in entities}
-        asked = next((entity for entity in entities if entity.id == id_), None)
-        profile = profile_of(self.store, view, id_) if asked else None
+        called = next((entity for entity in entities if entity.id == id_), None)
+        profile = profile_of(self.store, view, id_) if called else None
         return answers.Shown(
             id=id_,
             records=records,
@@ -198,7 +198,7 @@ class GroupReads:
             facts=tuple(spans.values()),
             names=names,
             clients=clients,
-            summary=asked.summary if asked else "",
+            summary=called.summary if called else "",
             profile=profile.text if profile else "",
             profile_sources=profile.sources if profile else (),
         )
@@ -218,25 +218,25 @@ class GroupReads:
             if statement.object is not None:
                 neighbours[statement.subject].add(statement.object)
                 neighbours[statement.object].add(statement.subject)
-        found: dict[tuple[str, str], LikelyPair] = {}
+        pairs: dict[tuple[str, str], LikelyPair] = {}
         for note in state.graph.entities.values():
-            for other, score, why in _alike(state, note, vectors):
-                first, second = sorted((note, other), key=lambda n: (n.born, n.id))
+            for candidate, score, why in _alike(state, note, vectors):
+                first, second = sorted((note, candidate), key=lambda n: (n.born, n.id))
                 if first.id == second.id or state.graph.fold.are_apart(first.id, second.id):
                     continue
                 shared = sorted(neighbours[first.id] & neighbours[second.id])[:2]
-                known = [state.graph.entities[s].name for s in shared if s in state.graph.entities]
+                neighbour_names = [state.graph.entities[s].name for s in shared if s in state.graph.entities]
                 pair = LikelyPair(
                     a=first.id,
                     b=second.id,
                     names=(first.name, second.name),
-                    why="; ".join([why, *(f"both are tied to {name}" for name in known)]),
-                    score=min(1.0, score + _SHARED * len(known)),
+                    why="; ".join([why, *(f"both are tied to {name}" for name in neighbour_names)]),
+                    score=min(1.0, score + _SHARED * len(neighbour_names)),
                 )
-                before = found.get((pair.a, pair.b))
-                if before is None or before.score < pair.score:
-                    found[pair.a, pair.b] = pair
-        return sorted(found.values(), key=lambda pair: (-pair.score, pair.a, pair.b))[:limit]
+                former = pairs.get((pair.a, pair.b))
+                if former is None or former.score < pair.score:
+                    pairs[pair.a, pair.b] = pair
+        return sorted(pairs.values(), key=lambda pair: (-pair.score, pair.a, pair.b))[:limit]
 
     @of_one_moment
     def dump(self, *, group: str, known_at: When | None = None) -> list[str]:
@@ -262,22 +262,22 @@ class GroupReads:
         community   begin with its members alone; level: tell each entity's community of this level
         The result has "entities", "facts", "truncated" (there are more of either), "total".
         """
-        moment, known = instant_of(as_of, "as_of"), instant_of(known_at, "known_at")
+        moment, instant = instant_of(as_of, "as_of"), instant_of(known_at, "known_at")
         check_limit(limit, MAX_NODES)
         most_facts = limit if most_facts is None else most_facts
         check_limit(most_facts, MAX_FACTS)
         if not 0 <= depth <= MAX_DEPTH:
             raise InputError(f"depth is {depth}: use 0 to {MAX_DEPTH}", field="depth")
-        view = self.view_at(group, known)
+        view = self.view_at(group, instant)
         if centre is None:
-            entities, facts, total = self._most_connected(view, moment, known, limit, most_facts, community)
+            entities, facts, total = self._most_connected(view, moment, instant, limit, most_facts, community)
         else:
             entities, facts, total = self._around_one(view, centre, moment, depth, limit)
             facts = facts[:most_facts]
-        owner = {} if level is None else owners_of(self.store, group, level, known)
-        told = {} if level is None else {one.id: {"community": owner.get(one.id)} for one in entities}
+        owner = {} if level is None else owners_of(self.store, group, level, instant)
+        additions = {} if level is None else {e.id: {"community": owner.get(e.id)} for e in entities}
         return {
-            "entities": [answers.entity_row(one) | told.get(one.id, {}) for one in entities],
+            "entities": [answers.entity_row(entity) | additions.get(entity.id, {}) for entity in entities],
             "facts": answers.fact_rows(self.store, view, facts),
             "truncated": len(entities) < total["entities"] or len(facts) < total["facts"],
             "total": total,
@@ -289,8 +289,8 @@ class GroupReads:
     ) -> _Neighbourhood:  # fmt: skip
         """Return the entities with most facts, of a group or a community."""
         outline = self._outline_of(view, known)
-        inside = None if community is None else members_of(self.store, view.group, community, known)
-        ids, between, total = outline.most_connected(moment, limit, inside)
+        members = None if community is None else members_of(self.store, view.group, community, known)
+        ids, between, total = outline.most_connected(moment, limit, members)
         entities = answers.entities_of(self.store, view, texts(ids))
         return entities, facts_of(view, between[:most_facts]), total
 
@@ -305,9 +305,9 @@ class GroupReads:
             walked.update((fact.id, fact) for fact in met)
             edge = [e for e in dict.fromkeys(end for fact in met for end in fact.ends) if e not in steps]
             steps.update(dict.fromkeys(edge, step))
-        ordered = sorted(view.entities(list(steps)), key=lambda one: (steps[one.id], one.born, one.id))
-        shown = {one.id for one in ordered[:limit]}
-        facts = [fact for fact in walked.values() if shown.issuperset(fact.ends)]
+        ordered = sorted(view.entities(list(steps)), key=lambda e: (steps[e.id], e.born, e.id))
+        shown_ids = {entity.id for entity in ordered[:limit]}
+        facts = [fact for fact in walked.values() if shown_ids.issuperset(fact.ends)]
         facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))
         return ordered[:limit], facts, {"entities": len(ordered), "facts": len(walked)}
 
@@ -327,28 +327,28 @@ class GroupReads:
         moments = instant_of(from_as_of, "from_as_of"), instant_of(to_as_of, "to_as_of")
         check_limit(limit)
         old, new = (self.view_at(group, at) for at in known)
-        found = differences(
+        changes = differences(
             (self._outline_of(old, known[0]), moments[0]), (self._outline_of(new, known[1]), moments[1])
         )
         facts = {
-            name: answers.fact_rows(self.store, view, facts_of(view, getattr(found, name)[:limit]))
-            for name, view in (("opened", new), ("ended", old), ("before", old), ("after", new))
+            name: answers.fact_rows(self.store, view, facts_of(view, getattr(changes, name)[:limit]))
+            for name, view in (("opened", new), ("ended", old), ("former", old), ("current", new))
         }
         entities = {
-            name: answers.entities_of(self.store, view, texts(getattr(found, name)[:limit]))
+            name: answers.entities_of(self.store, view, texts(getattr(changes, name)[:limit]))
             for name, view in (("entities_new", new), ("entities_gone", old), ("entities_renamed", new))
         }
-        total = {"opened": len(found.opened), "ended": len(found.ended), "changed": len(found.after)}
-        total |= {name: len(getattr(found, name)) for name in entities}
-        changed = zip(facts.pop("before"), facts.pop("after"), strict=True)
+        total = {"opened": len(changes.opened), "ended": len(changes.ended), "changed": len(changes.current)}
+        total |= {name: len(getattr(changes, name)) for name in entities}
+        changed = zip(facts.pop("former"), facts.pop("current"), strict=True)
         return {
             **facts,
-            "changed": [{"before": before, "after": after} for before, after in changed],
-            **{name: [answers.entity_row(one) for one in some] for name, some in entities.items()},
+            "changed": [{"before": former, "after": current} for former, current in changed],
+            **{name: [answers.entity_row(entity) for entity in some] for name, some in entities.items()},
             "merged": [
-                {"id": one.id, "name": one.name, "into": into[0].id, "into_name": into[0].name}
-                for one in entities["entities_gone"]
-                if (into := new.entities([one.id]))
+                {"id": entity.id, "name": entity.name, "into": into[0].id, "into_name": into[0].name}
+                for entity in entities["entities_gone"]
+                if (into := new.entities([entity.id]))
             ],
             "truncated": any(count > limit for count in total.values()),
             "total": total,
@@ -373,11 +373,11 @@ class GroupReads:
             expired = (pair for pair in sorted((f.expired_at or 0, f.id) for f in facts) if pair[0] > since)
 
         def entry(
-            row: EndedEpisodeRow | EndedOperationRow, at: Instant, what: str, state: str, **ids: str | None
+            row: EndedEpisodeRow | EndedOperationRow, at: Instant, kind: str, state: str, **ids: str | None
         ) -> tuple[Any, ...]:
-            return at, "entries", {"type": what, "sequence": row.sequence, **ids, "state": state}
+            return at, "entries", {"type": kind, "sequence": row.sequence, **ids, "state": state}
 
-        found = heapq.merge(
+        events = heapq.merge(
             (
                 entry(
                     row, row.ended_at, "episode", rows.STATES[row.state], id=row.id, client_id=row.client_id
@@ -394,12 +394,12 @@ class GroupReads:
             key=itemgetter(0),
         )
         commits, size, last = list[Row](), 0, since
-        for at, told in groupby(found, key=itemgetter(0)):
+        for at, commit_events in groupby(events, key=itemgetter(0)):
             if size >= limit:
                 return {"commits": commits, "last": last, "more": True}
             commit: Row = {"commit": at, "at": show(at), "entries": [], "opened": [], "ended": []}
-            for _, what, one in told:
-                commit[what].append(one)
+            for _, kind, item in commit_events:
+                commit[kind].append(item)
             size += 1 + sum(map(len, (commit["entries"], commit["opened"], commit["ended"])))
             last = at
             commits.append(commit)
@@ -413,25 +413,25 @@ class GroupReads:
             raise InputError("after must be a sequence, or 0", field="after")
         if state is not None and state not in rows.STATES:
             raise InputError(f"state {state!r} is none of {', '.join(rows.STATES)}", field="state")
-        chosen, at, behind = list[int](), after, None
+        chosen, at, next_sequence = list[int](), after, None
         for looked, row in enumerate(self.store.rows(reads.EPISODE_HEADS, group, [at])):
             if looked == _LOOKED or len(chosen) == limit:
-                behind = at
+                next_sequence = at
                 break
             at = row.sequence
             if row.retired_at is None and (state is None or rows.STATES[row.state] == state):
                 chosen.append(at)
-        told = answers.told_episodes(self.store, group, chosen)
-        return {"episodes": [one.as_dict() for one in told], "next": behind}
+        episodes = answers.told_episodes(self.store, group, chosen)
+        return {"episodes": [episode.as_dict() for episode in episodes], "next": next_sequence}
 
     @of_one_moment
     def episode(self, identifier: str, *, group: str) -> Row:
         """Return one episode by its id or the client's: text, state, both clocks. Raises NotFound."""
         sequences = sequences_of(self.store, group, [identifier])
-        found = [*answers.told_episodes(self.store, group, sequences)]
-        if not found:
+        episodes = [*answers.told_episodes(self.store, group, sequences)]
+        if not episodes:
             raise NotFound(f"group {group} has no episode {identifier!r}")
-        return found[-1].as_dict()
+        return episodes[-1].as_dict()
 
     @of_one_moment
     def operation(self, sequence: int, *, group: str) -> Row:
@@ -461,7 +461,7 @@ class GroupReads:
         """Return the outline of a view of `view_at`; kept until the group's next record, as views are."""
         key = (view.group, known_at, self.store.heads([view.group])[view.group].last_recorded)
         if (outline := self._outlines.pop(key, None)) is None:
-            outline = Outline.of(self.store, view)
+            outline = Outline.read(self.store, view)
         self._outlines[key] = outline
         for old in list(self._outlines)[:-_OUTLINES]:
             self._outlines.pop(old, None)
@@ -473,23 +473,25 @@ def _alike(
 ) -> Iterator[tuple[EntityNote, float, str]]:
     """Yield who is alike by the look-ups that resolve a mention, with score and reason; digits agree."""
 
-    def may_be_one(other: EntityNote) -> bool:
-        types_agree = not note.labels or not other.labels or not set(note.labels).isdisjoint(other.labels)
-        return other.id != note.id and types_agree and digits_of(note.name) == digits_of(other.name)
+    def may_be_one(candidate: EntityNote) -> bool:
+        types_agree = (
+            not note.labels or not candidate.labels or not set(note.labels).isdisjoint(candidate.labels)
+        )
+        return candidate.id != note.id and types_agree and digits_of(note.name) == digits_of(candidate.name)
 
     for surface, owner in note.surfaces.items():
         match = code_match(surface)
         for id_ in dict.fromkeys((*state.names.near(surface), *state.names.coded(surface))):
-            other = state.graph.entities.get(id_)
-            if other is None or not may_be_one(other):
+            candidate = state.graph.entities.get(id_)
+            if candidate is None or not may_be_one(candidate):
                 continue
-            how = likeness(surface, other.name)
-            if how is None and any(match(name) is not None for name in other.surfaces):
-                how = "acronym"
-            if how is not None and (how != "surname" or "Person" in (*note.labels, *other.labels)):
-                yield other, *_COUNTS[how]
+            kind = likeness(surface, candidate.name)
+            if kind is None and any(match(name) is not None for name in candidate.surfaces):
+                kind = "acronym"
+            if kind is not None and (kind != "surname" or "Person" in (*note.labels, *candidate.labels)):
+                yield candidate, *_COUNTS[kind]
         vector = vectors.get((owner, surface))
         near = () if vector is None else state.near_scored(vector, NAME_FLOOR, _NEAREST)
         for cosine, id_ in near:
-            if may_be_one(other := state.graph.entities[id_]):
-                yield other, 0.5 * cosine, f"names of like spelling or meaning (cosine {cosine:.2f})"
+            if may_be_one(candidate := state.graph.entities[id_]):
+                yield candidate, 0.5 * cosine, f"names of like spelling or meaning (cosine {cosine:.2f})"

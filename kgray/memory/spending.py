@@ -25,30 +25,30 @@ class Spending:
 
     async def ask(
         self, task: str, question: str, data: str, on_text: OnText, *,
-        kept: int = 0, schema: Mapping[str, Any] | None = None,
+        reserved: int = 0, schema: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """Ask once; on_text takes the pieces of the reply. kept: calls that are left for later requests.
+        """Ask once; on_text takes the pieces of the reply. reserved: calls for later requests.
 
         Raises InputError if the rest does not suffice for a call, and the errors of `Answerer.answer`.
         """
         request = request_of(
             task, question, data, head=self.model.head(task), schema=schema, max_tokens=self.tokens,
-            max_calls=None if self.calls is None else self.calls - kept,
+            max_calls=None if self.calls is None else self.calls - reserved,
         )  # fmt: skip
         self.add(await self.model.answer(request, on_text))
 
-    async def text(self, task: str, question: str, data: str, *, kept: int = 0) -> str:
+    async def text(self, task: str, question: str, data: str, *, reserved: int = 0) -> str:
         """Return the reply of one request."""
         pieces: list[str] = []
-        await self.ask(task, question, data, pieces.append, kept=kept)
+        await self.ask(task, question, data, pieces.append, reserved=reserved)
         return "".join(pieces)
 
     async def json(
-        self, task: str, question: str, data: str, schema: Mapping[str, Any], *, kept: int = 0
+        self, task: str, question: str, data: str, schema: Mapping[str, Any], *, reserved: int = 0
     ) -> dict[str, Any]:
         """Return the reply of one request with a schema."""
         pieces: list[str] = []
-        await self.ask(task, question, data, pieces.append, kept=kept, schema=schema)
+        await self.ask(task, question, data, pieces.append, reserved=reserved, schema=schema)
         reply: dict[str, Any] = json.loads("".join(pieces))
         return reply
 

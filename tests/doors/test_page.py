@@ -155,12 +155,12 @@ def test_the_slider_filters_in_the_browser_and_steps_to_changes(tab):
     page.evaluate("""() => { const slider = document.querySelector('.track input');
         slider.value = 1; slider.dispatchEvent(new Event('input', {bubbles: true})); }""")
     tab.until(f"document.querySelector('.track output').textContent !== '{moment}'")
-    assert int(page.get_attribute(".graph", "data-edges")) < now
+    tab.until(f"Number(document.querySelector('.graph').dataset.edges) < {now}")
     tab.until("location.hash.includes('as_of=')")
     assert asked == []
     page.keyboard.press("0")
     tab.until("document.querySelector('.track output').textContent === 'today'")
-    assert int(page.get_attribute(".graph", "data-edges")) == now
+    tab.until(f"Number(document.querySelector('.graph').dataset.edges) === {now}")
     page.keyboard.press(" ")
     page.wait_for_selector("button[aria-label=Pause]")
     page.keyboard.press(" ")

@@ -53,9 +53,9 @@ export function proposeRetraction(group, message) {
   });
 }
 
-/** A proposal to add a fact, an end or a denial, as an episode of the source `page`. */
-export function proposeStatement(group, title, about, triple) {
-  const row = { kind: "triples", source: "page", triples: [triple] };
+/** A proposal to add facts, ends or denials, as an episode of the source `page`. */
+export function proposeStatement(group, title, about, ...triples) {
+  const row = { kind: "triples", source: "page", triples };
   propose({
     title,
     about,

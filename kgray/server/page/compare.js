@@ -30,17 +30,18 @@ export function Compare({ group }) {
   const from = now.from || dayOf(Date.now() - 365 * DAY);
   const to = now.to || dayOf(Date.now());
   const name = on === "world" ? "as_of" : "known_at";
-  // A day on the clock of the memory means its end: what was learned that day counts.
-  const moment = (day) => (on === "known" && day.length === 10 ? `${day}T23:59:59.999Z` : day);
+  const isKnown = on === "known";
+  // On the clock of the memory a day alone means its end, and a moment of the field is in UTC.
+  const moment = (text) => (!isKnown ? text.slice(0, 10) : text.endsWith("Z") ? text : text.length === 10 ? `${text}T23:59:59.999Z` : `${text}Z`);
   const { data, fault, busy } = useLoaded(
     (signal) => ask(inGroup(group, "diff", { [`from_${name}`]: moment(from), [`to_${name}`]: moment(to), limit: 500 }), { signal }),
     [group, on, from, to, epoch],
   );
   const picture = useMemo(() => data && pictureOf(data), [data]);
-  const field = (key, value, text) => html`<label>${text} <input type="date" value=${value.slice(0, 10)} onChange=${(event) => event.target.value && go({ [key]: event.target.value })} /></label>`;
+  const field = (key, value, text) => html`<label>${text} <input type=${isKnown ? "datetime-local" : "date"} step=${isKnown ? 1 : null} value=${isKnown ? moment(value).slice(0, 19) : value.slice(0, 10)} onChange=${(event) => event.target.value && go({ [key]: event.target.value })} /></label>`;
   return html`<section class="page compare"><header><h2>Compare</h2>
       <${Choice} label="Clock" value=${on} options=${[["world", "What was true"], ["known", "What was known"]]} onChange=${(one) => go({ clock: one === "known" ? one : null })} />
-      ${field("from", from, "From")} ${field("to", to, "to")}</header>
+      ${field("from", from, "From")} ${field("to", to, "to")}${isKnown && html` <small>UTC</small>`}</header>
     <${Busy} busy=${busy && !data} what="Comparing" /><${Fault} fault=${fault} />
     ${data && html`<div class="split">
       <div class="lists">

@@ -17,6 +17,7 @@ export function hasWebGL() {
   }
 }
 
+const LABEL_FONT = "500 12.5px system-ui, sans-serif";
 const sizeOf = (node) =>
   node.kind === "value" ? 3 : node.kind === "community" ? 8 + 3 * Math.sqrt(node.size) : (node.facts ? 5 + 1.6 * Math.sqrt(node.facts) : 3.5);
 
@@ -59,6 +60,7 @@ export class Drawing {
       minEdgeThickness: 1.3,
       stagePadding: 60,
       zIndex: true,
+      defaultDrawNodeLabel: (context, data) => this.drawLabel(context, data),
       defaultDrawNodeHover: (context, data) => this.drawHover(context, data),
       nodeReducer: (id, data) => this.nodeLook(id, data),
       edgeReducer: (id, data) => this.edgeLook(id, data),
@@ -258,11 +260,31 @@ export class Drawing {
     };
   }
 
+  /** The text of a label, cut to the width of the drawing, and where it begins: right of its node, else left, else inside the edges. */
+  labelAt(context, data, gap) {
+    context.font = LABEL_FONT;
+    const { width } = this.renderer.getDimensions();
+    const fits = (text) => context.measureText(text).width + 2 * gap <= width - 8;
+    let text = data.label;
+    while (!fits(text) && text.length > 2) text = `${Array.from(text).slice(0, -2).join("")}…`;
+    const size = context.measureText(text).width + 2 * gap;
+    const right = data.x + data.size + 3;
+    const left = data.x - data.size - 3 - size;
+    const x = right + size <= width - 4 ? right : left >= 4 ? left : Math.max(4, width - 4 - size);
+    return { text, x, size };
+  }
+
+  drawLabel(context, data) {
+    if (!data.label) return;
+    const { text, x } = this.labelAt(context, data, 0);
+    context.fillStyle = this.ink.text;
+    context.fillText(text, x, data.y + 4);
+  }
+
   drawHover(context, data) {
     if (!data.label) return;
-    context.font = "500 12.5px system-ui, sans-serif";
-    const width = context.measureText(data.label).width + 16;
-    const [x, y] = [data.x + data.size + 2, data.y - 11];
+    const { text, x, size: width } = this.labelAt(context, data, 7);
+    const y = data.y - 11;
     context.beginPath();
     context.arc(data.x, data.y, data.size + 3, 0, 2 * Math.PI);
     context.strokeStyle = this.ink.accent;
@@ -276,7 +298,7 @@ export class Drawing {
     context.fill();
     context.shadowBlur = 0;
     context.fillStyle = this.ink.text;
-    context.fillText(data.label, x + 7, y + 15);
+    context.fillText(text, x + 7, y + 15);
   }
 
   zoom(factor) {

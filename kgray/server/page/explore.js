@@ -1,6 +1,6 @@
 // Explore: search, the graph or table of a neighbourhood, and the panel beside it.
 import { html, useEffect, useLoaded, useMemo, useRef, useState, useStore } from "./view.js";
-import { address, go } from "./address.js";
+import { address, go, linkTo } from "./address.js";
 import { ask, inGroup, session } from "./api.js";
 import { Drawing, hasWebGL } from "./drawing.js";
 import { Busy, Choice, Empty, Fault, tell } from "./parts.js";
@@ -72,7 +72,7 @@ export function Explore({ group }) {
   return html`<div class="explore" data-past=${now.known_at ? "yes" : null} data-panel=${isOpen ? "yes" : null}>
     <section class="stage" aria-label="Neighbourhood">
       <${Tools} now=${now} picture=${picture} isTable=${isTable} webGL=${webGL} />
-      ${now.known_at && html`<p class="past" role="status">A past view: as known ${shownExactly(moment(now.known_at))}. <button class="plain" onClick=${() => go({ known_at: null })}>Back to now</button></p>`}
+      ${now.known_at && html`<p class="past" role="status">A past view: as known ${shownExactly(moment(now.known_at))}. <button class="plain" onClick=${() => go({ known_at: null })}>Back to now</button> <a href=${linkTo({ view: "compare", clock: "known", from: now.known_at, to: null, known_at: null })}>What has changed since</a></p>`}
       <${Fault} fault=${fault} /><${Busy} busy=${busy && !picture} what="Loading the graph" />
       ${picture && picture.nodes.size === 0 && html`<${Empty}>Nothing is known here${now.known_at ? " yet at that time" : ""}.</${Empty}>`}
       ${picture && (isTable

@@ -12,7 +12,7 @@ export const KEYS = [
   ["0", "today"],
   ["t", "table or graph"],
   ["+ and -", "closer, farther"],
-  ["1 to 6", "the views"],
+  ["1 to 5", "the views"],
   ["Esc", "close the panel"],
   ["?", "this help"],
 ];

@@ -3,8 +3,7 @@ import { html, useLoaded, useStore } from "./view.js";
 import { address, go, linkTo } from "./address.js";
 import { ask, inGroup, session } from "./api.js";
 import { Busy, Empty, Fault, LongText } from "./parts.js";
-import { dayOf, moment, phase, shown, span } from "./times.js";
-import { clock } from "./timebar.js";
+import { moment, phase, shown, span } from "./times.js";
 
 async function search(group, q, as_of, known_at, signal) {
   const body = { query: q, limit: 20, explain: true };
@@ -24,16 +23,14 @@ async function search(group, q, as_of, known_at, signal) {
 }
 
 export function Results({ group }) {
-  const { q, known_at } = useStore(address);
-  const { at } = useStore(clock);
+  const { q, known_at, as_of } = useStore(address); // the address follows the clock when it rests
   const { epoch } = useStore(session);
-  const day = dayOf(at);
-  const { data, fault, busy } = useLoaded((signal) => search(group, q, day, known_at, signal), [group, q, day, known_at, epoch]);
+  const { data, fault, busy } = useLoaded((signal) => search(group, q, as_of, known_at, signal), [group, q, as_of, known_at, epoch]);
   return html`<section class="results" aria-label="Results">
     <header><h2 dir="auto">“${q}”</h2><button class="plain" aria-label="Close" onClick=${() => go({ q: null })}>✕</button></header>
     <${Busy} busy=${busy && !data} what="Searching" /><${Fault} fault=${fault} />
     ${data && !data.hits.length && html`<${Empty}>Nothing fits.</${Empty}>`}
-    ${data && html`<p class="quiet" role="status">${data.hits.length} results in ${Math.round(data.took_ms)} ms, as of ${at == null ? "today" : shown(at)}</p>
+    ${data && html`<p class="quiet" role="status">${data.hits.length} results in ${Math.round(data.took_ms)} ms, as of ${as_of ? shown(moment(as_of)) : "today"}</p>
       <ol class="hits">${data.hits.map((hit) => html`<${Hit} key=${hit.id} hit=${hit} />`)}</ol>
       ${data.hidden.length > 0 && html`<details class="hidden-hits"><summary>The time filter removed ${data.hidden.length}</summary>
         <ol class="hits">${data.hidden.map((hit) => html`<${Hit} key=${hit.id} hit=${hit} />`)}</ol></details>`}

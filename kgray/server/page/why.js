@@ -91,9 +91,12 @@ function Corrections({ group, fact }) {
   const correct = (name) => {
     setAsked(null);
     const right = fact.target_id ? { target: name } : { value: name };
-    proposeStatement(group, "Correct it", `An episode of source “page” says that it is ${name} instead.`, {
-      source: fact.source, relation: fact.relation, ...right, valid_at: fact.valid_at,
-    });
+    if (name === fact.target) return tell("That is what it says already.");
+    const dates = { valid_at: fact.valid_at, ...(fact.invalid_at && { invalid_at: fact.invalid_at }) };
+    return proposeStatement(
+      group, "Correct it", `An episode of source “page” says that it is ${name} instead, and was never ${fact.target}.`,
+      { ...triple, denied: true }, { source: fact.source, relation: fact.relation, ...right, ...dates },
+    );
   };
   return html`<h3>Put it right</h3>
     <p class="acts">
