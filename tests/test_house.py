@@ -37,7 +37,7 @@ RIDDLES = re.compile(
     r"|\b(?:anew|thereby|whoever|so many|told of|tells? of|as of when)\b"
     r"|\b(?:a|the|this|each|every|such|another|no) ones?\b"
 )
-MAX_VAGUE = 0.7  # vague names and riddles in a hundred lines
+MAX_VAGUE = 0.3  # vague names and riddles in a hundred lines
 PARTS = {
     path.stem
     for path in (ROOT / "kgray").iterdir()

@@ -260,31 +260,34 @@ export class Drawing {
     };
   }
 
-  /** The text of a label, cut to the width of the drawing, and where it begins: right of its node, else left, else inside the edges. */
+  /** The text of a label, cut to the width of the drawing, and its place: right of its node, or under it where the edge is near. */
   labelAt(context, data, gap) {
     context.font = LABEL_FONT;
     const { width } = this.renderer.getDimensions();
-    const fits = (text) => context.measureText(text).width + 2 * gap <= width - 8;
+    const widthOf = (text) => context.measureText(text).width + 2 * gap;
+    const letters = Array.from(data.label);
     let text = data.label;
-    while (!fits(text) && text.length > 2) text = `${Array.from(text).slice(0, -2).join("")}…`;
-    const size = context.measureText(text).width + 2 * gap;
+    while (widthOf(text) > width - 8 && letters.length > 1) {
+      letters.pop();
+      text = `${letters.join("")}…`;
+    }
+    const size = widthOf(text);
     const right = data.x + data.size + 3;
-    const left = data.x - data.size - 3 - size;
-    const x = right + size <= width - 4 ? right : left >= 4 ? left : Math.max(4, width - 4 - size);
-    return { text, x, size };
+    if (right + size <= width - 4) return { text, x: right, y: data.y + 4, size };
+    return { text, x: Math.max(4, Math.min(data.x - size / 2, width - 4 - size)), y: data.y + data.size + 13 + gap / 2, size };
   }
 
   drawLabel(context, data) {
     if (!data.label) return;
-    const { text, x } = this.labelAt(context, data, 0);
+    const { text, x, y } = this.labelAt(context, data, 0);
     context.fillStyle = this.ink.text;
-    context.fillText(text, x, data.y + 4);
+    context.fillText(text, x, y);
   }
 
   drawHover(context, data) {
     if (!data.label) return;
-    const { text, x, size: width } = this.labelAt(context, data, 7);
-    const y = data.y - 11;
+    const { text, x, y: base, size: width } = this.labelAt(context, data, 7);
+    const y = base - 15;
     context.beginPath();
     context.arc(data.x, data.y, data.size + 3, 0, 2 * Math.PI);
     context.strokeStyle = this.ink.accent;
