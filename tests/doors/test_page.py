@@ -433,6 +433,88 @@ def test_without_webgl_the_table_shows_the_same_facts(driver, served):
     assert tab.faults == []
 
 
+def test_the_keyboard_alone_reaches_and_leaves_everything(tab):
+    page, focus = tab.open("group=team", READY), "document.activeElement"
+    press = page.keyboard.press
+    stops = []
+    for _ in range(27):
+        press("Tab")
+        assert (
+            page.evaluate(f"{focus}.matches(':focus-visible') && getComputedStyle({focus}).outlineStyle")
+            == "solid"
+        )
+        stops.append(page.evaluate(f"{focus}.getAttribute('aria-label') || {focus}.textContent.trim()"))
+    assert stops[0] == "To the content"
+    assert [
+        stops.index(name) for name in ("Search", "Explore", "Filter", "Show all", "Play", "Today")
+    ] == sorted(stops.index(name) for name in ("Search", "Explore", "Filter", "Show all", "Play", "Today"))
+    press("/")
+    assert page.evaluate(f"{focus}.type") == "search"
+    press("Escape")
+    press("?")
+    page.wait_for_selector("dialog[open] .keys-list")
+    press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    moment = "document.querySelector('.track output').textContent"
+    press("[")
+    tab.until(f"{moment} !== 'today'")
+    press("]")
+    tab.until(f"{moment} === 'today'")
+    press("t")
+    page.wait_for_selector("tbody a.row")
+    page.focus(".menu summary")
+    press("Enter")
+    page.wait_for_selector(".menu[open]")
+    press("Escape")
+    assert page.locator(".menu[open]").count() == 0
+    assert page.evaluate(f"{focus}.localName") == "summary"
+    page.focus(".table")
+    for _ in range(8):  # the heads of six columns, the subject, the relation
+        press("Tab")
+    press("ArrowDown")
+    row = page.evaluate(f"{focus}.getAttribute('href')")
+    press("Enter")
+    page.wait_for_selector(".why .talk")
+    tab.until(f"{focus}.className === 'panel'")
+    press("Tab")
+    assert page.evaluate(f"{focus}.getAttribute('aria-label')") == "Close"
+    press("Escape")
+    page.wait_for_selector(".why", state="detached")
+    tab.until(f"{focus}.getAttribute('href') === {json.dumps(row)}")
+    for key, view in (
+        ("2", "compare"),
+        ("3", "ask"),
+        ("4", "communities"),
+        ("5", "ingestion"),
+        ("1", "explore"),
+    ):
+        press(key)
+        page.wait_for_selector(f"main[data-view={view}]")
+    press(" ")
+    page.wait_for_selector("button[aria-label=Pause]")
+    press(" ")
+    page.wait_for_selector("button[aria-label=Play]")
+
+
+def test_labels_are_whole_on_a_narrow_screen(chromium, served):
+    context = chromium.new_context(viewport={"width": 360, "height": 740}, reduced_motion="reduce")
+    tab = Tab(context, served.url)
+    drawn = """() => { const old = CanvasRenderingContext2D.prototype.fillText; window.labels = [];
+        CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+            if (this.canvas.closest('.graph') && this.getTransform().b === 0)
+                window.labels.push([text, x, x + this.measureText(text).width]);
+            return old.call(this, text, x, y); }; }"""
+    context.add_init_script(f"({drawn})()")
+    page = tab.open("group=team&centre=Alice%20Nguyen", READY)
+    tab.until("window.labels.length > 5")
+    labels = page.evaluate("window.labels")
+    assert [text for text, left, right in labels if left < 0 or right > 360] == []
+    tab.open("group=team&table=yes", "tbody tr")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    context.close()
+    assert tab.faults == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "wait"),

@@ -11,15 +11,16 @@ export function Communities({ group }) {
   const every = data?.communities || [];
   const levels = [...new Set(every.map((one) => String(one.level)))].sort();
   const rows = every.filter((one) => String(one.level) === level);
+  const chosen = community || rows[0]?.id;
   return html`<section class="page communities"><header><h2>Communities</h2>
       ${levels.length > 1 && html`<${Choice} label="Level" value=${level} options=${levels.map((one) => [one, `Level ${one}`])} onChange=${(one) => go({ level: one === "0" ? null : one, community: null })} />`}
       <a href=${linkTo({ view: "explore", overview: "yes", centre: null, open: null, community: null })}>As a graph</a></header>
     <${Busy} busy=${busy && !data} /><${Fault} fault=${fault} />
     ${data && !every.length && html`<${Empty}>None were found yet: <code>kgray communities refresh</code> finds them.</${Empty}>`}
     <div class="split">
-      <ul class="cards">${rows.map((one) => html`<li><a href=${linkTo({ community: one.id })} aria-current=${one.id === community ? "true" : null}>
+      <ul class="cards">${rows.map((one) => html`<li><a href=${linkTo({ community: one.id })} aria-current=${one.id === chosen ? "true" : null}>
         <b dir="auto">${one.name}</b><small>${one.size} members${one.stale ? " · something is new" : ""}</small></a></li>`)}</ul>
-      ${community && html`<${Community} key=${community} group=${group} id=${community} known_at=${known_at} />`}
+      ${chosen && html`<${Community} key=${chosen} group=${group} id=${chosen} known_at=${known_at} />`}
     </div>
   </section>`;
 }

@@ -66,7 +66,20 @@ export function Explore({ group }) {
   useEffect(() => clock.set({ at: moment(now.as_of) }), []);
   const webGL = useMemo(hasWebGL, []);
   const isTable = now.table === "yes" || !webGL;
-  const isOpen = now.fact || now.entity || now.q;
+  const isOpen = Boolean(now.fact || now.entity || now.q);
+  const panel = useRef(null);
+  const opener = useRef(null);
+  // The keyboard follows into the panel, and back to the row that opened it.
+  useEffect(() => {
+    const { activeElement } = document;
+    if (isOpen && activeElement.matches(".stage a:focus-visible")) {
+      opener.current = activeElement;
+      panel.current.focus();
+    } else if (!isOpen) {
+      if (activeElement === document.body) opener.current?.focus();
+      opener.current = null;
+    }
+  }, [isOpen]);
   const relations = useMemo(() => (now.relations ? new Set(now.relations.split(",")) : null), [now.relations]);
 
   return html`<div class="explore" data-past=${now.known_at ? "yes" : null} data-panel=${isOpen ? "yes" : null}>
@@ -80,7 +93,7 @@ export function Explore({ group }) {
         : html`<${GraphBox} picture=${picture} now=${now} relations=${relations} />`)}
       <${TimeBar} changes=${changes} commits=${commits || []} />
     </section>
-    ${isOpen && html`<aside class="panel">
+    ${isOpen && html`<aside class="panel" ref=${panel} tabindex="-1" aria-label="Details">
       ${now.fact ? html`<${Why} group=${group} id=${now.fact} known_at=${now.known_at} epoch=${epoch} />`
         : now.entity ? html`<${Entity} group=${group} id=${now.entity} brief=${true} />`
           : html`<${Results} group=${group} />`}

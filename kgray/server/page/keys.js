@@ -18,7 +18,19 @@ export const KEYS = [
 ];
 const VIEWS = ["explore", "compare", "ask", "communities", "ingestion"];
 
+/** Close the open menu and return to its button; false where none is open. */
+function closeMenu() {
+  const menu = document.querySelector(".menu[open]");
+  if (!menu) return false;
+  menu.open = false;
+  menu.querySelector("summary").focus();
+  return true;
+}
+
 export function listen({ search, help }) {
+  addEventListener("click", (event) => {
+    for (const menu of document.querySelectorAll(".menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+  });
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const field = event.target.closest?.("input:not([type=range]):not([type=checkbox]), textarea, select");
@@ -36,7 +48,7 @@ export function listen({ search, help }) {
       t: () => go({ table: address.value.table === "yes" ? null : "yes" }),
       "+": () => shownNow.drawing?.zoom(0.66),
       "-": () => shownNow.drawing?.zoom(1.5),
-      Escape: () => go(address.value.fact ? { fact: null } : { entity: null, q: null }),
+      Escape: () => closeMenu() || go(address.value.fact ? { fact: null } : { entity: null, q: null }),
       "?": help,
     }[event.key];
     const view = VIEWS[Number(event.key) - 1];

@@ -20,11 +20,12 @@ addEventListener("hashchange", () => {
   if (dayOf(clock.value.at) !== (as_of || "").slice(0, 10)) clock.set({ at: moment(as_of) });
 });
 
-/** The next or previous moment at which something changes. */
+/** Go to the next or previous moment with a change; after the last change, to today. */
 export function step(changes, direction) {
   const at = clock.value.at ?? Date.now();
   const later = direction > 0 ? changes.find((one) => one > at) : changes.findLast((one) => one < at);
   if (later != null) setMoment(later);
+  else if (direction > 0) setMoment(null);
 }
 
 function Density({ changes, low, high }) {
