@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import unicodedata
 import zlib
 from array import array
@@ -45,7 +46,16 @@ class _Folding(dict[int, str | None]):
 
 
 _FOLDING = _Folding()
-_ENGLISH = stemmer("english")
+
+
+class _Stemmer(threading.local):
+    """The English stemmer of each thread: a stemmer keeps the word that it works on."""
+
+    def __init__(self) -> None:
+        self.english = stemmer("english")
+
+
+_STEMMER = _Stemmer()
 
 
 # An ending that the English stemmer leaves on German plurals and French words. Without the ending, of 30
@@ -58,7 +68,9 @@ _ENDING = re.compile(r"(?<=[a-z]{4})en?$")
 @lru_cache(maxsize=16_384)
 def stem(word: str) -> str:
     """Return the stem of a plain Latin word: Porter's second stemmer for English, then without -e and -en."""
-    return _ENDING.sub("", str(_ENGLISH.stemWord(word))) if word.isascii() and word.isalpha() else word
+    return (
+        _ENDING.sub("", str(_STEMMER.english.stemWord(word))) if word.isascii() and word.isalpha() else word
+    )
 
 
 def plain_words(text: str) -> list[str]:

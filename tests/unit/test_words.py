@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.language.words import packed, term, words
+from kgray.language.words import packed, stem, term, words
 
 
 @pytest.mark.parametrize(
@@ -65,3 +68,27 @@ def test_a_text_is_packed_as_the_terms_of_its_words_in_order_with_repeats():
     tea, zoe = bytes.fromhex("b2d7868e"), term("zoe").to_bytes(4, "little")
     assert packed("Tea, tea -- Zoë!") == tea + tea + zoe
     assert packed("...") == b""
+
+
+def test_threads_stem_at_the_same_time():
+    """Requests of a server stem in threads of their own; a stemmer holds the word that it works on."""
+    texts = [
+        "relational",
+        "hopping",
+        "conditional",
+        "generalizations",
+        "feed",
+        "skies",
+        "bleed",
+        "luxuriating",
+    ]
+    expected = [stem(text) for text in texts]
+    uncached = stem.__wrapped__
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda _: [uncached(text) for text in texts], range(400)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert [answer for answer in answers if answer != expected] == []
