@@ -143,7 +143,7 @@ class Snapshot:
         self.store, self.group, self.as_of, self.known_at = store, group, as_of, known_at
         self.head = store.heads([group])[group]
         is_past = known_at is not None and known_at < self.head.last_recorded
-        self._is_stored = not is_past and not in_pieces(store, group)
+        self.is_stored = not is_past and not in_pieces(store, group)
         self.scratch = Scratch(_TABLES)
         self.name_of = lru_cache(_CACHED)(self._name_of)
 
@@ -178,7 +178,7 @@ class Snapshot:
     def _entity_rows(self) -> Scratch:
         """The database, with entities and their unique names."""
         stored: Iterable[EntityRow] = self.store.rows(kinds.ENTITIES.all, self.group)
-        entity_rows = stored if self._is_stored else map(rows.entity_row, self.view.all_entities())
+        entity_rows = stored if self.is_stored else map(rows.entity_row, self.view.all_entities())
         added = ((r.id, r.born_sequence, r.born_ordinal, r.name, _packed(r)) for r in entity_rows)
         self.scratch.pour(_ADD_ENTITY, added)
         for (row,) in self.scratch.rows(_BORN):
@@ -193,16 +193,15 @@ class Snapshot:
         """The database, with facts."""
         stored: Iterable[FactRow] = self.store.rows(kinds.FACTS.all, self.group)
         facts = stored
-        if not self._is_stored:
+        if not self.is_stored:
             facts = map(rows.fact_row, sorted(self.view.all_facts(), key=lambda fact: fact.id))
-        self.scratch.pour(
-            _ADD_FACT, (_fact_values(n, row) for n, row in enumerate(facts) if self._holds(row))
-        )
+        self.scratch.pour(_ADD_FACT, (_fact_values(n, row) for n, row in enumerate(facts) if self.holds(row)))
         for end in ("source", "target"):
             self.scratch.execute(f"CREATE INDEX facts_{end} ON facts ({end})")
         return self.scratch
 
-    def _holds(self, row: FactRow) -> bool:
+    def holds(self, row: FactRow) -> bool:
+        """Return whether a fact holds at `as_of`."""
         return self.as_of is None or rows.fact(row).holds_at(self.as_of)
 
     def entities(self) -> Iterator[Entity]:
@@ -210,7 +209,7 @@ class Snapshot:
         moment = self.recorded_at if self.as_of is None else self.as_of
         for (row,) in self._entity_rows.rows("SELECT row FROM entities ORDER BY id"):
             entity = rows.entity(_unpacked(EntityRow, row))
-            if not self._is_stored or self.as_of is not None:
+            if not self.is_stored or self.as_of is not None:
                 entity = replace(entity, summary=summary_of(self.facts_of(entity.id), moment))
             yield entity
 
@@ -291,6 +290,11 @@ class Snapshot:
         )
         return None if row is None else CitedEpisode._make(row)
 
+    def episode_id(self, sequence: int) -> str | None:
+        """Return the id of a committed episode; None: there is no such episode, or it was withdrawn."""
+        row = self._episode_rows.first("SELECT id FROM episodes WHERE sequence = ?", (sequence,))
+        return None if row is None else str(row[0])
+
     def dumped(self) -> Iterator[dump.DumpRow]:
         """Yield the rows of the dump, unsorted, without facts that do not hold at `as_of`."""
         kept = None if self.as_of is None else {fact.id for fact in self.facts()}
@@ -301,7 +305,7 @@ class Snapshot:
     def _mention_rows(self) -> Scratch:
         stored = self.store.rows(kinds.MENTIONS.all, self.group)
         pairs: Iterable[tuple[str, int]] = stored
-        if not self._is_stored:
+        if not self.is_stored:
             pairs = mentioned_entities(self.view.graph.fold, self.view.records.mentions)
         found = ((sequence, entity) for entity, sequence in pairs)
         self._episode_rows.pour("INSERT OR IGNORE INTO mentions VALUES (?, ?)", found)
