@@ -45,7 +45,7 @@ CREATE TABLE evidence (part INT, sequence INT, ordinal INT, row BLOB);
 _ADD_EVIDENCE = "INSERT INTO evidence VALUES (?, ?, ?, ?)"
 _EVIDENCE = "SELECT part, row FROM evidence ORDER BY part, sequence, ordinal"
 _VALUE = Evidence._fields.index("value")
-_Shown = list[tuple[str, set[object]]]  # the statements that a recorded statement shows as, with their ends
+_Parts = list[tuple[str, set[object]]]  # the statements that a recorded statement shows as, with their ends
 
 
 def write(snapshot: Snapshot, path: Path) -> Rows:
@@ -80,7 +80,7 @@ class _Streamed:
         for unpacked in self._unpacked() if self._roots else ():
             births |= {id_: unpacked.births[id_] for id_ in self._roots.keys() & unpacked.births.keys()}
         self._records = replace(records, births=births | records.births)
-        self._shown: dict[str, _Shown] = {s: [] for v in records.verdicts for s in (v.a, v.b)}
+        self._parts: dict[str, _Parts] = {s: [] for v in records.verdicts for s in (v.a, v.b)}
 
     def rows(self) -> Iterator[dump.DumpRow]:
         """Yield every row of the dump, unsorted."""
@@ -134,18 +134,18 @@ class _Streamed:
         value = item.value and (item.value.type, item.value.value, item.value.unit)
         plain = (*item[:_VALUE], value, *item[_VALUE + 1 :])
         ids = [mention.entity for mention in ends]
-        own_births = {id_: births[id_] for id_ in (*ids, item.statement)}
-        row = marshal.dumps((plain, [mention[1:4] for mention in ends], own_births, episode))
+        item_births = {id_: births[id_] for id_ in (*ids, item.statement)}
+        row = marshal.dumps((plain, [mention[1:4] for mention in ends], item_births, episode))
         return " ".join(sorted(self._roots.get(id_, id_) for id_ in ids)).encode(), row
 
     def _derive(self, part: Iterable[tuple[Any, ...]]) -> Iterator[dump.DumpRow]:
         """Yield the rows of the statements and the evidence of a part."""
         evidence, mentions, births, ids = list[Evidence](), dict[Place, Mention](), dict[str, Place](), {}
-        for plain, ends, own_births, episode in part:
+        for plain, ends, item_births, episode in part:
             value = plain[_VALUE] and Value(*plain[_VALUE])
             item = Evidence(*plain[:_VALUE], value, *plain[_VALUE + 1 :])
             evidence.append(item)
-            births.update(own_births)
+            births.update(item_births)
             ids[item.sequence] = episode
             for ordinal, surface, entity in ends:
                 mentions[item.sequence, ordinal] = Mention(item.sequence, ordinal, surface, entity)
@@ -163,8 +163,8 @@ class _Streamed:
         for item in evidence:
             statement = places.get((item.sequence, item.ordinal))
             yield dump.evidence_row(item, ids[item.sequence], statement)
-        for recorded in self._shown.keys() & {item.statement for item in evidence}:
-            self._shown[recorded] += [
+        for recorded in self._parts.keys() & {item.statement for item in evidence}:
+            self._parts[recorded] += [
                 (id_, {graph.statements[id_].subject, graph.statements[id_].key[2]})
                 for id_ in graph.parts.get(recorded, (recorded,))
                 if id_ in graph.statements
@@ -172,7 +172,7 @@ class _Streamed:
 
     def _judged(self, a: str, b: str) -> Iterator[tuple[str, str]]:
         """Yield the pairs of statements that two recorded statements show as, as `GroupGraph.judged`."""
-        for (first, first_ends), (second, second_ends) in product(self._shown[a], self._shown[b]):
+        for (first, first_ends), (second, second_ends) in product(self._parts[a], self._parts[b]):
             if first != second and first_ends & second_ends:
                 yield first, second
 
@@ -182,12 +182,12 @@ def _joined(operations: Iterable[Operation]) -> dict[str, str]:
     roots = dict[str, str]()
 
     def root(id_: str) -> str:
-        while (above := roots.setdefault(id_, id_)) != id_:
-            id_ = above
+        while (parent := roots.setdefault(id_, id_)) != id_:
+            id_ = parent
         return id_
 
     for operation in operations:
-        first, *others = filter(None, (*operation.entities, operation.made))
-        for other in others:
-            roots[root(other)] = root(first)
+        first, *rest_ids = filter(None, (*operation.entities, operation.made))
+        for id_ in rest_ids:
+            roots[root(id_)] = root(first)
     return {id_: root(id_) for id_ in roots}
