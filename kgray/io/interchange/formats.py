@@ -70,6 +70,8 @@ FORMATS: Mapping[str, Format] = {
 def format_called(name: str, part: str) -> Format:
     """Return the format with a name that can be written or read. Raises InputError with all names."""
     names = [form.name for form in FORMATS.values() if getattr(form, part)]
+    if name in ("parquet", "graphiti") and part == "reader":
+        raise InputError(f"{name} is imported by the command alone: run `kgray import {name}`", field="form")
     if name not in names:
         raise InputError(
             f"there is no format {name[:40]!r}: use {', '.join(names)}",
