@@ -14,7 +14,7 @@ from tests.doors.shell import Shell, told, triple
 from tests.doors.test_import import Fact, facts_of
 from tests.waiting import wait_for
 
-EPISODES = 600  # enough for a kill in the middle
+EPISODES = 300  # enough for a kill in the middle
 
 
 def committed(shell: Shell) -> int:
