@@ -44,7 +44,7 @@ def _episode(exported: ExportedEpisode) -> dict[str, Any]:
     episode = exported.episode
     names = ("client_id", "sequence", "speaker", "source")
     metadata = {"episode_kind": episode.kind, **{name: getattr(episode, name) for name in names}}
-    turn = {"role": episode.speaker or "user", "content": episode.text}
+    turn: dict[str, Any] = {"role": episode.speaker or "user", "content": episode.text}
     turn |= {"occurred_at": show(episode.reference_time)}
     return _row(
         "episode",

@@ -132,7 +132,7 @@ class _Streamed:
     ) -> tuple[bytes, bytes]:
         """Return the key of a piece of evidence, and the piece with the births of the ids in it."""
         value = item.value and (item.value.type, item.value.value, item.value.unit)
-        plain = (*item[:_VALUE], value, *item[_VALUE + 1 :])
+        plain: tuple[Any, ...] = (*item[:_VALUE], value, *item[_VALUE + 1 :])
         ids = [mention.entity for mention in ends]
         item_births = {id_: births[id_] for id_ in (*ids, item.statement)}
         row = marshal.dumps((plain, [mention[1:4] for mention in ends], item_births, episode))
@@ -143,7 +143,7 @@ class _Streamed:
         evidence, mentions, births, ids = list[Evidence](), dict[Place, Mention](), dict[str, Place](), {}
         for plain, ends, item_births, episode in part:
             value = plain[_VALUE] and Value(*plain[_VALUE])
-            item = Evidence(*plain[:_VALUE], value, *plain[_VALUE + 1 :])
+            item = Evidence._make((*plain[:_VALUE], value, *plain[_VALUE + 1 :]))
             evidence.append(item)
             births.update(item_births)
             ids[item.sequence] = episode
