@@ -6,13 +6,14 @@ It has the same bytes on every store and in every run: it contains no record tim
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from kgray.domain.graph import Entity
-from kgray.domain.records import Episode, Verdict, canonical
+from kgray.domain.graph import Entity, Fact
+from kgray.domain.records import Episode, Evidence, Mention, Operation, Verdict, canonical
 from kgray.domain.times import show
-from kgray.graph.names import Relations
+from kgray.graph.names import Fold, Relations
+from kgray.graph.statements import Statement
 from kgray.graph.stored import View
 
 DumpRow = dict[str, Any]
@@ -43,7 +44,8 @@ def entity_row(entity: Entity) -> DumpRow:
     return _row("entity", entity, "id name aliases labels")
 
 
-def _relation_row(relations: Relations, name: str) -> DumpRow:
+def relation_row(relations: Relations, name: str) -> DumpRow:
+    """Return the row of a relation name in use."""
     folded = relations.folded(name)
     traits = relations.traits(folded.name)
     itself = folded.name == name
@@ -59,6 +61,36 @@ def _relation_row(relations: Relations, name: str) -> DumpRow:
     }
 
 
+def mention_row(mention: Mention, episode: str, fold: Fold) -> DumpRow:
+    """Return the row of a mention. episode: its id."""
+    entity, _ = fold.shown(mention.entity, mention.surface, mention.sequence)
+    return _row("mention", mention, "episode ordinal entity surface", episode=episode, entity=entity)
+
+
+def statement_row(statement: Statement) -> DumpRow:
+    """Return the row of a statement."""
+    value = statement.value.as_dict() if statement.value else None
+    return _row("statement", statement, "id subject relation object value variant", value=value)
+
+
+def evidence_row(evidence: Evidence, episode: str, statement: str | None) -> DumpRow:
+    """Return the row of a piece of evidence. statement: None for a loop, which derives nothing."""
+    dates = {name: show(getattr(evidence, name)) for name in ("valid_from", "valid_to")}
+    return _row("evidence", evidence, _EVIDENCE, episode=episode, statement=statement, **dates)
+
+
+def merge_row(operation: Operation) -> DumpRow:
+    """Return the row of a merge, a split or a distinction."""
+    named = {name: sorted(getattr(operation, name)) for name in ("entities", "surfaces")}
+    return _row("merge", operation, "sequence kind entities surfaces", **named)
+
+
+def fact_row(fact: Fact) -> DumpRow:
+    """Return the row of a fact."""
+    dates = {name: show(getattr(fact, name)) for name in ("valid_at", "invalid_at")}
+    return _row("fact", fact, _FACT, value=fact.value.as_dict() if fact.value else None, **dates)
+
+
 def rows(view: View, episodes: Iterable[Episode]) -> Iterator[DumpRow]:
     """Yield every row of the dump, unsorted; `episodes` are the listed ones."""
     yield from map(episode_row, episodes)
@@ -66,40 +98,36 @@ def rows(view: View, episodes: Iterable[Episode]) -> Iterator[DumpRow]:
     ids = {head.sequence: head.id for head in records.heads}
     yield from map(entity_row, view.all_entities())
     for mention in records.mentions:
-        shown_id, _ = graph.fold.shown(mention.entity, mention.surface, mention.sequence)
-        mention_ids = {"episode": ids[mention.sequence], "entity": shown_id}
-        yield _row("mention", mention, "episode ordinal entity surface", **mention_ids)
+        yield mention_row(mention, ids[mention.sequence], graph.fold)
     for name in graph.relations.names():
-        yield _relation_row(graph.relations, name)
-    for statement in graph.statements.values():
-        value = statement.value.as_dict() if statement.value else None
-        yield _row("statement", statement, "id subject relation object value variant", value=value)
+        yield relation_row(graph.relations, name)
+    yield from map(statement_row, graph.statements.values())
     for evidence in records.evidence:
-        # Statement None: a loop, which derives nothing.
-        about = {
-            "episode": ids[evidence.sequence],
-            "statement": view.places.get((evidence.sequence, evidence.ordinal)),
-        }
-        dates = {name: show(getattr(evidence, name)) for name in ("valid_from", "valid_to")}
-        yield _row("evidence", evidence, _EVIDENCE, **about, **dates)
-    yield from _verdict_rows(view, ids)
-    for operation in graph.fold.in_force:
-        named = {name: sorted(getattr(operation, name)) for name in ("entities", "surfaces")}
-        yield _row("merge", operation, "sequence kind entities surfaces", **named)
-    for fact in view.all_facts():
-        dates = {name: show(getattr(fact, name)) for name in ("valid_at", "invalid_at")}
-        yield _row("fact", fact, _FACT, value=fact.value.as_dict() if fact.value else None, **dates)
+        statement = view.places.get((evidence.sequence, evidence.ordinal))
+        yield evidence_row(evidence, ids[evidence.sequence], statement)
+    yield from verdict_rows(records.verdicts, graph.judged, ids.get)
+    yield from map(merge_row, graph.fold.in_force)
+    yield from map(fact_row, view.all_facts())
 
 
-def _verdict_rows(view: View, ids: dict[int, str]) -> Iterator[DumpRow]:
-    """Yield the newest verdicts on statements as they show, where these are exclusive."""
+def verdict_rows(
+    verdicts: Iterable[Verdict],
+    judged: Callable[[str, str], Iterable[tuple[str, str]]],
+    episode_of: Callable[[int], str | None],
+) -> Iterator[DumpRow]:
+    """Yield the newest verdicts on statements as they show, where these are exclusive.
+
+    judged      recorded statements -> the pairs of statements that they show as (`GroupGraph.judged`)
+    episode_of  sequence -> the id of the episode
+    """
     newest: dict[tuple[str, str], Verdict] = {}
-    for verdict in view.records.verdicts:
-        for a, b in view.graph.judged(verdict.a, verdict.b):
+    for verdict in verdicts:
+        for a, b in judged(verdict.a, verdict.b):
             newest[min(a, b), max(a, b)] = verdict
     for (a, b), verdict in newest.items():
         if verdict.exclusive:
-            yield _row("verdict", verdict, "a b episode judge", a=a, b=b, episode=ids.get(verdict.sequence))
+            episode = episode_of(verdict.sequence)
+            yield _row("verdict", verdict, "a b episode judge", a=a, b=b, episode=episode)
 
 
 def lines(dump_rows: Iterable[DumpRow]) -> list[str]:

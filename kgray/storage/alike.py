@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +22,7 @@ from kgray.schema.kinds import EPISODES, OPERATIONS, WITHDRAWN, Key, Kind, Row
 from kgray.schema.rows import STATES
 
 EVERY_SEQUENCE = (1 << 63) - 1
+_PORTION_BYTES = 4 << 20  # of texts and vectors in a transaction that copies
 _ENDED = {EPISODES: "ended_at", OPERATIONS: "recorded_at"}
 RowName = tuple[str, Key]  # group, key
 _State = tuple[int, Instant | None]  # state of an entry, and the time of its end
@@ -227,9 +228,16 @@ def counted(states: Iterable[Sequence[Any]], sums: Iterable[Sequence[Any]]) -> d
 
 
 def portions(rows: Iterable[tuple[Kind[Any], Row]], size: int) -> Iterator[tuple[Kind[Any], list[Row]]]:
-    """Yield the rows in order, in portions of one kind and at most `size` rows."""
+    """Yield the rows in order, in portions of one kind, of at most `size` rows and about _PORTION_BYTES."""
     for kind, rows_of_kind in groupby(rows, itemgetter(0)):
-        while portion := [row for _, row in islice(rows_of_kind, size)]:
+        portion, weight = list[Row](), 0
+        for _, row in rows_of_kind:
+            portion.append(row)
+            weight += sum(len(value) for value in row if isinstance(value, str | bytes))
+            if len(portion) == size or weight > _PORTION_BYTES:
+                yield kind, portion
+                portion, weight = [], 0
+        if portion:
             yield kind, portion
 
 

@@ -16,13 +16,13 @@ from kgray.io.interchange.snapshot import ExportedCommunity, ExportedEpisode, Sn
 def write(snapshot: Snapshot, path: Path) -> Rows:
     """Write a folder. The current fact of a statement comes first, because cognee keeps the first."""
     about = snapshot.about()
-    found = {
+    files = {
         "episode": ("episodes", map(_episode, snapshot.episodes())),
         "entity": ("entities", _entities(snapshot)),
-        "fact": ("facts", (_fact(snapshot, one) for one in snapshot.facts("time"))),
+        "fact": ("facts", (_fact(snapshot, fact) for fact in snapshot.facts("time"))),
         "document": ("documents", map(_document, snapshot.communities)),
     }
-    rows = {kind: write_lines(path / f"{name}.jsonl", every) for kind, (name, every) in found.items()}
+    rows = {kind: write_lines(path / f"{name}.jsonl", items) for kind, (name, items) in files.items()}
     manifest = {
         "cogx_version": "0.1",
         "source_system": "kgray",
@@ -40,32 +40,33 @@ def _row(kind: str, id_: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 
     return {"kind": kind, "external_id": id_, "external_system": "kgray", **fields}
 
 
-def _episode(item: ExportedEpisode) -> dict[str, Any]:
-    one = item.episode
+def _episode(exported: ExportedEpisode) -> dict[str, Any]:
+    episode = exported.episode
     names = ("client_id", "sequence", "speaker", "source")
-    metadata = {"episode_kind": one.kind, **{name: getattr(one, name) for name in names}}
-    turn = {"role": one.speaker or "user", "content": one.text, "occurred_at": show(one.reference_time)}
+    metadata = {"episode_kind": episode.kind, **{name: getattr(episode, name) for name in names}}
+    turn: dict[str, Any] = {"role": episode.speaker or "user", "content": episode.text}
+    turn |= {"occurred_at": show(episode.reference_time)}
     return _row(
         "episode",
-        one.id,
-        title=one.client_id or one.source,
+        episode.id,
+        title=episode.client_id or episode.source,
         turns=[turn],
-        scope={"session_id": one.source},
-        created_at=show(item.recorded_at),
-        metadata=metadata | {"metadata": json.loads(one.metadata)},
+        scope={"session_id": episode.source},
+        created_at=show(exported.recorded_at),
+        metadata=metadata | {"metadata": json.loads(episode.metadata)},
     )
 
 
 def _entities(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
-    for one in snapshot.entities():
+    for entity in snapshot.entities():
         yield _row(
             "entity",
-            one.id,
-            name=snapshot.name_of(one.id),
-            entity_type=one.labels[0] if one.labels else None,
-            description=one.summary,
-            aliases=list(one.aliases),
-            attributes={"name": one.name, "labels": list(one.labels)},
+            entity.id,
+            name=snapshot.name_of(entity.id),
+            entity_type=entity.labels[0] if entity.labels else None,
+            description=entity.summary,
+            aliases=list(entity.aliases),
+            attributes={"name": entity.name, "labels": list(entity.labels)},
         )
 
 
@@ -90,13 +91,17 @@ def _fact(snapshot: Snapshot, fact: Fact) -> dict[str, Any]:
     )
 
 
-def _document(one: ExportedCommunity) -> dict[str, Any]:
+def _document(exported: ExportedCommunity) -> dict[str, Any]:
     return _row(
         "document",
-        one.community.id,
-        title=one.title,
-        content=one.report_text,
+        exported.community.id,
+        title=exported.title,
+        content=exported.report_text,
         mime_type="text/markdown",
-        updated_at=one.text_time.isoformat(),
-        metadata={"level": one.depth, "members": list(one.members), "stale": one.community.stale},
+        updated_at=exported.text_time.isoformat(),
+        metadata={
+            "level": exported.depth,
+            "members": list(exported.members),
+            "stale": exported.community.stale,
+        },
     )

@@ -73,7 +73,7 @@ def pack(folder: Path, tar: Path, at: Instant) -> None:
         open(tar, "wb", opener=locks.for_owner) as raw,
         tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as out,
     ):
-        for file in sorted(one for one in folder.rglob("*") if one.is_file()):
+        for file in filter(Path.is_file, sorted(folder.rglob("*"))):
             entry = tarfile.TarInfo(file.relative_to(folder).as_posix())
             entry.size, entry.mode, entry.mtime = file.stat().st_size, locks.OWNER_FILE, at // SECOND
             with file.open("rb") as content:

@@ -34,11 +34,11 @@ def new_file(path: Path) -> Iterator[IO[str]]:
         yield file
 
 
-def write_lines(path: Path, found: Iterable[object]) -> int:
+def write_lines(path: Path, items: Iterable[object]) -> int:
     """Write one canonical JSON a line; return how many."""
     count = 0
     with new_file(path) as file:
-        for count, row in enumerate(found, 1):  # noqa: B007 - the last number is the count
+        for count, row in enumerate(items, 1):  # noqa: B007 - the last number is the count
             file.write(f"{canonical(row)}\n")
     return count
 
@@ -55,7 +55,7 @@ def write_json(path: Path, pairs: Iterable[tuple[str, Any]]) -> int:
 
 
 def fact_row(fact: Fact) -> dict[str, Any]:
-    """Return what formats keep of a fact as data, with both clocks."""
+    """Return the fields of a fact as JSON, with both clocks."""
     names = ("id", "statement", "source", "target", "relation", "text", "event")
     row: dict[str, Any] = {name: getattr(fact, name) for name in names}
     row |= {name: show(getattr(fact, name)) for name in _TIMES}
@@ -87,17 +87,17 @@ def sentence(fact: Fact) -> str:
 
 def yaml_value(value: object) -> str:
     """Return a value as YAML on one line: JSON is such, but for some characters."""
-    written = json.dumps(value, ensure_ascii=False)
-    return _NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+    text = json.dumps(value, ensure_ascii=False)
+    return _NOT_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def xml_text(text: str) -> tuple[str, int]:
-    """Return a text that XML can carry, and the number of characters that U+FFFD stands for."""
+    """Return a text that XML can carry, and the number of characters replaced by U+FFFD."""
     return (text, 0) if text.isascii() and text.isprintable() else _NOT_XML.subn("\ufffd", text)
 
 
 class XmlFile:
-    """Writes XML piece by piece. replaced: how many characters XML cannot carry; U+FFFD stands for each."""
+    """Writes XML piece by piece. replaced: the number of characters replaced by U+FFFD."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file, self.replaced = file, 0
@@ -111,7 +111,7 @@ class XmlFile:
 
     def text(self, text: str) -> str:
         """Return a text as content of an element."""
-        return _XML_MARK.sub(lambda found: _XML_MARKS[found[0]], self.clean(text))
+        return _XML_MARK.sub(lambda match: _XML_MARKS[match[0]], self.clean(text))
 
     def tag(self, name: str, attributes: Mapping[str, object], *, text: str | None = None) -> str:
         """Return an element with its text; None = it is empty."""
@@ -123,7 +123,7 @@ class XmlFile:
         self.write(f"<{name}{''.join(self.pairs(attributes))}>")
 
     def pairs(self, attributes: Mapping[str, object]) -> Iterator[str]:
-        """Yield attributes; those that are None are left out."""
+        """Yield the attributes that are not None."""
         for name, value in attributes.items():
             if value is not None and _PLAIN.fullmatch(text := str(value)):
                 yield f' {name}="{text}"'
@@ -151,25 +151,25 @@ class Graphml:
     def __init__(self, file: IO[str], *, nodes: Attributes, edges: Attributes, directed: bool) -> None:
         self.xml = xml = XmlFile(file)
         xml.open("graphml", _GRAPHML)
-        for of, names in (("node", nodes), ("edge", edges), ("graph", {"about": "string"})):
+        for element, names in (("node", nodes), ("edge", edges), ("graph", {"about": "string"})):
             for name, type_ in names.items():
-                key = {"id": f"{of[0]}_{name}", "for": of, "attr.name": name, "attr.type": type_}
+                key = {"id": f"{element[0]}_{name}", "for": element, "attr.name": name, "attr.type": type_}
                 xml.write(xml.tag("key", key))
         xml.open("graph", {"edgedefault": "directed" if directed else "undirected"})
 
     def add(self, element: str, place: Mapping[str, object], attributes: Mapping[str, object]) -> None:
         """Write a node or an edge; attributes without a value are left out."""
-        written = (
+        data = (
             f'<data key="{element[0]}_{name}">{self.xml.text(_xml_value(value))}</data>'
             for name, value in attributes.items()
             if value is not None
         )
-        self.xml.write(f"<{element}{''.join(self.xml.pairs(place))}>{''.join(written)}</{element}>")
+        self.xml.write(f"<{element}{''.join(self.xml.pairs(place))}>{''.join(data)}</{element}>")
 
     def close(self, about: Mapping[str, object]) -> None:
-        """Write what the file says of itself, and its end."""
-        said = canonical({**about, "replaced_characters": self.xml.replaced})
-        self.xml.write(self.xml.tag("data", {"key": "g_about"}, text=said))
+        """Write the description of the export, and the end of the file."""
+        text = canonical({**about, "replaced_characters": self.xml.replaced})
+        self.xml.write(self.xml.tag("data", {"key": "g_about"}, text=text))
         self.xml.write("</graph>\n</graphml>")
 
 

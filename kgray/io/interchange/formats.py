@@ -51,8 +51,8 @@ class Format:
 
 
 FORMATS: Mapping[str, Format] = {
-    one.name: one
-    for one in (
+    form.name: form
+    for form in (
         Format(name="jsonl", media="application/x-ndjson", suffix=".jsonl", writer="jsonl"),
         Format(name="parquet", writer="parquet"),
         Format(name="graphml", media="application/graphml+xml", suffix=".graphml", writer="graphml"),
@@ -69,10 +69,12 @@ FORMATS: Mapping[str, Format] = {
 
 def format_called(name: str, part: str) -> Format:
     """Return the format with a name that can be written or read. Raises InputError with all names."""
-    able = [one.name for one in FORMATS.values() if getattr(one, part)]
-    if name not in able:
+    names = [form.name for form in FORMATS.values() if getattr(form, part)]
+    if name in ("parquet", "graphiti") and part == "reader":
+        raise InputError(f"{name} is imported by the command alone: run `kgray import {name}`", field="form")
+    if name not in names:
         raise InputError(
-            f"there is no format {name[:40]!r}: use {', '.join(able)}",
+            f"there is no format {name[:40]!r}: use {', '.join(names)}",
             field="to" if part == "writer" else "form",
         )
     return FORMATS[name]

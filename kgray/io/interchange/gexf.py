@@ -32,10 +32,12 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
         kind = {"mode": "dynamic", "timeformat": "date", "timerepresentation": "interval"}
         xml.open("graph", {"defaultedgetype": "directed", **kind})
         nodes = [name for name in (*NODE, *community_names(snapshot)) if name != "label"]
-        for of, names in (("node", nodes), ("edge", _EDGE)):
-            xml.open("attributes", {"class": of})
+        for element, names in (("node", nodes), ("edge", _EDGE)):
+            xml.open("attributes", {"class": element})
             for name in names:
-                xml.write(xml.tag("attribute", {"id": f"{of[0]}_{name}", "title": name, "type": "string"}))
+                xml.write(
+                    xml.tag("attribute", {"id": f"{element[0]}_{name}", "title": name, "type": "string"})
+                )
             xml.write("</attributes>")
         xml.write("<nodes>")
         for entity in snapshot.entities():
@@ -73,13 +75,13 @@ def _spell(fact: Fact) -> dict[str, str | None]:
     return {"start": day(fact.valid_at) or None, "end": day(last) or None}
 
 
-def _write_values(xml: XmlFile, of: str, attributes: dict[str, object]) -> None:
-    found = (
+def _write_values(xml: XmlFile, prefix: str, attributes: dict[str, object]) -> None:
+    values = (
         xml.tag(
             "attvalue",
-            {"for": f"{of}_{name}", "value": value if isinstance(value, str) else canonical(value)},
+            {"for": f"{prefix}_{name}", "value": value if isinstance(value, str) else canonical(value)},
         )
         for name, value in attributes.items()
         if value is not None
     )
-    xml.write(f"<attvalues>{''.join(found)}</attvalues>")
+    xml.write(f"<attvalues>{''.join(values)}</attvalues>")

@@ -40,7 +40,7 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
 def node_row(snapshot: Snapshot, entity: Entity) -> tuple[dict[str, Any], int]:
     """Return the attributes of a node, lists as JSON, and the number of its facts with a value.
 
-    No node can stand for a value.
+    A value is no node.
     """
     values = [fact_row(fact) for fact in snapshot.facts_of(entity.id, both=False) if fact.target is None]
     attributes = {
@@ -53,9 +53,9 @@ def node_row(snapshot: Snapshot, entity: Entity) -> tuple[dict[str, Any], int]:
         "values": values or None,
     }
     places = snapshot.places.get(entity.id, ())
-    return attributes | {f"community_{one.depth}": one.title for one in places}, len(values)
+    return attributes | {f"community_{c.depth}": c.title for c in places}, len(values)
 
 
 def community_names(snapshot: Snapshot) -> list[str]:
     """Return the attributes with the communities of a node: "community_0" for the coarsest, and so on."""
-    return [f"community_{depth}" for depth in sorted({one.depth for one in snapshot.communities})]
+    return [f"community_{depth}" for depth in sorted({c.depth for c in snapshot.communities})]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +33,7 @@ _DOCUMENTS = (
     "SELECT source, part, json_group_array(sequence ORDER BY sequence) FROM documents GROUP BY source, part "
     "ORDER BY min(sequence)"
 )
+_INNER_FACTS = "SELECT fact, is_edge, episodes FROM inner_facts WHERE community = ? ORDER BY place"
 _NUMBERS, _FINDINGS = (
     pa.list_(pa.int64()),
     pa.list_(pa.struct([("explanation", pa.string()), ("summary", pa.string())])),
@@ -80,38 +79,42 @@ class _Tables:
         self._divide_sources()
 
     def _divide_sources(self) -> None:
-        """Assign the episodes to documents: those of a source, at most _DOCUMENT characters each."""
+        """Assign the episodes of each source to documents of about _DOCUMENT characters."""
         self._scratch.execute("CREATE TABLE sizes (source TEXT PRIMARY KEY, size INT)")
-        for one in self._snapshot.episodes():
-            source, length = one.episode.source, len(one.spoken_text) + 1
-            ((size,),) = self._scratch.rows(_ADD_SIZE, (source, length))
+        for exported in self._snapshot.episodes():
+            episode, length = exported.episode, len(exported.spoken_text) + 1
+            ((size,),) = self._scratch.rows(_ADD_SIZE, (episode.source, length))
             self._scratch.execute(
                 "INSERT INTO documents VALUES (?, ?, ?)",
-                (one.episode.sequence, source, (size - length) // _DOCUMENT),
+                (episode.sequence, episode.source, (size - length) // _DOCUMENT),
             )
 
     def documents(self) -> Iterator[tuple[Any, ...]]:
         for number, (source, part, sequences) in enumerate(self._scratch.rows(_DOCUMENTS)):
             texts, ids, first = list[str](), list[str](), ""
-            for one in self._snapshot.episodes_at(json.loads(sequences)):
-                texts.append(one.spoken_text)
-                ids.append(one.episode.id)
-                first = first or show(one.episode.reference_time) or ""
+            for exported in self._snapshot.episodes_at(json.loads(sequences)):
+                texts.append(exported.spoken_text)
+                ids.append(exported.episode.id)
+                first = first or show(exported.episode.reference_time) or ""
             yield self._document(source, part), number, source, "\n".join(texts), ids, first, ""
 
     def _document(self, source: str, part: int) -> str:
         return make_id("document", self._snapshot.group, source, *([str(part)] if part else []))
 
     def text_units(self) -> Iterator[tuple[Any, ...]]:
-        for number, item in enumerate(self._snapshot.episodes()):
-            one, facts = item.episode, list(self._snapshot.facts_in(item.episode.id))
-            (part,) = self._scratch.first("SELECT part FROM documents WHERE sequence = ?", (one.sequence,))
+        for number, exported in enumerate(self._snapshot.episodes()):
+            episode, text = exported.episode, exported.spoken_text
+            facts = list(self._snapshot.facts_in(episode.id))
+            (part,) = self._scratch.first(
+                "SELECT part FROM documents WHERE sequence = ?", (episode.sequence,)
+            )
             yield (
-                one.id, number, item.spoken_text, count_tokens(item.spoken_text),
-                self._document(one.source, part), self._snapshot.entities_in(one.sequence),
+                episode.id, number, text, count_tokens(text),
+                self._document(episode.source, part), self._snapshot.entities_in(episode.sequence),
                 [f.id for f in facts if f.target is not None],
-                [f.id for f in facts if f.episodes[0] == one.id], one.client_id or "", one.speaker or "",
-                show(one.reference_time), show(item.recorded_at),
+                [f.id for f in facts if f.episodes[0] == episode.id],
+                episode.client_id or "", episode.speaker or "",
+                show(episode.reference_time), show(exported.recorded_at),
             )  # fmt: skip
 
     def _degree(self, entity: str) -> int:
@@ -119,13 +122,14 @@ class _Tables:
         return row[0] if row else 0
 
     def entities(self) -> Iterator[tuple[Any, ...]]:
-        for number, one in enumerate(self._snapshot.entities()):
-            episodes_of = self._snapshot.episodes_of(one.id)
-            facts = self._snapshot.facts_of(one.id, limit=_FACTS)
+        for number, entity in enumerate(self._snapshot.entities()):
+            episodes_of = self._snapshot.episodes_of(entity.id)
+            facts = self._snapshot.facts_of(entity.id, limit=_FACTS)
             yield (
-                one.id, number, self._snapshot.name_of(one.id), one.labels[0] if one.labels else "",
-                _description(one, facts), episodes_of, len(episodes_of), self._degree(one.id),
-                one.name, list(one.aliases), list(one.labels),
+                entity.id, number, self._snapshot.name_of(entity.id),
+                entity.labels[0] if entity.labels else "",
+                _description(entity, facts), episodes_of, len(episodes_of), self._degree(entity.id),
+                entity.name, list(entity.aliases), list(entity.labels),
             )  # fmt: skip
 
     def relationships(self) -> Iterator[tuple[Any, ...]]:
@@ -146,50 +150,57 @@ class _Tables:
                 fact.statement, *_clocks(fact),
             )  # fmt: skip
 
-    @cached_property
-    def _inside(self) -> dict[int, list[Fact]]:
-        """Community -> the facts between its members."""
+    def _fill_inner(self) -> None:
+        """Fill the table of the facts between the members of each community."""
         places = self._snapshot.places
-        found = defaultdict[int, list[Fact]](list)
-        for fact in self._snapshot.facts("time") if places else ():
-            for number in set.intersection(
-                *({one.number for one in places.get(end, ())} for end in fact.ends)
-            ):
-                found[number].append(fact)
-        return found
+        self._scratch.execute(
+            "CREATE TABLE inner_facts (community INT, place INT, fact TEXT, is_edge INT, episodes TEXT, "
+            "PRIMARY KEY (community, place)) WITHOUT ROWID"
+        )
+
+        def numbers(entity: str) -> set[int]:
+            return {community.number for community in places.get(entity, ())}
+
+        inner = (
+            (number, place, fact.id, fact.target is not None, json.dumps(fact.episodes))
+            for place, fact in enumerate(self._snapshot.facts("time") if places else ())
+            for number in set.intersection(*map(numbers, fact.ends))
+        )
+        self._scratch.pour("INSERT INTO inner_facts VALUES (?, ?, ?, ?, ?)", inner)
 
     def communities(self) -> Iterator[tuple[Any, ...]]:
-        for one in self._snapshot.communities:
-            inside = self._inside[one.number]
-            units = sorted({id_ for fact in inside for id_ in fact.episodes})
-            ids = [fact.id for fact in inside if fact.target is not None]
-            # GraphRAG keeps one report of those with one title.
-            columns = (f"Community {one.number}", list(one.members), ids, units)
-            yield (*_place(one), *columns, one.text_time.date().isoformat(), len(one.members))
+        self._fill_inner()
+        for community in self._snapshot.communities:
+            ids, episodes = list[str](), set[str]()
+            for fact, is_edge, fact_episodes in self._scratch.rows(_INNER_FACTS, (community.number,)):
+                ids += [fact] if is_edge else []
+                episodes.update(json.loads(fact_episodes))
+            # GraphRAG keeps a single report of each title, so titles are numbers.
+            columns = (f"Community {community.number}", list(community.members), ids, sorted(episodes))
+            period = community.text_time.date().isoformat()
+            yield (*_place(community), *columns, period, len(community.members))
 
     def community_reports(self) -> Iterator[tuple[Any, ...]]:
-        for one in self._snapshot.communities:
-            report, summary = one.community.report, one.community.summary
+        for community in self._snapshot.communities:
+            report, summary = community.community.report, community.community.summary
+            title, findings = community.title, community.findings
             rank, reason = float(report.get("rating") or 1.0), str(report.get("reason") or "")
-            period = one.text_time.date().isoformat()
-            written = canonical(
-                {"title": one.title, "summary": summary, "rating": rank, "findings": one.findings}
-            )
+            content = canonical({"title": title, "summary": summary, "rating": rank, "findings": findings})
             yield (
-                *_place(one), one.title, summary, one.report_text, rank, reason, one.findings, written,
-                period, len(one.members),
+                *_place(community), title, summary, community.report_text, rank, reason, findings, content,
+                community.text_time.date().isoformat(), len(community.members),
             )  # fmt: skip
 
 
-def _place(one: ExportedCommunity) -> tuple[Any, ...]:
-    """Return the columns with which a community and its report begin."""
-    parent = -1 if one.parent is None else one.parent
-    return one.community.id, one.number, one.number, one.depth, parent, list(one.children)
+def _place(community: ExportedCommunity) -> tuple[Any, ...]:
+    """Return the first columns of a community, and of its report."""
+    number, parent = community.number, -1 if community.parent is None else community.parent
+    return community.community.id, number, number, community.depth, parent, list(community.children)
 
 
 def _description(entity: Entity, facts: Iterable[Fact]) -> str:
-    known = [f"Also called {', '.join(entity.aliases)}."] if entity.aliases else []
-    return "\n".join([*known, *map(sentence, facts)]) or entity.summary or entity.name
+    aliases = [f"Also called {', '.join(entity.aliases)}."] if entity.aliases else []
+    return "\n".join([*aliases, *map(sentence, facts)]) or entity.summary or entity.name
 
 
 def _clocks(fact: Fact) -> list[str]:

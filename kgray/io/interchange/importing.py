@@ -109,8 +109,8 @@ class Import:
     def _storable(self, draft: Draft) -> Draft:
         """Return a draft whose texts the store can hold."""
         names = ("text", "source", "client_id", "metadata")
-        found = {name: storable(text) for name in names if (text := getattr(draft, name))}
-        changed: dict[str, Any] = {n: text for n, text in found.items() if text != getattr(draft, n)}
+        texts = {name: storable(text) for name in names if (text := getattr(draft, name))}
+        changed: dict[str, Any] = {n: text for n, text in texts.items() if text != getattr(draft, n)}
         self.changed[_REPLACED] += bool(changed)
         return replace(draft, **changed)
 
@@ -180,10 +180,10 @@ async def import_from(path: Path, form: str, group: str, add: Add | None) -> Imp
 
 def check_folder(path: Path, form: str) -> None:
     """Raise InputError where a folder has files of another format beside those of `form`."""
-    for other, file in MARKS.items():
-        if other != form and (path / file).exists() and (path / MARKS.get(form, "")).is_file():
+    for rival, file in MARKS.items():
+        if rival != form and (path / file).exists() and (path / MARKS.get(form, "")).is_file():
             raise InputError(
-                f"{path} has files of two formats, {MARKS[form]} of {form} and {file} of {other}: move those "
+                f"{path} has files of two formats, {MARKS[form]} of {form} and {file} of {rival}: move those "
                 f"of one to a folder of their own"
             )
 

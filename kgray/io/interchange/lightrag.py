@@ -17,7 +17,7 @@ from kgray.io.interchange.snapshot import ExportedEpisode, Snapshot
 from kgray.models.prompting.tokens import count_tokens
 
 _JOIN = "<SEP>"
-_SHOWN = 100  # characters of a document in the list of documents
+_SUMMARY = 100  # characters of a document in the list of documents
 _NODE = dict.fromkeys(
     "entity_id entity_type description source_id file_path truncate kgray".split(), "string"
 )
@@ -31,11 +31,11 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
     rows = {"episode": 0, "entity": 0, "relation": 0}
     with new_file(path / "graph_chunk_entity_relation.graphml") as file:
         graph = Graphml(file, nodes=_NODE, edges=_EDGE, directed=False)
-        made = snapshot.recorded_at // SECOND
+        recorded_at = snapshot.recorded_at // SECOND
         for rows["entity"], entity in enumerate(snapshot.entities(), 1):
             name = snapshot.name_of(entity.id)
             row = _node(name, entity, snapshot.facts_of(entity.id, both=False))
-            row |= _sources_of(snapshot, snapshot.episodes_of(entity.id)) | {"created_at": made}
+            row |= _sources_of(snapshot, snapshot.episodes_of(entity.id)) | {"created_at": recorded_at}
             graph.add("node", {"id": name}, row)
         for rows["relation"], (pair, facts) in enumerate(_pairs(snapshot), 1):
             edge = _edge(facts) | _sources_of(snapshot, _episodes(facts))
@@ -52,10 +52,7 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
     rows["episode"] = write_json(path / "kv_store_text_chunks.json", map(_text_chunk, snapshot.episodes()))
     write_json(path / "kv_store_full_docs.json", map(_full_doc, snapshot.episodes()))
     write_json(path / "kv_store_doc_status.json", map(_status, snapshot.episodes()))
-    of_episode = (one.episode for one in snapshot.episodes())
-    entities = ((e.id, list(map(snapshot.name_of, snapshot.entities_in(e.sequence)))) for e in of_episode)
-    found = ((id_, _counted("entity_names", names)) for id_, names in entities)
-    write_json(path / "kv_store_full_entities.json", found)
+    write_json(path / "kv_store_full_entities.json", _entities(snapshot))
     write_json(path / "kv_store_full_relations.json", _relations(snapshot))
     return rows
 
@@ -66,19 +63,25 @@ def _pairs(snapshot: Snapshot) -> Iterator[tuple[list[str], list[Fact]]]:
         yield sorted(map(snapshot.name_of, ends)), facts
 
 
+def _entities(snapshot: Snapshot) -> Iterator[tuple[str, Any]]:
+    for exported in snapshot.episodes():
+        names = map(snapshot.name_of, snapshot.entities_in(exported.episode.sequence))
+        yield exported.episode.id, _counted("entity_names", list(names))
+
+
 def _relations(snapshot: Snapshot) -> Iterator[tuple[str, Any]]:
-    for one in snapshot.episodes():
-        facts = snapshot.facts_in(one.episode.id)
+    for exported in snapshot.episodes():
+        facts = snapshot.facts_in(exported.episode.id)
         ends = {tuple(sorted(map(snapshot.name_of, fact.ends))) for fact in facts if len(set(fact.ends)) > 1}
-        yield one.episode.id, _counted("relation_pairs", sorted(map(list, ends)))
+        yield exported.episode.id, _counted("relation_pairs", sorted(map(list, ends)))
 
 
 def _chunk(episode: str) -> str:
     return f"{episode}-chunk-000"
 
 
-def _counted(name: str, found: list[Any]) -> dict[str, Any]:
-    return {name: found, "count": len(found)}
+def _counted(name: str, items: list[Any]) -> dict[str, Any]:
+    return {name: items, "count": len(items)}
 
 
 def _episodes(facts: list[Fact]) -> list[str]:
@@ -92,20 +95,20 @@ def _sources_of(snapshot: Snapshot, episodes: list[str]) -> dict[str, Any]:
 
 def _node(name: str, entity: Entity, facts: Iterable[Fact]) -> dict[str, Any]:
     values = [sentence(fact) for fact in facts if fact.target is None]
-    known = [f"Also called {', '.join(entity.aliases)}."] if entity.aliases else []
-    kept = {"id": entity.id, "name": entity.name, "aliases": entity.aliases, "labels": entity.labels}
+    aliases = [f"Also called {', '.join(entity.aliases)}."] if entity.aliases else []
+    fields = {"id": entity.id, "name": entity.name, "aliases": entity.aliases, "labels": entity.labels}
     return {
         "entity_id": name,
         "entity_type": entity.labels[0] if entity.labels else "UNKNOWN",
-        "description": "\n".join([*([entity.summary] if entity.summary else []), *known, *values]) or name,
-        "kgray": canonical(kept),
+        "description": "\n".join([*([entity.summary] if entity.summary else []), *aliases, *values]) or name,
+        "kgray": canonical(fields),
     }
 
 
 def _edge(facts: list[Fact]) -> dict[str, Any]:
     """Return one edge for all facts of a pair. The attribute kgray keeps their directions and spans."""
     relations = dict.fromkeys(fact.relation.lower().replace("_", " ") for fact in facts)
-    kept = [
+    fields = [
         {"id": f.id, "source": f.source, "relation": f.relation, "valid_at": show(f.valid_at),
          "invalid_at": show(f.invalid_at), "text": f.text}
         for f in facts
@@ -114,34 +117,34 @@ def _edge(facts: list[Fact]) -> dict[str, Any]:
         "description": "\n".join(map(sentence, facts)),
         "keywords": ", ".join(relations),
         "weight": float(max(1, len(_episodes(facts)))),
-        "kgray": canonical(kept),
+        "kgray": canonical(fields),
     }
 
 
-def _text_chunk(one: ExportedEpisode) -> tuple[str, Any]:
-    episode, id_ = one.episode, _chunk(one.episode.id)
+def _text_chunk(exported: ExportedEpisode) -> tuple[str, Any]:
+    episode, id_ = exported.episode, _chunk(exported.episode.id)
     return id_, {
-        "tokens": count_tokens(one.spoken_text), "content": one.spoken_text, "chunk_order_index": 0,
+        "tokens": count_tokens(exported.spoken_text), "content": exported.spoken_text, "chunk_order_index": 0,
         "full_doc_id": episode.id,
-        "file_path": episode.source, "llm_cache_list": [], "_id": id_, **_recorded(one),
+        "file_path": episode.source, "llm_cache_list": [], "_id": id_, **_recorded(exported),
     }  # fmt: skip
 
 
-def _full_doc(one: ExportedEpisode) -> tuple[str, Any]:
-    episode = one.episode
-    columns = {"content": one.spoken_text, "file_path": episode.source, "parse_format": "raw"}
-    return episode.id, {**columns, "_id": episode.id, **_recorded(one)}
+def _full_doc(exported: ExportedEpisode) -> tuple[str, Any]:
+    episode = exported.episode
+    columns = {"content": exported.spoken_text, "file_path": episode.source, "parse_format": "raw"}
+    return episode.id, {**columns, "_id": episode.id, **_recorded(exported)}
 
 
-def _recorded(one: ExportedEpisode) -> dict[str, int]:
-    return dict.fromkeys(("create_time", "update_time"), one.recorded_at // SECOND)
+def _recorded(exported: ExportedEpisode) -> dict[str, int]:
+    return dict.fromkeys(("create_time", "update_time"), exported.recorded_at // SECOND)
 
 
-def _status(one: ExportedEpisode) -> tuple[str, Any]:
-    episode, at = one.episode, show(one.recorded_at)
+def _status(exported: ExportedEpisode) -> tuple[str, Any]:
+    episode, at = exported.episode, show(exported.recorded_at)
     return episode.id, {
-        "status": "processed", "content_summary": one.spoken_text[:_SHOWN],
-        "content_length": len(one.spoken_text),
+        "status": "processed", "content_summary": exported.spoken_text[:_SUMMARY],
+        "content_length": len(exported.spoken_text),
         "created_at": at, "updated_at": at, "file_path": episode.source, "chunks_count": 1,
         "chunks_list": [_chunk(episode.id)],
         "metadata": {"client_id": episode.client_id, "reference_time": show(episode.reference_time)},

@@ -108,9 +108,9 @@ class _Reader:
             self._read()
 
     def _read(self) -> None:
-        rest = self._text[self._at :]
-        more = self._file.read(max(_CHUNK, len(rest)))
-        self._text, self._at, self._ended = rest + more, 0, not more
+        remainder = self._text[self._at :]
+        read_text = self._file.read(max(_CHUNK, len(remainder)))
+        self._text, self._at, self._ended = remainder + read_text, 0, not read_text
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

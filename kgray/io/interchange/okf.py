@@ -60,7 +60,7 @@ class _Vault:
         count = 0
         for count, entity in enumerate(self._snapshot.entities(), 1):  # noqa: B007 - the last is the count
             self._write_entity(entity, list(self._snapshot.facts_of(entity.id)))
-        listed = (f"* {self._linked(one.id)}" + _short(one.summary) for one in self._snapshot.entities())
+        listed = (f"* {self._linked(e.id)}" + _short(e.summary) for e in self._snapshot.entities())
         self._write_list("entities", listed)
         return count
 
@@ -91,8 +91,9 @@ class _Vault:
         current = [fact for fact in facts if fact.invalid_at is None or now < fact.invalid_at]
         former = [fact for fact in facts if fact.invalid_at is not None and fact.invalid_at <= now]
         body = [f"# {_escaped(name)}", ""]
-        for one in self._snapshot.places.get(entity.id, ()):
-            body.append(f"Part of [{_escaped(one.title)}](../communities/{one.community.id}.md).")
+        for exported in self._snapshot.places.get(entity.id, ()):
+            page = f"../communities/{exported.community.id}.md"
+            body.append(f"Part of [{_escaped(exported.title)}]({page}).")
         body += (
             ["", "## Facts", *(self._bullet(entity.id, fact, used) for fact in current)] if current else []
         )
@@ -103,11 +104,11 @@ class _Vault:
         self._write_page(f"entities/{self._page(entity.id)}", head, [*body, "", *notes])
 
     def _bullet(self, entity: str, fact: Fact, used: Mapping[str, tuple[str, str]]) -> str:
-        """Return the line of a fact: its text, dates, the page of the other entity, its sources."""
-        other = fact.target if fact.source == entity else fact.source
+        """Return the line of a fact: its text, dates, link to the other entity, and sources."""
+        neighbour = fact.target if fact.source == entity else fact.source
         link = ""
-        if other is not None and other != entity and self._page(other) is not None:
-            link = f" → {self._linked(other)}"
+        if neighbour is not None and neighbour != entity and self._page(neighbour) is not None:
+            link = f" → {self._linked(neighbour)}"
         words = span_words(fact)
         notes = "".join(f"[^{used[id_][0]}]" for id_ in fact.episodes if id_ in used)
         return f"- {_escaped(fact.text)}{f' ({words})' if words else ''}{link}{notes}"
@@ -115,54 +116,55 @@ class _Vault:
     def write_episodes(self) -> int:
         count = 0
         for count, item in enumerate(self._snapshot.episodes(), 1):  # noqa: B007 - the last is the count
-            one, title = item.episode, _title_of(item)
-            kept = {
-                name: getattr(one, name)
+            episode, title = item.episode, _title_of(item)
+            fields = {
+                name: getattr(episode, name)
                 for name in ("id", "client_id", "sequence", "source", "kind", "speaker")
             }
             head = {
                 "type": "Episode",
                 "title": title,
-                "resource": self._urn("episode", one.id),
-                "date": show(one.reference_time),
+                "resource": self._urn("episode", episode.id),
+                "date": show(episode.reference_time),
                 "generated": {"by": f"kgray/{self._about['kgray']}", "at": show(item.recorded_at)},
-                "kgray": kept | {"reference_time": show(one.reference_time)},
+                "kgray": fields | {"reference_time": show(episode.reference_time)},
             }
-            said = " ".join(filter(None, (_escaped(one.speaker or ""), f"({day(one.reference_time)})")))
-            body = [f"# {_escaped(title)}", "", f"{said}:", "", *_quoted(one.text), ""]
+            speaker, date = _escaped(episode.speaker or ""), f"({day(episode.reference_time)})"
+            lead = " ".join(filter(None, (speaker, date)))
+            body = [f"# {_escaped(title)}", "", f"{lead}:", "", *_quoted(episode.text), ""]
             links = (
                 f"- [{_escaped(self._name(id_))}](../entities/{self._page(id_)}.md)"
-                for id_ in self._snapshot.entities_in(one.sequence)
+                for id_ in self._snapshot.entities_in(episode.sequence)
             )
-            self._write_page(f"episodes/{one.id}", head, [*body, *links])
-        every = self._snapshot.episodes()
-        listed = (f"* [{_escaped(_title_of(item))}]({item.episode.id}.md)" for item in every)
+            self._write_page(f"episodes/{episode.id}", head, [*body, *links])
+        items = self._snapshot.episodes()
+        listed = (f"* [{_escaped(_title_of(item))}]({item.episode.id}.md)" for item in items)
         self._write_list("episodes", listed)
         return count
 
     def write_communities(self) -> int:
-        for one in self._snapshot.communities:
-            moment = show(from_datetime(one.text_time))
+        for item in self._snapshot.communities:
+            community, moment = item.community, show(from_datetime(item.text_time))
             head = {
                 "type": "Community",
-                "title": one.title,
-                "resource": self._urn("community", one.community.id),
-                "status": "draft" if one.community.stale else "stable",
+                "title": item.title,
+                "resource": self._urn("community", community.id),
+                "status": "draft" if community.stale else "stable",
                 "generated": {"by": f"kgray/{self._about['kgray']}", "at": moment},
                 "kgray": {
-                    "id": one.community.id,
-                    "level": one.depth,
-                    "rating": one.community.report.get("rating"),
+                    "id": community.id,
+                    "level": item.depth,
+                    "rating": community.report.get("rating"),
                 },
             }
-            body = [f"# {_escaped(one.title)}", "", _escaped(one.community.summary), ""]
-            for finding in one.findings:
+            body = [f"# {_escaped(item.title)}", "", _escaped(community.summary), ""]
+            for finding in item.findings:
                 body += [f"## {_escaped(finding['summary'])}", "", _escaped(finding["explanation"]), ""]
-            links = (f"- [{_escaped(self._name(m))}](../entities/{self._page(m)}.md)" for m in one.members)
-            self._write_page(f"communities/{one.community.id}", head, [*body, "## Members", *links])
+            links = (f"- [{_escaped(self._name(m))}](../entities/{self._page(m)}.md)" for m in item.members)
+            self._write_page(f"communities/{community.id}", head, [*body, "## Members", *links])
         listed = (
-            f"* [{_escaped(one.title)}]({one.community.id}.md)" + _short(one.community.summary)
-            for one in self._snapshot.communities
+            f"* [{_escaped(item.title)}]({item.community.id}.md)" + _short(item.community.summary)
+            for item in self._snapshot.communities
         )
         self._write_list("communities", listed)
         return len(self._snapshot.communities)
@@ -198,8 +200,9 @@ def _page_names(entity: Entity, name: str) -> Iterator[str]:
 
 
 def _title_of(item: ExportedEpisode) -> str:
-    one = item.episode
-    return _episode_title(CitedEpisode(one.sequence, one.client_id, one.source, one.reference_time))
+    episode = item.episode
+    cited = CitedEpisode(episode.sequence, episode.client_id, episode.source, episode.reference_time)
+    return _episode_title(cited)
 
 
 def _episode_title(cited: CitedEpisode) -> str:

@@ -25,9 +25,9 @@ def units(path: Path, importing: Import) -> Iterator[Unit]:
         return
     with TemporaryDirectory() as folder:
         _unpack(path, Path(folder))
-        inside = [entry for entry in Path(folder).iterdir() if entry.is_dir()]
-        is_nested = not (Path(folder) / "manifest.json").exists() and len(inside) == 1
-        yield from _units(inside[0] if is_nested else Path(folder), importing)
+        folders = [entry for entry in Path(folder).iterdir() if entry.is_dir()]
+        is_nested = not (Path(folder) / "manifest.json").exists() and len(folders) == 1
+        yield from _units(folders[0] if is_nested else Path(folder), importing)
 
 
 def _unpack(path: Path, folder: Path) -> None:
@@ -85,8 +85,8 @@ def _check(path: Path) -> dict[str, int]:
         version, counts = text_of(manifest.get("cogx_version")), manifest.get("counts")
         if version.partition(".")[0] not in ("", "0"):
             raise InputError(f"{path} is of COGX {version}: this version of kgray reads 0.x")
-        known = counts.items() if isinstance(counts, dict) else ()
-        return {kind: count for kind, count in known if isinstance(count, int)}
+        stated_counts = counts.items() if isinstance(counts, dict) else ()
+        return {kind: count for kind, count in stated_counts if isinstance(count, int)}
     if not (path / "facts.jsonl").exists():
         raise InputError(f"{path} has neither manifest.json nor facts.jsonl: name the folder of an archive")
     return {}
@@ -100,7 +100,7 @@ def _texts(path: Path) -> Iterator[Unit]:
         yield Unit(
             id=_id(row, number, "episodes"),
             at=next((at for at in times if at is not None), None),
-            text="\n".join(map(_said, turns)),
+            text="\n".join(map(_turn_text, turns)),
             source=text_of(object_of(row.get("scope")).get("session_id"))[:256],
             about={"title": text_of(row.get("title"))},
         )
@@ -116,7 +116,7 @@ def _id(row: dict[str, Any], number: int, name: str) -> str:
     return id_
 
 
-def _said(turn: dict[str, Any]) -> str:
+def _turn_text(turn: dict[str, Any]) -> str:
     role, content = text_of(turn.get("role")), text_of(turn.get("content"))
     return f"{role}: {content}" if role not in ("", "user") else content
 

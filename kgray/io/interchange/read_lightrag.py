@@ -34,8 +34,8 @@ def units(path: Path, importing: Import) -> Iterator[Unit]:
         return
     for source, target, row in _graph(path / GRAPH):
         if target is None:
-            kept = object_of(_kept(row.get("kgray", "")))
-            gathered.add_name(text_of(kept.get("id")) or source, source)
+            entity = object_of(_json(row.get("kgray", "")))
+            gathered.add_name(text_of(entity.get("id")) or source, source)
             continue
         chunks = [chunk for chunk in row.get("source_id", "").split(_JOIN) if chunk]
         for id_, fact in _facts(source, target, row, importing):
@@ -43,8 +43,8 @@ def units(path: Path, importing: Import) -> Iterator[Unit]:
     if (status := path / "kv_store_doc_status.json").exists():
         for id_, document, _ in read_members(status):
             _check_object(document, status, id_)
-            said = object_of(document.get("metadata")).get("reference_time")
-            gathered.add_note(id_, known_moment(said), known_moment(document.get("created_at")))
+            reference_time = object_of(document.get("metadata")).get("reference_time")
+            gathered.add_note(id_, known_moment(reference_time), known_moment(document.get("created_at")))
     for id_, chunk, _ in read_members(texts := path / "kv_store_text_chunks.json"):
         _check_object(chunk, texts, id_)
         _gather_text(id_, chunk, importing)
@@ -69,14 +69,14 @@ def _gather_text(id_: str, chunk: Mapping[str, Any], importing: Import) -> None:
 def _facts(
     source: str, target: str, row: Mapping[str, str], importing: Import
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the facts of an edge: those that kgray wrote, or one in the order of the file."""
-    listed = _kept(row.get("kgray", ""))
-    for kept in filter(object_of, listed if isinstance(listed, list) else ()):
-        first = importing.gathered.name(text_of(kept.get("source")))
+    """Yield the facts that kgray wrote into an edge; without them, a fact in the order of its ends."""
+    listed = _json(row.get("kgray", ""))
+    for fields in filter(object_of, listed if isinstance(listed, list) else ()):
+        first = importing.gathered.name(text_of(fields.get("source")))
         ends = (source, target) if first in (None, source) else (target, source)
         names = ("relation", "text", "valid_at", "invalid_at")
-        fact = {"source": ends[0], "target": ends[1], **{name: kept.get(name) for name in names}}
-        yield text_of(kept.get("id")), fact | {"relation": text_of(kept.get("relation"))}
+        fact = {"source": ends[0], "target": ends[1], **{name: fields.get(name) for name in names}}
+        yield text_of(fields.get("id")), fact | {"relation": text_of(fields.get("relation"))}
     if not isinstance(listed, list):
         yield _foreign(source, target, row, importing)
 
@@ -99,7 +99,7 @@ def _foreign(
 
 
 def _gather_custom(path: Path, importing: Import) -> None:
-    """Add a custom knowledge graph. Of equal pairs LightRAG keeps the last one, kgray all."""
+    """Add a custom knowledge graph, with all facts of a pair; LightRAG keeps the last fact."""
     counts = Counter[str]()
     for name, row, _ in read_members(path):
         if name not in ("chunks", "relationships") or row == []:
@@ -117,7 +117,7 @@ def _gather_custom(path: Path, importing: Import) -> None:
         raise InputError(f"{path} has neither `chunks` nor `relationships`: it is no custom_kg of LightRAG")
 
 
-def _kept(text: str) -> Any:  # noqa: ANN401 - JSON
+def _json(text: str) -> Any:  # noqa: ANN401 - JSON
     try:
         return json.loads(text)
     except ValueError:
@@ -141,7 +141,7 @@ def _graph(path: Path) -> Iterator[tuple[str, str | None, dict[str, str]]]:
                 case _:
                     continue
             if event == "end" and graph is not None:
-                graph.clear()  # what was read
+                graph.clear()  # the elements so far
     except FileNotFoundError:
         raise InputError(
             f"{path} is not there: name LightRAG's working folder, or a custom_kg file"

@@ -68,8 +68,8 @@ def _chosen(path: Path) -> dict[str, str]:
             if not is_item or not isinstance(row, dict):
                 raise InputError(f"{path}: {key} is not a list of objects")
             filled.add(key)
-    found = {kind: next(filter(filled.__contains__, names), None) for kind, names in _LISTS.items()}
-    return {kind: name for kind, name in found.items() if name is not None}
+    names_of = {kind: next(filter(filled.__contains__, names), None) for kind, names in _LISTS.items()}
+    return {kind: name for kind, name in names_of.items() if name is not None}
 
 
 def _rows(path: Path, key: str | None) -> Iterator[dict[str, Any]]:

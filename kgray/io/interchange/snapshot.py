@@ -33,7 +33,7 @@ _CACHED = 4_096  # names of entities
 
 @dataclass(frozen=True, slots=True)
 class ExportedEpisode:
-    """A committed episode that was not withdrawn, and the time at which it was recorded."""
+    """A committed episode that was not withdrawn, with its record time."""
 
     episode: Episode
     recorded_at: Instant
@@ -41,8 +41,8 @@ class ExportedEpisode:
     @property
     def spoken_text(self) -> str:
         """The text with its speaker."""
-        one = self.episode
-        return f"{one.speaker}: {one.text}" if one.speaker else one.text
+        speaker, text = self.episode.speaker, self.episode.text
+        return f"{speaker}: {text}" if speaker else text
 
 
 class CitedEpisode(NamedTuple):
@@ -61,7 +61,8 @@ class ExportedCommunity:
     number    its place among all, from 0: roots first
     depth     how many communities are above it: 0 is the coarsest
     parent    the number of the community that holds it; None = it is a root
-    members   ids of all entities in it; text_time: when its text was so
+    members   the ids of all its entities
+    text_time its text is accurate as of this time
     """
 
     community: Community
@@ -80,15 +81,14 @@ class ExportedCommunity:
     @property
     def report_text(self) -> str:
         """Its report as Markdown: title, summary, findings."""
-        found = (f"## {one['summary']}\n\n{one['explanation']}" for one in self.findings)
-        return "\n\n".join([f"# {self.title}", self.community.summary, *found])
+        sections = (f"## {row['summary']}\n\n{row['explanation']}" for row in self.findings)
+        return "\n\n".join([f"# {self.title}", self.community.summary, *sections])
 
     @property
     def findings(self) -> list[dict[str, str]]:
         """The findings of a model's report; none where no model wrote one."""
-        named = ("explanation", "summary")
-        every = self.community.report.get("findings") or ()
-        return [{name: str(one.get(name, "")) for name in named} for one in every]
+        findings = self.community.report.get("findings") or ()
+        return [{name: str(row.get(name, "")) for name in ("explanation", "summary")} for row in findings]
 
 
 _TABLES = """
@@ -106,7 +106,7 @@ _ADD_ENTITY = "INSERT INTO entities VALUES (?, ?, ?, ?, ?)"
 _ADD_NAME = "INSERT OR IGNORE INTO names VALUES (?, ?, ?)"
 _ADD_FACT = "INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _BORN = "SELECT row FROM entities ORDER BY sequence, ordinal, id"
-# Of a statement the span that holds (else the last) comes first.
+# The current (else the last) span of a statement comes first.
 _NEWEST = "ORDER BY ended, until, since, no"
 _FACTS = {
     "id": "SELECT row FROM facts ORDER BY no",
@@ -129,8 +129,8 @@ _SAYING = (
 class Snapshot:
     """A group as known at one moment; to be made and read inside `ports.at_one_moment`, and closed.
 
-    as_of     only facts that hold then; None = facts of all spans
-    known_at  what the memory knew then; None = now
+    as_of     only facts that hold at this instant; None = facts of all spans
+    known_at  the knowledge at this record time; None = now
     Entities, facts and communities are in the order of their ids, episodes in that of the log.
 
     Rows that are read in several orders lie in a temporary database, so that memory does not grow with the
@@ -143,7 +143,7 @@ class Snapshot:
         self.store, self.group, self.as_of, self.known_at = store, group, as_of, known_at
         self.head = store.heads([group])[group]
         is_past = known_at is not None and known_at < self.head.last_recorded
-        self._is_stored = not is_past and not in_pieces(store, group)
+        self.is_stored = not is_past and not in_pieces(store, group)
         self.scratch = Scratch(_TABLES)
         self.name_of = lru_cache(_CACHED)(self._name_of)
 
@@ -159,12 +159,12 @@ class Snapshot:
 
     @cached_property
     def recorded_at(self) -> Instant:
-        """The newest record time of what is exported; 0 = there is nothing."""
+        """The newest record time in the export; 0 = the export is empty."""
         last = self.head.last_recorded
         return last if self.known_at is None else min(self.known_at, last)
 
     def about(self) -> dict[str, Any]:
-        """Return what a file says of itself."""
+        """Return the description of the export for its files."""
         return {
             "kgray": version("kgray"),
             "group": self.group,
@@ -178,9 +178,9 @@ class Snapshot:
     def _entity_rows(self) -> Scratch:
         """The database, with entities and their unique names."""
         stored: Iterable[EntityRow] = self.store.rows(kinds.ENTITIES.all, self.group)
-        entity_rows = stored if self._is_stored else map(rows.entity_row, self.view.all_entities())
-        added = ((r.id, r.born_sequence, r.born_ordinal, r.name, _packed(r)) for r in entity_rows)
-        self.scratch.pour(_ADD_ENTITY, added)
+        entity_rows = stored if self.is_stored else map(rows.entity_row, self.view.all_entities())
+        values = ((r.id, r.born_sequence, r.born_ordinal, r.name, _packed(r)) for r in entity_rows)
+        self.scratch.pour(_ADD_ENTITY, values)
         for (row,) in self.scratch.rows(_BORN):
             entity = rows.entity(_unpacked(EntityRow, row))
             for name in possible_names(entity):
@@ -193,16 +193,15 @@ class Snapshot:
         """The database, with facts."""
         stored: Iterable[FactRow] = self.store.rows(kinds.FACTS.all, self.group)
         facts = stored
-        if not self._is_stored:
+        if not self.is_stored:
             facts = map(rows.fact_row, sorted(self.view.all_facts(), key=lambda fact: fact.id))
-        self.scratch.pour(
-            _ADD_FACT, (_fact_values(n, row) for n, row in enumerate(facts) if self._holds(row))
-        )
+        self.scratch.pour(_ADD_FACT, (_fact_values(n, row) for n, row in enumerate(facts) if self.holds(row)))
         for end in ("source", "target"):
             self.scratch.execute(f"CREATE INDEX facts_{end} ON facts ({end})")
         return self.scratch
 
-    def _holds(self, row: FactRow) -> bool:
+    def holds(self, row: FactRow) -> bool:
+        """Return whether a fact holds at `as_of`."""
         return self.as_of is None or rows.fact(row).holds_at(self.as_of)
 
     def entities(self) -> Iterator[Entity]:
@@ -210,7 +209,7 @@ class Snapshot:
         moment = self.recorded_at if self.as_of is None else self.as_of
         for (row,) in self._entity_rows.rows("SELECT row FROM entities ORDER BY id"):
             entity = rows.entity(_unpacked(EntityRow, row))
-            if not self._is_stored or self.as_of is not None:
+            if not self.is_stored or self.as_of is not None:
                 entity = replace(entity, summary=summary_of(self.facts_of(entity.id), moment))
             yield entity
 
@@ -220,25 +219,26 @@ class Snapshot:
         return int(filled.first(f"SELECT count(*) FROM {table}")[0])  # noqa: S608 - one of two
 
     def _name_of(self, entity: str) -> str:
-        """Return a name that no other entity has: all but the oldest of those with one name get a suffix.
+        """Return the unique name of an entity.
 
-        The suffix is a label, else the beginning of the id: "Acme (Place)", "Acme (3f2a)". Characters that
-        XML lacks are replaced, so that the files of one export agree.
+        If several entities share a name, all but the oldest get a suffix: a label, else the beginning of
+        the id, "Acme (Place)", "Acme (3f2a)". Characters that XML lacks are replaced, so that the files of an
+        export agree.
         """
         row = self._entity_rows.first("SELECT name FROM names WHERE id = ?", (entity,))
         return entity if row is None else str(row[0])
 
     def stored_name(self, entity: str) -> str | None:
-        """Return the name of an entity as it is; None: there is no such entity."""
+        """Return the name of an entity without a suffix; None: there is no such entity."""
         row = self._entity_rows.first("SELECT name FROM entities WHERE id = ?", (entity,))
         return None if row is None else str(row[0])
 
     def facts(self, order: Literal["id", "time", "statement"] = "id") -> Iterator[Fact]:
-        """Yield the facts; by time: of a statement, the span that holds (else the last) comes first."""
+        """Yield the facts; by time: the current (else the last) span of a statement comes first."""
         return map(_fact, self.fact_rows.rows(_FACTS[order]))
 
     def facts_of(self, entity: str, *, both: bool = True, limit: int = -1) -> Iterator[Fact]:
-        """Yield the facts about an entity, by time; both: those that point at it, too."""
+        """Yield the facts of a subject, by time; both: also the facts with the entity as object."""
         return map(_fact, self.fact_rows.rows(_OF_ENTITY if both else _OF_SUBJECT, (entity, limit)))
 
     def pairs(self) -> Iterator[tuple[tuple[str, str], list[Fact]]]:
@@ -279,8 +279,8 @@ class Snapshot:
 
     @cached_property
     def _episode_rows(self) -> Scratch:
-        every = (one.episode for one in self.episodes())
-        episode_rows = ((e.sequence, e.id, e.client_id, e.source, e.reference_time) for e in every)
+        episodes = (exported.episode for exported in self.episodes())
+        episode_rows = ((e.sequence, e.id, e.client_id, e.source, e.reference_time) for e in episodes)
         self.scratch.pour("INSERT INTO episodes VALUES (?, ?, ?, ?, ?)", episode_rows)
         return self.scratch
 
@@ -291,27 +291,34 @@ class Snapshot:
         )
         return None if row is None else CitedEpisode._make(row)
 
+    def episode_id(self, sequence: int) -> str | None:
+        """Return the id of a committed episode; None: there is no such episode, or it was withdrawn."""
+        row = self._episode_rows.first("SELECT id FROM episodes WHERE sequence = ?", (sequence,))
+        return None if row is None else str(row[0])
+
     def dumped(self) -> Iterator[dump.DumpRow]:
         """Yield the rows of the dump, unsorted, without facts that do not hold at `as_of`."""
-        kept = None if self.as_of is None else {fact.id for fact in self.facts()}
-        found = dump.rows(self.view, dumped_episodes(self.store, self.group, self.known_at))
-        return (row for row in found if kept is None or row["type"] != "fact" or row["id"] in kept)
+        dump_rows = dump.rows(self.view, dumped_episodes(self.store, self.group, self.known_at))
+        if self.as_of is None:
+            return dump_rows
+        current = {fact.id for fact in self.facts()}
+        return (row for row in dump_rows if row["type"] != "fact" or row["id"] in current)
 
     @cached_property
     def _mention_rows(self) -> Scratch:
         stored = self.store.rows(kinds.MENTIONS.all, self.group)
         pairs: Iterable[tuple[str, int]] = stored
-        if not self._is_stored:
+        if not self.is_stored:
             pairs = mentioned_entities(self.view.graph.fold, self.view.records.mentions)
-        found = ((sequence, entity) for entity, sequence in pairs)
-        self._episode_rows.pour("INSERT OR IGNORE INTO mentions VALUES (?, ?)", found)
+        mention_rows = ((sequence, entity) for entity, sequence in pairs)
+        self._episode_rows.pour("INSERT OR IGNORE INTO mentions VALUES (?, ?)", mention_rows)
         self.scratch.execute("CREATE INDEX mentions_entity ON mentions (entity)")
         return self.scratch
 
     def entities_in(self, sequence: int) -> list[str]:
         """Return the ids of the entities that an episode mentions."""
-        asked = "SELECT entity FROM mentions WHERE sequence = ? ORDER BY entity"
-        return [entity for (entity,) in self._mention_rows.rows(asked, (sequence,))]
+        query = "SELECT entity FROM mentions WHERE sequence = ? ORDER BY entity"
+        return [entity for (entity,) in self._mention_rows.rows(query, (sequence,))]
 
     def episodes_of(self, entity: str) -> list[str]:
         """Return the ids of the episodes that mention an entity, in the order of the log."""
@@ -321,39 +328,39 @@ class Snapshot:
     def communities(self) -> Sequence[ExportedCommunity]:
         """The communities, the coarsest first, then by size; none before the first run."""
         run = current_run(self.store, self.group, self.known_at)
-        above = {id_: run.upwards(one.parent) for id_, one in run.by_id.items()}
-        order = sorted(run.by_id.values(), key=lambda one: (len(above[one.id]), -one.size, one.id))
-        number = {one.id: place for place, one in enumerate(order)}
-        there = (
-            {entity for (entity,) in self._entity_rows.rows("SELECT id FROM entities")} if order else set()
+        above = {id_: run.upwards(community.parent) for id_, community in run.by_id.items()}
+        order = sorted(run.by_id.values(), key=lambda c: (len(above[c.id]), -c.size, c.id))
+        number = {community.id: place for place, community in enumerate(order)}
+        entity_ids = set(
+            chain.from_iterable(self._entity_rows.rows("SELECT id FROM entities") if order else ())
         )
         members, children = defaultdict[str, list[str]](list), defaultdict[str, list[int]](list)
         for entity, lowest in sorted(run.owner.items()):
-            for id_ in run.upwards(lowest) if entity in there else ():
+            for id_ in run.upwards(lowest) if entity in entity_ids else ():
                 members[id_].append(entity)
-        for one in order:
-            children[one.parent or ""].append(number[one.id])
+        for community in order:
+            children[community.parent or ""].append(number[community.id])
         return [
             ExportedCommunity(
-                community=one,
-                number=number[one.id],
-                depth=len(above[one.id]),
-                parent=number.get(one.parent or ""),
-                children=tuple(children[one.id]),
-                members=tuple(members[one.id]),
-                text_time=one.told_at(to_datetime(run.recorded_at)),
+                community=community,
+                number=number[community.id],
+                depth=len(above[community.id]),
+                parent=number.get(community.parent or ""),
+                children=tuple(children[community.id]),
+                members=tuple(members[community.id]),
+                text_time=community.told_at(to_datetime(run.recorded_at)),
             )
-            for one in order
+            for community in order
         ]
 
     @cached_property
     def places(self) -> Mapping[str, Sequence[ExportedCommunity]]:
         """Entity id -> its communities, the coarsest first."""
-        found = defaultdict[str, list[ExportedCommunity]](list)
-        for one in self.communities:
-            for member in one.members:
-                found[member].append(one)
-        return found
+        by_entity = defaultdict[str, list[ExportedCommunity]](list)
+        for community in self.communities:
+            for member in community.members:
+                by_entity[member].append(community)
+        return by_entity
 
 
 def possible_names(entity: Entity) -> Iterator[str]:
@@ -371,8 +378,8 @@ def _packed(row: Row) -> bytes:
 
 
 def _unpacked(kind: type[R], row: bytes) -> R:
-    made: Any = kind
-    return made._make(marshal.loads(row))  # type: ignore[no-any-return]  # noqa: S302 - of this process
+    row_class: Any = kind
+    return row_class._make(marshal.loads(row))  # type: ignore[no-any-return]  # noqa: S302 - of this process
 
 
 def _fact(row: Row) -> Fact:

@@ -13,39 +13,39 @@ from kgray.domain.records import canonical
 from kgray.errors import InputError
 from kgray.system.locks import for_owner
 
-_PORTION = 5_000  # rows that are held and make a row group
+_PORTION = 5_000  # rows of a row group
 _BATCH = 1_000  # rows that are read at once, at most
 _PORTION_BYTES = 4 << 20  # about as much text at most, of rows that are written or read at once
 _BUFFER = 1 << 20  # bytes of a column that are read at once
 TEXTS = pa.list_(pa.string())
 
 
-def write_table(path: Path, schema: Any, found: Iterable[Sequence[Any]], about: Mapping[str, Any]) -> int:  # noqa: ANN401 - pyarrow has no types
+def write_table(path: Path, schema: Any, rows: Iterable[Sequence[Any]], about: Mapping[str, Any]) -> int:  # noqa: ANN401 - pyarrow has no types
     """Write rows, tuples in the order of the schema, as one Parquet file; return how many.
 
     about: stored in the file's metadata under the key "kgray"
     """
     schema = schema.with_metadata({"kgray": canonical(about)})
-    count, size, held = 0, 0, list[Sequence[Any]]()
+    count, size, portion = 0, 0, list[Sequence[Any]]()
     with (
         open(path, "wb", opener=for_owner) as file,
         pq.ParquetWriter(file, schema, compression="zstd") as writer,
     ):
 
         def flush() -> None:
-            columns = zip(*held, strict=True)
+            columns = zip(*portion, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))  # a row group; a batch would wait
-            held.clear()
+            portion.clear()
 
-        for row in found:
-            held.append(row)
+        for row in rows:
+            portion.append(row)
             count += 1
             size += sum(_size(value) for value in row)
-            if len(held) == _PORTION or size > _PORTION_BYTES:
+            if len(portion) == _PORTION or size > _PORTION_BYTES:
                 flush()
                 size = 0
-        if held:
+        if portion:
             flush()
     return count
 
