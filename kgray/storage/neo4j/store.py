@@ -25,7 +25,7 @@ from kgray.storage.neo4j import groups as grouped
 from kgray.storage.neo4j import statements_by_hand as cypher
 from kgray.storage.neo4j.connection import PATIENCE_S, PLANNED_ONCE, Connection, Running
 from kgray.storage.neo4j.mapping import group_key, named_group
-from kgray.storage.neo4j.row_writer import BatchWriter, asked_of, states_of
+from kgray.storage.neo4j.row_writer import BatchWriter, state_keys, states_of
 from kgray.storage.neo4j.statements import storable
 from kgray.storage.slots import Hold
 from kgray.system import locks
@@ -207,7 +207,7 @@ class Neo4jStore(Store):
         parameters = {
             "slots": slots.slots_of(names),
             "groups": grouped.places_of(names),
-            "entries": asked_of(entries_of(changes)),
+            "entries": state_keys(entries_of(changes)),
         }
 
         def work(running: Running) -> None:
