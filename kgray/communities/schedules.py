@@ -215,7 +215,7 @@ class Ticks:
 
         Raises Unavailable if the job server does not answer; the next look continues.
         """
-        every = [self._updated(schedule) for schedule in self.schedules.every()]
+        every = [self._update(schedule) for schedule in self.schedules.every()]
         moment = self.clock()
         if not any(schedule.is_open for schedule in every):
             waiting = [(tick, schedule) for schedule in every if (tick := schedule.due(moment)) is not None]
@@ -225,7 +225,7 @@ class Ticks:
                 self._begin(first, tick, tries=1)
         return min((schedule.next(moment) for schedule in every), default=None)
 
-    def _updated(self, schedule: Schedule) -> Schedule:
+    def _update(self, schedule: Schedule) -> Schedule:
         """Update a schedule with an open run from the state of the job; return its new state."""
         if schedule.begun is None or not schedule.is_open:
             return schedule

@@ -67,17 +67,17 @@ def parse_extraction(reply: object, episode: Episode) -> Extraction:
         if not isinstance(reply.get(key), list):
             fault = f"{key!r} of the reply is {_type_name(reply.get(key))}, not a list"
             raise InvalidAnswer(fault, raw=_raw(reply))
-    collected = _ReplyEntities(episode.text)
+    reply_entities = _ReplyEntities(episode.text)
     for place, item in enumerate(reply["entities"]):
-        collected.list_entity(place, item)
+        reply_entities.list_entity(place, item)
     facts: list[ExtractedFact] = []
     for place, item in enumerate(reply["facts"]):
         try:
-            facts.append(_fact(item, collected, episode.reference_time))
+            facts.append(_fact(item, reply_entities, episode.reference_time))
         except ValueError as reason:
-            collected.dropped.append(f"facts[{place}]: {reason}")
+            reply_entities.dropped.append(f"facts[{place}]: {reason}")
     extraction = Extraction(
-        entities=tuple(collected.entities), facts=tuple(facts), dropped=tuple(collected.dropped)
+        entities=tuple(reply_entities.entities), facts=tuple(facts), dropped=tuple(reply_entities.dropped)
     )
     return speaker_first(extraction, episode)
 
@@ -173,16 +173,16 @@ def _object(item: object) -> dict[str, Any]:
     return item
 
 
-def _fact(raw: object, collected: _ReplyEntities, said_at: Instant) -> ExtractedFact:
-    """Return the fact of one item. Raises ValueError with the reason; then `collected` is unchanged."""
+def _fact(raw: object, reply_entities: _ReplyEntities, said_at: Instant) -> ExtractedFact:
+    """Return the fact of one item. Raises ValueError with the reason; then `reply_entities` is unchanged."""
     item = _object(raw)
     relation = clean_relation(_str(item.get("relation"), "its relation"))
-    source = collected.name_of(item.get("source"))
+    source = reply_entities.name_of(item.get("source"))
     raw_target, raw_value = item.get("target"), item.get("value")
     if (raw_target is None) == (raw_value is None):
         raise ValueError("it has both a target and a value, or neither")
     value = None if raw_value is None else as_value(raw_value)
-    target = value.shown() if value else collected.name_of(raw_target)
+    target = value.shown() if value else reply_entities.name_of(raw_target)
     if not value and target == source:
         raise ValueError(f"it connects {source!r} with itself")
     sentence = item.get("fact")
@@ -194,8 +194,8 @@ def _fact(raw: object, collected: _ReplyEntities, said_at: Instant) -> Extracted
     kind, start, end, inferred = _dates_of(item, said_at)
     (valid_from, from_precision), (valid_to, to_precision) = start or (None, None), end or (None, None)
     return ExtractedFact(
-        source=collected.index_of(source), relation=relation, text=text, kind=kind,
-        target=None if value else collected.index_of(target), value=value, valid_from=valid_from,
+        source=reply_entities.index_of(source), relation=relation, text=text, kind=kind,
+        target=None if value else reply_entities.index_of(target), value=value, valid_from=valid_from,
         from_precision=from_precision, valid_to=valid_to, to_precision=to_precision, inferred=inferred,
     )  # fmt: skip
 
