@@ -57,6 +57,11 @@ class Refreshed:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
+    def count_text(self, *, is_reused: bool) -> None:
+        """Count a text by the model."""
+        self.kept += is_reused
+        self.written += not is_reused
+
     def pay(self, cost: Cost) -> None:
         """Add the cost of calls."""
         self.calls += cost.calls
@@ -212,7 +217,7 @@ class _Writer:
         if summarizer is None:
             return None
         if (reused := self._reused(cluster, texts, summarizer.identity)) is not None:
-            self.result.kept += 1
+            self.result.count_text(is_reused=True)
             return reused
         jobs = (self._written(part, texts) for part in writing.parts_of(cluster, texts))
         parts = await asyncio.gather(*jobs)
@@ -230,8 +235,7 @@ class _Writer:
         if reply is None:
             return None
         if cluster.level != PROFILE and not cluster.is_part:
-            self.result.kept += bool(answer)
-            self.result.written += not answer
+            self.result.count_text(is_reused=bool(answer))
         return writing.written(request, reply, summarizer.identity, key)
 
     def _reused(self, cluster: Cluster, texts: Mapping[str, Text], writer: str) -> Text | None:
@@ -286,7 +290,7 @@ class _Writer:
 
 
 def _journal(at: Appending, *, group: str, answer: AnswerRow, sources: Sequence[int]) -> None:
-    """Store an answer, unless one of its source episodes was withdrawn (R25)."""
+    """Store an answer, unless a source episode was withdrawn (R25)."""
     heads = at.rows(reads.EPISODE_HEADS_AT, group, sources)
     if {row.sequence for row in heads if row.state != kinds.WITHDRAWN}.issuperset(sources):
         at.put(kinds.ANSWERS, group, answer)

@@ -308,7 +308,7 @@ class Store(Protocol):
     def withdrawing(self, shard: int | None = None) -> list[str]:
         """Return the groups with a pending retraction or removal, sorted."""
 
-    def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
+    def pending_sequences(self, group: str, sequence: int, limit: int) -> list[tuple[int, bool]]:
         """Return the pending entries after a sequence, in order: (sequence, whether it is an episode)."""
 
     def pending_count(

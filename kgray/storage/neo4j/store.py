@@ -137,10 +137,10 @@ class Neo4jStore(Store):
     def withdrawing(self, shard: int | None = None) -> list[str]:
         return [row[0] for row in self._db.rows(cypher.WITHDRAWING, shard=shard)]
 
-    def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
+    def pending_sequences(self, group: str, sequence: int, limit: int) -> list[tuple[int, bool]]:
         if limit <= 0:
             return []
-        parameters = self._named(group) | {"after": max(0, after), "limit": limit}
+        parameters = self._named(group) | {"after": max(0, sequence), "limit": limit}
         return [(row[0], row[1]) for row in self._db.rows(cypher.PENDING_SEQUENCES, **parameters)]
 
     def pending_count(
