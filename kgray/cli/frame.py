@@ -289,7 +289,7 @@ def command(
 
         text = _with_example(cleandoc(work.__doc__ or ""))
         made = (click if parent is None else parent).command(name, short_help=short_help, help=text)(run)
-        made.params += _COMMON_OPTIONS
+        made.params.extend(_COMMON_OPTIONS)
         return made
 
     return decorate
