@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, str] = {re.split("[:=]", place)[-1]: place.partition("=")
 
 @dataclass(slots=True)
 class Call:
-    """One run of a command: the common options."""
+    """One run of a command: the values of the common options, and the memory that they select."""
 
     data: str | None
     config: str | None
@@ -67,19 +67,19 @@ class Call:
         return load(config_file(self.config, self.folder, os.environ))
 
     def emitted(self, document: object) -> bool:
-        """Print the JSON document if --json is set; else return False: the caller prints text for people."""
+        """Print the document and return True if --json is set; else the caller prints text for people."""
         if self.as_json:
             printing.emit_json(document)
         return self.as_json
 
     def listed(self, name: str, document: object, rows: Sequence[Sequence[object]], **look: Any) -> None:  # noqa: ANN401
-        """Print {name: document} as JSON, or the rows as a table; look: arguments of `printing.table`."""
+        """Print {name: document} as JSON, or the rows as a table; look: options of `printing.table`."""
         if not self.emitted({name: document}):
             printing.table(rows, **look)
 
     @contextmanager
     def memory(self, *, create: bool = False) -> Iterator[AsyncMemory]:
-        """Open the memory; closed at the end."""
+        """Open the memory, and close it at the end of the block."""
         from kgray.memory.opening import open_async as open_memory
 
         with closing(open_memory(self.data, config=self.config, create=create)) as memory:
@@ -121,7 +121,7 @@ class Call:
 
 
 class Signals:
-    """SIGTERM and SIGINT. Inside `gentle`, the first requests a stop of the work; others end the process."""
+    """SIGTERM and SIGINT. Inside `gentle` the first one requests a stop; any other interrupts the command."""
 
     stopped = False
     _gentle = False
@@ -134,7 +134,7 @@ class Signals:
     @classmethod
     @contextmanager
     def gentle(cls) -> Iterator[None]:
-        """Let the first signal finish what is in flight; a second one ends it (the store rolls back)."""
+        """Let work in flight end after a first signal; a second one interrupts it (the store rolls back)."""
         cls._gentle = True
         try:
             yield
@@ -144,7 +144,7 @@ class Signals:
     @classmethod
     @contextmanager
     def caught(cls) -> Iterator[None]:
-        """Handle the two signals, where this is the main thread."""
+        """Handle the two signals inside the block, if this is the main thread."""
         cls.stopped = False
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -190,7 +190,7 @@ class KgrayGroup(click.Group):
             printing.note("standard output is closed: send it to /dev/null if you do not need it")
             sys.exit(FAULTY)
         code, fault = STOPPED, None
-        with suppress(KeyboardInterrupt), Signals.caught():  # another signal may arrive during the end
+        with suppress(KeyboardInterrupt), Signals.caught():  # a second signal may arrive meanwhile
             code = self._run_to_code(words, extra, debug=debug)
             fault = _flush(sys.stdout)
         if fault is not None:
@@ -287,10 +287,10 @@ def command(
                 _discard(sys.stdout)
                 return call.code
 
-        run.__doc__ = _with_example(cleandoc(work.__doc__ or ""))
-        parameters = vars(run).pop("__click_params__", [])
-        vars(_common(run))["__click_params__"] += parameters  # click prints the last option first
-        return (click if parent is None else parent).command(name, short_help=short_help)(run)
+        text = _with_example(cleandoc(work.__doc__ or ""))
+        made = (click if parent is None else parent).command(name, short_help=short_help, help=text)(run)
+        made.params.extend(_COMMON_OPTIONS)
+        return made
 
     return decorate
 
@@ -311,11 +311,11 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
-_common = together(
-    click.option("--data", metavar="DIR", help="Data folder. Default: KGRAY_DATA, else ./kgray-data."),
-    click.option("--config", metavar="FILE", help="Settings. Default: KGRAY_CONFIG, else kgray.toml."),
-    click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output."),
-    click.option("--debug", is_flag=True, help="Show a traceback with an error."),
+_COMMON_OPTIONS = (
+    click.Option(["--data"], metavar="DIR", help="Data folder. Default: KGRAY_DATA, else ./kgray-data."),
+    click.Option(["--config"], metavar="FILE", help="Settings. Default: KGRAY_CONFIG, else kgray.toml."),
+    click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on standard output."),
+    click.Option(["--debug"], is_flag=True, help="Show a traceback with an error."),
 )
 
 

@@ -38,7 +38,7 @@ class ShownCommunity:
 
 @dataclass(frozen=True, slots=True)
 class CurrentRun:
-    """The communities of a run by id, with current sizes."""
+    """The communities of a run by id, and the lowest community of each entity."""
 
     by_id: Mapping[str, Community]
     owner: Mapping[str, str]  # entity -> its community of level 0
@@ -57,17 +57,15 @@ def list_of(store: Store, group: str, level: int | None, known_at: Instant | Non
 
 
 def owners_of(store: Store, group: str, level: int, known_at: Instant | None) -> dict[str, str]:
-    """Return the community of a level in which each entity is; entities outside of all are left out."""
-    standing = at_one_moment(store, lambda: current_run(store, group, known_at))
-    above = {id_: standing.upwards(id_) for id_ in set(standing.owner.values())}
-    return {
-        entity: above[owner][level] for entity, owner in standing.owner.items() if level < len(above[owner])
-    }
+    """Return entity id -> id of its community of a level, for the entities in a community of this level."""
+    run = at_one_moment(store, lambda: current_run(store, group, known_at))
+    paths = {id_: run.upwards(id_) for id_ in set(run.owner.values())}
+    return {entity: paths[id_][level] for entity, id_ in run.owner.items() if level < len(paths[id_])}
 
 
-def members_of(store: Store, group: str, asked: str, known_at: Instant | None) -> list[str]:
-    """Return the ids of the entities in a community. Raises NotFound, Ambiguous."""
-    return [id_ for id_, _ in one_of(store, group, asked, known_at).members]
+def members_of(store: Store, group: str, prefix: str, known_at: Instant | None) -> list[str]:
+    """Return the ids of the entities in the community of `one_of`. Raises NotFound, Ambiguous."""
+    return [id_ for id_, _ in one_of(store, group, prefix, known_at).members]
 
 
 def one_of(
@@ -97,7 +95,11 @@ def one_of(
 
 
 def current_run(store: Store, group: str, known_at: Instant | None) -> CurrentRun:
-    """Return the run current at `known_at`; None = now, including newcomers and marks of stale texts."""
+    """Return the run that was current at `known_at`.
+
+    None = now: then entities newer than the run are placed in its communities, sizes count them, and
+    communities with changes since the run are marked as stale.
+    """
     newest = run_at(store, group, known_at)
     if newest is None:
         return CurrentRun({}, {}, 0)

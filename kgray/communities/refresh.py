@@ -1,8 +1,10 @@
-"""A run of a group's communities: detection, texts, and publication in one transaction.
+"""A refresh of a group's communities: detection, texts, and the publication of a run in one transaction.
 
 Readers see the previous run or this run, never a mixture. A concurrent retraction, removal or refresh voids
-the run, and it is made again. A killed process leaves only the model's answers in the journal, by the hash of
-the request; the next run uses them.
+the run, and the refresh starts again. A cold run ignores the previous communities; others begin with them.
+
+The journal stores each answer of a model by the hash of its request. After a crash, the next run uses the
+answers. An answer has a note, which tells whether its text stays valid (`texts.Validity`).
 """
 
 from __future__ import annotations
@@ -29,14 +31,12 @@ from kgray.schema import kinds, reads, rows
 from kgray.schema.kinds import AnswerRow, CommunityRunRow
 from kgray.search.loading import texts_of
 
-_STORED_RUNS, _CENTRAL = 2, 10  # runs in the store; members that an upper community lists
+_STORED_RUNS, _CENTRAL = 2, 10  # stored runs; listed members of an upper community
 _TRIES = 10
-COLD_GROWTH = 1.5  # a run is cold if the entities have grown by this factor since the last cold run
+COLD_GROWTH = 1.5  # a run is cold if there are more entities, by this factor, than in the last cold run
 MIN_NEWS = 0.1  # share of new or changed entities below which `due` skips a group
 _JOURNALED = "community "  # prefix of an answer's key
-_AT_ONCE = 16  # concurrent calls, of all groups: ingestion has the rest of the model's streams
-
-
+_AT_ONCE = 16  # concurrent calls for all groups; the other streams of the model are for ingestion
 OnGroup = Callable[[str, int, int], None]  # (group, groups done, groups in total)
 
 
@@ -46,7 +46,7 @@ class Refreshed:
 
     run: int
     cold: bool = False
-    news: bool = True  # False: there is no news, or less than is due, and the previous run stays
+    news: bool = True  # False: the previous run stays, for no changes, or (`due`) too few
     levels: int = 0
     communities: int = 0
     kept: int = 0  # communities with a reused text
@@ -56,6 +56,11 @@ class Refreshed:
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+
+    def count_text(self, *, is_reused: bool) -> None:
+        """Count a text by the model."""
+        self.kept += is_reused
+        self.written += not is_reused
 
     def pay(self, cost: Cost) -> None:
         """Add the cost of calls."""
@@ -72,13 +77,13 @@ class Refresh:
     embedder: Embedder
     summarizer: Summarizer | None = None  # None = texts without a model
     cold: bool = False
-    due: bool = False  # only groups with news about a tenth of their entities
+    due: bool = False  # skip groups with fewer new or changed entities than MIN_NEWS
     profiles: bool = False  # write new profiles of entities; else only reuse valid profiles
     max_tokens: int | None = None  # of all groups together; further texts are written without the model
     dry_run: bool = False  # count the calls and estimate their tokens; call nothing, publish nothing
     cluster: Clustering = clustered  # detects communities, in this process or elsewhere
-    spent: int = 0  # tokens: estimated before a call, counted after it
-    is_unreachable: bool = False  # the model is out of reach and gets no further calls
+    spent: int = 0  # tokens of all calls; of a call in flight, an estimate
+    is_unreachable: bool = False  # the model does not answer, and gets no further calls
     gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def groups(
@@ -107,8 +112,8 @@ class Refresh:
             # Read in this thread: only one thread at a time can read an embedded store.
             snapshot = finding.snapshot(self.store, group)
             parent = snapshot.parent
-            waits = parent is not None and parent.writer == writer and snapshot.news() < MIN_NEWS
-            if self.due and parent is not None and waits and not snapshot.corrected:
+            has_little_news = parent is not None and parent.writer == writer and snapshot.news() < MIN_NEWS
+            if self.due and parent is not None and has_little_news and not snapshot.corrected:
                 return _unchanged_result(parent, snapshot.listed, len(snapshot.profiles))
             cold = self.cold or parent is None or len(snapshot.entities) > COLD_GROWTH * parent.cold_entities
             result = Refreshed(run=parent.run + 1 if parent else 1, cold=cold)
@@ -131,7 +136,7 @@ class Refresh:
         raise Unavailable(f"group {group} changes faster than its communities can be found: run it again")
 
     def _unchanged(self, group: str, writer: str) -> Refreshed | None:
-        """Return the current run if nothing was recorded since and all its texts are by this writer."""
+        """Return the current run if nothing was recorded since, and all its texts are by this writer."""
         parent = None if self.cold or self.profiles else current(self.store, group)
         recorded_at = self.store.heads([group])[group].last_recorded
         if parent is None or (parent.recorded_at, parent.writer) != (recorded_at, writer):
@@ -183,7 +188,7 @@ class _Writer:
         self.journaled = self._journaled(contents) if contents else {}
 
     async def all(self, levels: Sequence[Sequence[Cluster]]) -> dict[str, Text]:
-        """Return a text of each community, level by level, because upper texts come from lower texts."""
+        """Return a text for each community, level by level, because upper texts need lower texts."""
         lowest = [level for level in levels if level and level[0].level != PROFILE]
         texts, names = await asyncio.to_thread(writing.offline, self.snapshot, lowest), set[str]()
         for level in levels:
@@ -212,13 +217,13 @@ class _Writer:
         if summarizer is None:
             return None
         if (reused := self._reused(cluster, texts, summarizer.identity)) is not None:
-            self.result.kept += 1
+            self.result.count_text(is_reused=True)
             return reused
         jobs = (self._written(part, texts) for part in writing.parts_of(cluster, texts))
         parts = await asyncio.gather(*jobs)
         usable = [part for part in parts if part is not None]
         if parts and not usable and cluster.children:
-            return None  # the children do not fit in one prompt
+            return None  # the children do not fit in one prompt, and their parts have no texts
         request = writing.request_of(self.snapshot, cluster, texts, usable, summarizer.head)
         key = writing.key_of(summarizer.identity, request.task, request.head, request.data)
         answer = self.journaled.get(key) or self._journaled([key]).get(key, ())
@@ -230,12 +235,11 @@ class _Writer:
         if reply is None:
             return None
         if cluster.level != PROFILE and not cluster.is_part:
-            self.result.kept += bool(answer)
-            self.result.written += not answer
+            self.result.count_text(is_reused=bool(answer))
         return writing.written(request, reply, summarizer.identity, key)
 
     def _reused(self, cluster: Cluster, texts: Mapping[str, Text], writer: str) -> Text | None:
-        """Return the previous run's text if it is still valid, though a new request would differ."""
+        """Return the previous run's text if it is valid by its note, even if a new request would differ."""
         old = self.previous.get(cluster.id)
         if old is None or (old.level, old.writer) != (cluster.level, writer):
             return None
@@ -286,7 +290,7 @@ class _Writer:
 
 
 def _journal(at: Appending, *, group: str, answer: AnswerRow, sources: Sequence[int]) -> None:
-    """Store an answer with these source episodes, unless an episode was withdrawn (R25)."""
+    """Store an answer, unless a source episode was withdrawn (R25)."""
     heads = at.rows(reads.EPISODE_HEADS_AT, group, sources)
     if {row.sequence for row in heads if row.state != kinds.WITHDRAWN}.issuperset(sources):
         at.put(kinds.ANSWERS, group, answer)

@@ -1,8 +1,9 @@
-"""When communities are refreshed: schedules in the store (`kinds.OWN`), by cron expressions in a time zone.
+"""Schedules for the refresh of communities: cron expressions in a time zone, stored as rows of `kinds.OWN`.
 
-A scheduler calls `Ticks.look` every few seconds. Each run is a job that is named by its schedule and its
-tick, so a scheduler that was restarted, or a second one, finds the job of the first one and starts no other.
-Only the latest of several missed ticks is caught up. One run goes on at a time.
+A tick is a moment that matches the expression of a schedule. A run is the refresh for a tick, done by a job.
+A scheduler calls `Ticks.look` every few seconds. A job is named by its schedule and its tick, so a
+restarted or additional scheduler recognises an existing job and submits no second job. If several ticks were
+missed, only the latest gets a run. At most one run is open at a time.
 """
 
 from __future__ import annotations
@@ -22,15 +23,20 @@ from kgray.schema.kinds import OWN, SCHEDULES, ScheduleRow
 
 FAILED = "failed: "  # begins the outcome of a run that failed
 MAX_TRIES = 3  # jobs for one tick: a job that was killed is submitted again
-# An open run whose job a scheduler does not know belongs to a scheduler of another Ray while that one has
-# renewed it lately.
+# A scheduler may not know the job of an open run, because a scheduler of another Ray submitted it. The latter
+# renews the run (`seen_at`) every RENEW_EVERY; a run without renewal for LEASE has lost its job.
 RENEW_EVERY, LEASE = 30 * SECOND, 180 * SECOND
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A row of `kinds.SCHEDULES`."""
+    """A row of `kinds.SCHEDULES`: a schedule and its latest run.
+
+    begun    the tick of the latest run; seen_at: when a scheduler last saw its job
+    tries    the jobs of the latest run so far; said: its outcome in one line
+    groups   refresh these groups only; () = all
+    """
 
     name: str
     cron: str
@@ -46,40 +52,40 @@ class Schedule:
 
     @property
     def is_open(self) -> bool:
-        """Whether the latest run has not ended."""
+        """True if the latest run has not ended."""
         return self.begun is not None and self.ended_at is None
 
     @property
     def has_failed(self) -> bool:
-        """Whether the latest run failed."""
+        """True if the latest run failed."""
         return self.said.startswith(FAILED)
 
     @property
     def job(self) -> str | None:
-        """The name of the latest run's job within its store: schedule, tick, and the try if not the first."""
+        """The name of the latest run's job in its store: schedule, tick, and the number of a later try."""
         if self.begun is None:
             return None
         tick = to_datetime(self.begun).strftime("%Y%m%dT%H%MZ")
         return f"{self.name}-{tick}{f'-{self.tries}' if self.tries > 1 else ''}"
 
-    def next(self, now: Instant) -> Instant:
-        """Return its first tick after now. Raises StopIteration where there is none in 50 years."""
-        return from_datetime(next(self._ticks(now)))
+    def next(self, moment: Instant) -> Instant:
+        """Return the first tick after a moment. Raises StopIteration if there is none within 50 years."""
+        return from_datetime(next(self._ticks(moment)))
 
-    def due(self, now: Instant) -> Instant | None:
-        """Return the latest tick that has come, unless it was begun or the schedule is younger."""
-        latest = from_datetime(next(self._ticks(now + 1, reverse=True)))
+    def due(self, moment: Instant) -> Instant | None:
+        """Return the latest tick until a moment; None if it has a run, or is older than the schedule."""
+        latest = from_datetime(next(self._ticks(moment + 1, reverse=True)))
         return latest if latest > (self.made_at if self.begun is None else self.begun) else None
 
-    def as_dict(self, now: Instant) -> dict[str, Any]:
-        """Return the form that `kgray schedule list --json` prints; said: the outcome of the latest run."""
+    def as_dict(self, moment: Instant) -> dict[str, Any]:
+        """Return the form of `kgray schedule list --json`; `next` is the first tick after the moment."""
         names = ("name", "cron", "zone", "full", "groups", "said", "job")
         state = {"running": self.is_open, "failed": self.has_failed}
-        times = {"next": show(self.next(now)), "last": show(self.begun)}
+        times = {"next": show(self.next(moment)), "last": show(self.begun)}
         return {name: getattr(self, name) for name in names} | state | times
 
-    def _ticks(self, at: Instant, *, reverse: bool = False) -> CronSim:
-        return CronSim(self.cron, to_datetime(at).astimezone(ZoneInfo(self.zone)), reverse=reverse)
+    def _ticks(self, moment: Instant, *, reverse: bool = False) -> CronSim:
+        return CronSim(self.cron, to_datetime(moment).astimezone(ZoneInfo(self.zone)), reverse=reverse)
 
 
 class Schedules:
@@ -89,11 +95,18 @@ class Schedules:
         self._store = store
 
     def add(
-        self, name: str, cron: str, zone: str, now: Instant, *, full: bool = False, groups: Sequence[str] = ()
+        self,
+        name: str,
+        cron: str,
+        zone: str,
+        made_at: Instant,
+        *,
+        full: bool = False,
+        groups: Sequence[str] = (),
     ) -> Schedule:
-        """Add a schedule. Raises InputError, also where there is one of this name."""
+        """Add a schedule. Raises InputError for a wrong value, or if the name is in use."""
         expression, groups = " ".join(cron.split()), tuple(dict.fromkeys(groups))
-        schedule = Schedule(name, expression, zone, now, full=full, groups=groups)
+        schedule = Schedule(name, expression, zone, made_at, full=full, groups=groups)
         if not _NAME.fullmatch(name):
             rule = "letters, digits, '_', '.' and '-', 64 at most"
             raise InputError(f"{name!r} is no name of a schedule: {rule}", field="name")
@@ -106,7 +119,7 @@ class Schedules:
         try:
             if len(cron.split()) != 5:
                 raise CronSimError("it needs five fields: minute, hour, day, month, weekday")
-            schedule.next(now)
+            schedule.next(made_at)
         except (CronSimError, StopIteration) as error:
             why = str(error) or "it never fires"
             why += ": there is no such day, or it never comes" * why.startswith("Bad day")
@@ -120,12 +133,16 @@ class Schedules:
         return schedule
 
     def add_first(self, *, due: str, full: str, zone: str, now: Instant) -> list[str]:
-        """Add schedules with these expressions ("" = none) to a store that has none; return their names."""
-        wanted = {"refresh-due": due, "refresh-full": full} if not self.every() else {}
-        added = [name for name, cron in wanted.items() if cron]
-        for name in added:
-            self.add(name, wanted[name], zone, now, full=name == "refresh-full")
-        return added
+        """Add schedules with these expressions to a store without schedules; return the names.
+
+        An empty expression adds no schedule.
+        """
+        if self.every():
+            return []
+        crons = {name: cron for name, cron in (("refresh-due", due), ("refresh-full", full)) if cron}
+        for name, cron in crons.items():
+            self.add(name, cron, zone, now, full=name == "refresh-full")
+        return list(crons)
 
     def every(self) -> list[Schedule]:
         """Return all schedules, by name."""
@@ -136,9 +153,9 @@ class Schedules:
         if self._change(name, lambda _: None) is None:
             raise NotFound(f"there is no schedule {name!r}: `kgray schedule list` shows their names")
 
-    def replace(self, before: Schedule, after: Schedule) -> bool:
-        """Replace one state of a schedule by another; False if it was changed or removed meanwhile."""
-        return self._change(before.name, lambda stored: after if stored == before else stored) == before
+    def replace(self, old: Schedule, new: Schedule) -> bool:
+        """Replace a schedule's state; return False, without a change, if the stored state is not `old`."""
+        return self._change(old.name, lambda stored: new if stored == old else stored) == old
 
     def _change(self, name: str, change: Callable[[Schedule | None], Schedule | None]) -> Schedule | None:
         """Put the result of `change` in a schedule's place, in one transaction; return the earlier state."""
@@ -149,7 +166,7 @@ class Schedules:
             new = change(stored)
             if new is not None and new != stored:
                 if stored is None:
-                    log.take_sequence(OWN)  # so that there is such a group
+                    log.take_sequence(OWN)  # a group without sequences does not exist
                 log.put(SCHEDULES, OWN, ScheduleRow(**asdict(new)))
             elif new is None and stored is not None:
                 log.drop(SCHEDULES, OWN, (name,))
@@ -159,9 +176,9 @@ class Schedules:
 
 
 class JobState(NamedTuple):
-    """How far a job is. outcome: of one that has ended, in one line.
+    """The state of a job, and the outcome of an ended job in one line.
 
-    interrupted     it was killed, lost its node, or stopped before its end: the same job goes on from there
+    interrupted   the job was killed, lost its node, or stopped early; another job continues its work
     """
 
     state: Literal["open", "succeeded", "failed", "interrupted"]
@@ -169,23 +186,23 @@ class JobState(NamedTuple):
 
 
 class Jobs(Protocol):
-    """Where scheduled refreshes run. Each method may raise Unavailable."""
+    """The job server, which runs scheduled refreshes. Each method may raise Unavailable."""
 
     def submit(self, schedule: Schedule) -> None:
         """Submit the job of the latest run, unless it exists already. Raises KgrayError if it is refused."""
 
     def state(self, schedule: Schedule) -> JobState | None:
-        """Return how far the job of the latest run is; None where it is not known."""
+        """Return the state of the job of the latest run; None if the server does not know the job."""
 
     def is_idle(self) -> bool:
-        """Whether no refresh of the store runs as a job."""
+        """Return True if no job refreshes the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """Carries out schedules: one `look` after another, by any number of schedulers.
+    """Starts and ends the runs of schedules. Any number of schedulers may call `look` on the same store.
 
-    on_end      called with a schedule whose run has ended, once
+    on_end   called once for each run that has ended, with its schedule
     """
 
     schedules: Schedules
@@ -194,32 +211,32 @@ class Ticks:
     on_end: Callable[[Schedule], None] = lambda _: None
 
     def look(self) -> Instant | None:
-        """Record how open runs have ended, and begin the first one that is due; return the next tick.
+        """Record the end of open runs; if none is open, begin a run that is due. Return the next tick.
 
-        Raises Unavailable where the job server is away: the next look goes on.
+        Raises Unavailable if the job server does not answer; the next look continues.
         """
-        every = [self._after_a_look(schedule) for schedule in self.schedules.every()]
-        now = self.clock()
+        every = [self._update(schedule) for schedule in self.schedules.every()]
+        moment = self.clock()
         if not any(schedule.is_open for schedule in every):
-            waiting = [(tick, schedule) for schedule in every if (tick := schedule.due(now)) is not None]
+            waiting = [(tick, schedule) for schedule in every if (tick := schedule.due(moment)) is not None]
             if waiting and self.jobs.is_idle():
-                # The one that has not run for longest, so that none waits for ever.
+                # Begin with the schedule whose last run is oldest, so that no schedule waits for ever.
                 tick, first = min(waiting, key=lambda row: row[1].begun or row[1].made_at)
                 self._begin(first, tick, tries=1)
-        return min((schedule.next(now) for schedule in every), default=None)
+        return min((schedule.next(moment) for schedule in every), default=None)
 
-    def _after_a_look(self, schedule: Schedule) -> Schedule:
-        """Return the state of a schedule after a look at the job of its open run, if it has one."""
+    def _update(self, schedule: Schedule) -> Schedule:
+        """Update a schedule with an open run from the state of the job; return its new state."""
         if schedule.begun is None or not schedule.is_open:
             return schedule
-        since = self.clock() - (schedule.seen_at or 0)
+        unseen_for = self.clock() - (schedule.seen_at or 0)
         job = self.jobs.state(schedule)
         if job is None:
-            if since < LEASE:
+            if unseen_for < LEASE:
                 return schedule
             job = JobState("interrupted", "the job was lost with its Ray")
         if job.state == "open":
-            if since >= RENEW_EVERY:
+            if unseen_for >= RENEW_EVERY:
                 self.schedules.replace(schedule, replace(schedule, seen_at=self.clock()))
             return schedule
         if job.state == "interrupted" and schedule.tries < MAX_TRIES:
@@ -227,7 +244,7 @@ class Ticks:
         return self._end(schedule, job.outcome if job.state == "succeeded" else f"{FAILED}{job.outcome}")
 
     def _begin(self, schedule: Schedule, tick: Instant, *, tries: int) -> Schedule:
-        """Take a tick and submit its job, unless another scheduler takes it first; return the new state."""
+        """Record a run and submit its job, unless the stored state has changed; return the new state."""
         begun = replace(schedule, begun=tick, tries=tries, ended_at=None, said="", seen_at=self.clock())
         if not self.schedules.replace(schedule, begun):
             return begun

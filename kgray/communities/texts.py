@@ -209,7 +209,7 @@ class Validity:
     def valid_at(
         self, note: Mapping[str, Any], cluster: Cluster, texts: Mapping[str, Text]
     ) -> Instant | None:
-        """Return the time at which a text with this note was last accurate; None if it must be rewritten."""
+        """Return when a text with this note was last accurate; None if the text must be rewritten."""
         ids, prompt_ids = _ids_of(cluster), note["shown"]
         if self._content_hash(cluster, prompt_ids, texts) != note["said"]:
             return None  # a member or fact of the prompt has changed

@@ -1,12 +1,11 @@
 """BGE-M3 and bge-reranker-v2-m3, loaded by FlagEmbedding, on one device of this process; the extra `embed`.
 
-Both are XLM-RoBERTa: <s> text </s>, and <s> query </s></s> text </s>. The forward passes are made here:
-FlagEmbedding's own cut long texts in silence, run a single batch twice, and give a text other numbers beside
-other neighbours. Here `passes` gives each text the same shape of pass, so it has the same vector in any order
-and company, on one machine; cards of other kinds differ in the last digits.
+Both are XLM-RoBERTa models; they read <s> text </s>, and <s> query </s></s> text </s>. This module makes the
+forward passes itself, because the passes of FlagEmbedding cut long texts silently, run a single batch twice,
+and give a text a vector that depends on the other texts of its batch. With `kgray.models.passes`, a text has
+the same vector in any order and batch on one machine; other kinds of cards differ in the last digits.
 
-Calls that run at the same time share passes, and queries go first. Texts are turned into tokens in one
-thread, and passes run in another.
+Concurrent calls share passes, and queries go first. A thread tokenizes texts, and another runs the passes.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ HOW_TO_GET_IT = "run `pip install 'kgray[embed]'`"
 PACKAGE = "FlagEmbedding"
 EMBEDDER = "BAAI/bge-m3"
 RERANKER = "BAAI/bge-reranker-v2-m3"
-WIDTH = 1024  # of BGE-M3; a folder's config says its own
-RERANKED = 1024  # tokens of a pair, at most: the length that the reranker was trained with
-# Tokens of one pass. On a processor few: a question alone costs a whole pass. Not measured on a card.
+WIDTH = 1024  # of BGE-M3; the config of a model in a folder has its own width
+RERANKED = 1024  # maximum tokens of a pair: the length in the training of the reranker
+# Tokens of a pass; few on a processor, because a single question costs a whole pass. Not measured on a card.
 TOKENS: dict[Device, int] = {"cpu": 256, "cuda": 4096}
 _TYPES: dict[Precision, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # of torch
-_PORTION = 256  # texts that the thread of tokens takes at a time, so that a query need not wait for more
+_PORTION = 256  # texts that are tokenized at a time: a query waits for no more than these
 Rows = NDArray[np.float32]
 _T = TypeVar("_T")
 
 
 def require_package(section: str) -> None:
-    """Raise SettingsError where FlagEmbedding is not installed. section: of the settings that need it."""
+    """Raise SettingsError if FlagEmbedding is not installed. section: of the settings that need it."""
     if importlib.util.find_spec(PACKAGE) is None:
         raise SettingsError(
             f'{section}.backend = "bge" needs {PACKAGE}, which is not installed: {HOW_TO_GET_IT}.'
@@ -55,9 +54,11 @@ def require_package(section: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The device of a model, and the precision of its numbers; None: the card if there is one, in fp16.
+    """The device of a model, and the precision of its numbers.
 
-    promised    the setting that promises a card, such as "embedding.gpus = 0.1"; "" = none does
+    device      None: the card, or the processor if there is no card
+    precision   None: fp16 on a card, fp32 on a processor
+    promised    the setting that promises a card, such as "embedding.gpus = 0.1"; "" if there is none
     """
 
     device: Device | None = None
@@ -66,11 +67,11 @@ class Placement:
 
     @property
     def identity(self) -> str:
-        """The part of the identity of vectors that they depend on: what is set, in a fixed order."""
+        """The part of the identity of vectors for the explicit settings; "" if none is set."""
         return "".join(f"+{part}" for part in (self.device, self.precision) if part)
 
     def resolve(self, has_card: bool, section: str) -> tuple[Device, Precision]:
-        """Return the device and the precision. Raises SettingsError for a card that is missing."""
+        """Return the device and the precision. Raises SettingsError for a missing card."""
         wish = f'{section}.device = "cuda"' if self.device == "cuda" else self.promised
         if wish and self.device != "cpu" and not has_card:
             raise SettingsError(
@@ -83,12 +84,13 @@ class Placement:
 
 
 class BgeEmbedder:
-    """`ports.Embedder`; a text beyond the model's length has the mean of its pieces, by their tokens.
+    """`ports.Embedder`, and with `sparse` also `ports.SparseEmbedder`.
 
-    `ports.SparseEmbedder` where that is asked for: of a token's weights, over all pieces, the largest.
+    A text longer than the model's limit is cut into pieces: its vector is the mean of theirs, weighted by
+    tokens, and the weight of a token is its largest in all pieces.
     """
 
-    merges_calls = True  # a caller need not gather texts
+    merges_calls = True  # it batches the texts of concurrent calls
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class BgeEmbedder:
         """Load nothing yet. name: a folder, with / or . at its beginning, or a name on the hub."""
         placement = placement or Placement()
         self.dimensions = _width(name) or dimensions or WIDTH
-        # What is stored differs, so a folder that was made with the one refuses the other.
+        # Sparse weights are stored too, so a data folder without them refuses this embedder, and vice versa.
         self.identity = f"bge:{_shown(name)}{placement.identity}{'+sparse' * sparse}"
         self._sparse = sparse
         if sparse:
@@ -111,32 +113,34 @@ class BgeEmbedder:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Rows, passes, tokens, and slots: tokens of passes, the filled ones included."""
+        """The numbers of rows, passes, tokens, and slots (tokens of passes with their padding)."""
         return self._model.counts
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
-        """Return rows as the port has it. Raises SettingsError: not to be loaded, or of another width."""
+        """Return a vector for each text. Raises SettingsError if the model cannot be loaded or used."""
         return (await self._both(texts))[0]
 
     async def embed_query(self, text: str) -> Embedding:
-        """Return what `embedded` returns for one text, which goes before other calls."""
+        """Return the embedding of a text, before the texts of other calls."""
         vectors, weights = await self._both([text], is_query=True)
         return Embedding(vectors[0], weights[0] if weights else None)
 
     async def _both(self, texts: Sequence[str], *, is_query: bool = False) -> tuple[Matrix, list[bytes]]:
-        """Return vectors and weights (see `embed`), of one pass."""
+        """Return the vectors of texts, and if sparse their weights, from the same passes."""
         places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
         if not places:
             return np.zeros((0, self.dimensions), dtype=np.float32), []
         model = self._model
         cut = [_pieces(ids, model.length - 2) for ids in await model.tokens([*places])]
-        rows = await model.rows([model.framed(piece) for of in cut for piece in of], is_query=is_query)
-        vectors, weights = await model.beside(lambda: self._joined(cut, rows))
+        rows = await model.rows(
+            [model.framed(piece) for pieces in cut for piece in pieces], is_query=is_query
+        )
+        vectors, weights = await model.in_text_thread(lambda: self._joined(cut, rows))
         at = [places[text] for text in texts]
         return vectors[at], [weights[place] for place in at if weights]
 
     def _joined(self, cut: list[list[Ids]], rows: list[tuple[Rows, ...]]) -> tuple[Matrix, list[bytes]]:
-        """Return the vector, and the weights of tokens, of texts that were cut into pieces."""
+        """Return vectors and weights of texts from those of their pieces (`cut`: pieces by text)."""
         places = [place for place, pieces in enumerate(cut) for _ in pieces]
         pieces = [piece for of_text in cut for piece in of_text]
         width = len(rows[0][0])
@@ -149,7 +153,7 @@ class BgeEmbedder:
         weighed: list[list[Rows]] = [[] for _ in cut]
         for place, piece, (vector, weights) in zip(places, pieces, rows, strict=True):
             sums[place] += vector * max(1, len(piece))
-            weighed[place].append(weights[1 : 1 + len(piece)])  # behind <s>
+            weighed[place].append(weights[1 : 1 + len(piece)])  # after <s>
         units: Matrix = (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32)
         return units, [*map(self._weights, cut, weighed)] if self._sparse else []
 
@@ -163,34 +167,34 @@ class BgeReranker:
     """`ports.Reranker`; a text beyond the model's length has the score of its best piece."""
 
     def __init__(self, name: str = RERANKER, *, placement: Placement | None = None) -> None:
-        """Load nothing yet. name: as that of the embedder."""
+        """Load nothing yet. name: as for BgeEmbedder."""
         self.identity = f"bge:{_shown(name)}"
         self._model = _Encoder("reranker", name, "FlagReranker", placement or Placement())
         self.start = self._model.start
 
     @property
     def counts(self) -> dict[str, int]:
-        """As those of the embedder."""
+        """The same numbers as for BgeEmbedder."""
         return self._model.counts
 
     async def score(self, query: str, texts: Sequence[str]) -> Rows:
-        """Return scores. Raises InputError for a query of half the model's length, SettingsError."""
+        """Return scores. Raises InputError for a query longer than half the limit, SettingsError."""
         if not texts:
             return np.zeros(0, dtype=np.float32)
         model = self._model
-        asked, *read = await model.tokens([query, *texts])
+        question, *documents = await model.tokens([query, *texts])
         length = min(model.length, RERANKED)
-        if len(asked) > length // 2:
+        if len(question) > length // 2:
             raise InputError(
-                f"the question has {len(asked)} tokens, and the reranker reads {length // 2}: shorten it",
+                f"the question has {len(question)} tokens, and the reranker reads {length // 2}: shorten it",
                 field="query",
             )
         pieces = [
             (place, piece)
-            for place, ids in enumerate(read)
-            for piece in _pieces(ids, length - 4 - len(asked))
+            for place, ids in enumerate(documents)
+            for piece in _pieces(ids, length - 4 - len(question))
         ]
-        rows = await model.rows([model.framed(asked, piece) for _, piece in pieces], is_query=True)
+        rows = await model.rows([model.framed(question, piece) for _, piece in pieces], is_query=True)
         logits = np.array([logit for (logit,) in rows])
         best = np.full(len(texts), -np.inf, dtype=np.float64)
         np.maximum.at(best, [place for place, _ in pieces], logits)
@@ -203,7 +207,7 @@ def _pieces(ids: Ids, room: int) -> list[Ids]:
 
 
 def _width(name: str) -> int | None:
-    """Return the width that a folder's config names; None for a name on the hub."""
+    """Return the width in a folder's config; None for a model of the hub."""
     config = Path(name) / "config.json"
     try:
         if config.is_file():
@@ -214,9 +218,9 @@ def _width(name: str) -> int | None:
 
 
 def _shown(name: str) -> str:
-    """Return a model's name; of a path, its last part: the identity is the same wherever the folder lies.
+    """Return a model's name without its folder, so that the identity does not depend on the location.
 
-    Whether the folder exists does not count: processes without the weights know the model by the same name.
+    The folder need not exist: processes without the weights must get the same identity.
     """
     return Path(name).name if _is_path(name) else name
 
@@ -226,10 +230,10 @@ def _is_path(name: str) -> bool:
 
 
 class _Encoder:
-    """One model on one device: a thread of texts and tokens, beside the thread of forward passes."""
+    """A model on a device, with a thread for texts and tokens, and a thread for forward passes."""
 
     def __init__(self, section: str, name: str, cls: str, placement: Placement) -> None:
-        """Load nothing yet. cls: of FlagEmbedding."""
+        """Load nothing yet. cls: the name of a class of FlagEmbedding."""
         self._section, self._name, self._class, self._placement = section, name, cls, placement
         self._texts = ThreadPoolExecutor(1, thread_name_prefix=f"bge-{section}-texts")
         self._lane = ThreadPoolExecutor(1, thread_name_prefix=f"bge-{section}")
@@ -241,38 +245,38 @@ class _Encoder:
         return {} if self._passes is None else self._passes.counts
 
     async def start(self) -> None:
-        """Load the model, unless it is; else the first call does. Raises SettingsError."""
+        """Load the model if it is not loaded; the first call does so too. Raises SettingsError."""
         if self._passes is None:
-            await asyncio.get_running_loop().run_in_executor(self._lane, self._begin)
+            await asyncio.get_running_loop().run_in_executor(self._lane, self._load)
 
-    async def beside(self, work: Callable[[], _T]) -> _T:
-        """Return what work gives in the thread of texts."""
+    async def in_text_thread(self, work: Callable[[], _T]) -> _T:
+        """Run `work` in the thread for texts; return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._texts, work)
 
     async def tokens(self, texts: Sequence[str]) -> list[Ids]:
-        """Return the ids of each text, of any length, without special ones; the model is loaded first."""
+        """Load the model; return the token ids of each text, uncut and without special tokens."""
         await self.start()
-        found: list[Ids] = []
+        ids: list[Ids] = []
         for at in range(0, len(texts), _PORTION):
             portion = [text.encode("utf-8", "replace").decode() for text in texts[at : at + _PORTION]]
-            found += await self.beside(partial(self._ids, portion))
-        return found
+            ids += await self.in_text_thread(partial(self._ids, portion))
+        return ids
 
     def _ids(self, texts: list[str]) -> list[Ids]:
-        found: list[Ids] = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        return found
+        ids: list[Ids] = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
 
     def framed(self, first: Ids, second: Ids | None = None) -> Ids:
-        """Return one text, or a pair, with the special ids."""
+        """Return the ids of a text, or of a pair of texts, with the special tokens."""
         begin, end = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
         return [begin, *first, end] if second is None else [begin, *first, end, end, *second, end]
 
     async def rows(self, inputs: list[Ids], *, is_query: bool) -> list[tuple[Rows, ...]]:
-        """Return for each input, in their order, its vector and its tokens' weights; or its logit alone."""
+        """Return for each input its vector and the weights of its tokens; from a reranker its logit."""
         assert self._passes is not None  # noqa: S101 - `tokens` has loaded it
         return await self._passes.ask(inputs, is_query=is_query)
 
-    def _begin(self) -> None:
+    def _load(self) -> None:
         if self._passes is not None:  # another call has loaded it
             return
         if _is_path(self._name) and not Path(self._name).is_dir():
@@ -292,13 +296,13 @@ class _Encoder:
         try:
             wrapper = getattr(importlib.import_module(PACKAGE), self._class)(self._name, **how)
         except (OSError, ValueError, RuntimeError) as error:
-            said = " ".join(str(error).split())[:300]
-            raise SettingsError(f"{self._section}.name = {self._name!r} cannot be loaded: {said}") from None
+            reason = " ".join(str(error).split())[:300]
+            raise SettingsError(f"{self._section}.name = {self._name!r} cannot be loaded: {reason}") from None
         self._tokenizer, model = wrapper.tokenizer, wrapper.model
         self.special = frozenset(self._tokenizer.all_special_ids)
         model = model.to(device=place, dtype=getattr(torch, _TYPES[precision])).eval()
         config = getattr(model, "model", model).config
-        # XLM-R counts its places from 2: of 8,194 places 8,192 are for tokens.
+        # XLM-R numbers positions from 2: of 8,194 positions, 8,192 are for tokens.
         self.length = min(int(self._tokenizer.model_max_length), config.max_position_embeddings - 2)
         on_card = device == "cuda"
         self._passes = PassLoop(
@@ -311,27 +315,29 @@ class _Encoder:
 
 
 def _forward(model: Any, card: str, *arrays: NDArray[np.int64]) -> Collect:  # noqa: ANN401 - a module of torch
-    """Start a pass of ids and mask; what it returns waits for vectors and weights, or for logits.
+    """Start a pass of ids and mask; return a function that waits for its results.
 
-    card: its name in torch; "" = the processor, where the pass has ended when this returns
+    card: its name in torch; "" = the processor, on which the pass ends before this returns
     """
     import torch
 
     with torch.inference_mode():
         inputs = [torch.from_numpy(rows) for rows in arrays]
-        if card:  # copied from pinned memory by the card itself, while this thread goes on
+        if card:  # the card copies them from pinned memory, and this thread continues
             inputs = [rows.pin_memory().to(card, non_blocking=True) for rows in inputs]
         ids, mask = inputs
         if hasattr(model, "sparse_linear"):
-            asked = {"input_ids": ids, "attention_mask": mask}
-            both = model(asked, return_dense=True, return_sparse=True)
+            inputs_by_name = {"input_ids": ids, "attention_mask": mask}
+            both = model(inputs_by_name, return_dense=True, return_sparse=True)
             answers = [both["dense_vecs"].float(), both["sparse_vecs"][:, :, 0].float()]
         else:
             answers = [model(input_ids=ids, attention_mask=mask).logits[:, 0].float()]
         end = None
-        if card:  # the copies stand in the card's queue before the next pass
+        if card:  # the copies precede the next pass in the card's queue
             pinned = [torch.empty(answer.shape, pin_memory=True) for answer in answers]
-            answers = [to.copy_(of, non_blocking=True) for to, of in zip(pinned, answers, strict=True)]
+            answers = [
+                copy.copy_(answer, non_blocking=True) for copy, answer in zip(pinned, answers, strict=True)
+            ]
             end = torch.cuda.Event()
             end.record()
 

@@ -263,8 +263,8 @@ class Appending(Protocol):
     def take_sequence(self, group: str) -> int:
         """Take the group's next sequence; a new or removed group exists from now on."""
 
-    def take_record_time(self, group: str, now: Instant) -> Instant:
-        """Take a record time: the clock, or one microsecond past the group's last (R4)."""
+    def take_record_time(self, group: str, instant: Instant) -> Instant:
+        """Take a record time: the instant, but at least one microsecond after the group's last (R4)."""
 
     def put(self, kind: Kind[R], group: str, row: R) -> None:
         """Append a row of a log kind, or put a row of a kind without words or vectors."""
@@ -308,8 +308,8 @@ class Store(Protocol):
     def withdrawing(self, shard: int | None = None) -> list[str]:
         """Return the groups with a pending retraction or removal, sorted."""
 
-    def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
-        """Return the entries after a sequence, in the group's order: (sequence, whether it is an episode)."""
+    def pending_sequences(self, group: str, sequence: int, limit: int) -> list[tuple[int, bool]]:
+        """Return the pending entries after a sequence, in order: (sequence, whether it is an episode)."""
 
     def pending_count(
         self, group: str | None = None, *, shard: int | None = None, most: int = 1 << 62
@@ -319,8 +319,8 @@ class Store(Protocol):
     def said_before(self, episodes: Sequence[Episode], limit: int) -> dict[int, list[int]]:
         """Return the earlier episodes in the source of each of these episodes of a group, at most `limit` (R22).
 
-        By the episode's sequence: the sequences of live episodes of its source with a smaller sequence and
-        no later reference time. The greatest (reference time, sequence) come first.
+        The result maps the sequence of an episode to sequences of live episodes of its source: they have a
+        smaller sequence and no later reference time; the greatest (reference time, sequence) come first.
         """
 
     def writing(
@@ -368,7 +368,7 @@ class Store(Protocol):
         same time; `lanes` is the useful number. epoch: of the lock under which they were decided; None: of any
         lock of this store.
 
-        A change is skipped if its entry is not in one of its states, so a batch can be applied again. A power
+        A change is skipped if its `states` lack the state of its entry, so a batch can be applied again. A power
         cut may lose a batch without a `durable` change. A group that is too large for a transaction is cleared
         in several transactions; after the first, none of its rows is readable (R27).
 
@@ -418,7 +418,7 @@ class Store(Protocol):
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
     ) -> list[Fact]:
-        """Return the facts at `as_of` (None: at any time) with one of these entities as source or target.
+        """Return the facts at `as_of` (None: at any time) whose source or target is among these entities.
 
         Newest `created_at` first, then by id. The cost grows with `limit`, not with an entity's facts.
         """

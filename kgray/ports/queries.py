@@ -12,11 +12,11 @@ class QueryEmbedder(Protocol):
     """An embedder that takes the text of a query before the texts of other calls."""
 
     async def embed_query(self, text: str) -> Embedding:
-        """Return what `embedded` returns for one text."""
+        """Return the embedding of a text, as `embedded` does."""
 
 
 async def query_embedding(embedder: Embedder, text: str) -> Embedding:
-    """Return what an embedder says of the text of a query, as soon as it can."""
+    """Return the embedding of a query's text; a QueryEmbedder makes it before the texts of other calls."""
     if isinstance(embedder, QueryEmbedder):
         return await embedder.embed_query(text)
     (embedding,) = await embedded(embedder, [text])

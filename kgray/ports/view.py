@@ -26,7 +26,7 @@ class GraphView(Protocol):
         """Return for each piece of evidence the facts at `as_of` of its statement."""
 
     def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
-        """Return facts with one of these entities as subject or object, newest `created_at` first, then by id."""
+        """Return facts whose source or target is among these entities, newest `created_at` first, then by id."""
 
     def facts(self, ids: Sequence[str]) -> list[Fact]:
         """Return the facts with these ids."""

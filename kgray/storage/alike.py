@@ -1,8 +1,8 @@
 """The common part of both stores: transactions, counts, copies into a store, refusals.
 
 A store supplies the abstract methods of a `Transaction`, which decides which changes apply (R21, R23, R24).
-It writes changes of any entries and groups together; but a change that erases, or clears its group, alone and
-in its order.
+It folds consecutive changes, of any entries and groups, into one batch. A change that erases rows, or clears
+its group, gets a batch of its own.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ States = dict[tuple[Kind[Any], str, int], _State]  # by ledger, group, sequence
 class Counters:
     """A locked group's counters, as a transaction advances them; see `ports.GroupHead`."""
 
-    asked: str
-    named: bool = False  # False: removed, nonexistent, or not readable now
+    asked: str  # the group's name in the request, also if the store has no such group
+    named: bool = False  # the store has a readable group of this name; False: removed, or none yet
     last: int = 0
     last_recorded: Instant = 0
     removals: int = 0
@@ -46,7 +46,7 @@ _Group = TypeVar("_Group", bound=Counters)
 
 @dataclass(slots=True)
 class FoldedBatch:
-    """Rows by kind, each once. erases: dropped and replaced rows must not stay readable (R25)."""
+    """Several changes as one: each row at most once. erases: old bytes must not stay readable (R25)."""
 
     drops: defaultdict[Kind[Any], dict[RowName, None]] = field(default_factory=lambda: defaultdict(dict))
     puts: defaultdict[Kind[Any], dict[RowName, Row]] = field(default_factory=lambda: defaultdict(dict))
@@ -68,7 +68,7 @@ class FoldedBatch:
             self.patch(change.group, patch)
 
     def state(self, change: RowChanges, stored: _State | None) -> _State | tuple[None, None]:
-        """Return the state of a change's entry after the added changes. stored: its state in the store."""
+        """Return the state of a change's entry after the added changes; stored: before them."""
         ledger, name = change.ledger, (change.group, (change.sequence,))
         if (row := self.puts[ledger].get(name)) is not None:
             entry: Any = row
@@ -108,7 +108,11 @@ class FoldedBatch:
 
 
 class Transaction(FoldedBatch, Appending, Generic[_Group]):
-    """An open write transaction of groups that it holds; as `ports.Appending` it writes at `finish`."""
+    """An open write transaction that has locked its groups.
+
+    For `Store.apply`, `carry_out` folds and writes the changes. For `Store.append`, the transaction is itself
+    the batch: the methods of `ports.Appending` add to it, and `finish` writes it.
+    """
 
     def __init__(self, groups: Mapping[str, _Group]) -> None:
         super().__init__()
@@ -155,7 +159,7 @@ class Transaction(FoldedBatch, Appending, Generic[_Group]):
         self.write(batch, counters=advanced, settled=sorted(ended))
 
     def _collect(self, change: RowChanges, batch: FoldedBatch, stored: States) -> None:
-        """Add a change to the batch if it still applies; Outrun if its sender has an outdated graph."""
+        """Add a change to the batch if it still applies. Raises Outrun for an outdated graph or time."""
         group = self.groups.get(change.group)
         state, ended_at = batch.state(change, stored.get((change.ledger, change.group, change.sequence)))
         last = 0 if group is None else group.last
@@ -195,8 +199,8 @@ class Transaction(FoldedBatch, Appending, Generic[_Group]):
     def finish(self) -> bool:
         """Write the appended rows; return True if there are any."""
         self.write(self, counters=list(self._numbered.values()))
-        wrote = (self.drops, self.puts, self.patches)
-        return bool(self._numbered) or any(rows for by_kind in wrote for rows in by_kind.values())
+        rows_by_kind = (self.drops, self.puts, self.patches)
+        return bool(self._numbered) or any(rows for by_kind in rows_by_kind for rows in by_kind.values())
 
 
 def entries_of(changes: Iterable[RowChanges]) -> list[tuple[str, int]]:

@@ -1,10 +1,10 @@
 """The ledger: the state of each entry of a group's log, and which groups are held (R19, R22, R24, R25).
 
-Drafts and corrections are appended, and failed episodes retried, in short durable transactions; rows are
-found by id, source or moment. All of it is `Store.append` and declared reads, so every store behaves alike.
+An entry is an episode or an operation (a correction). Entries are appended, and failed episodes retried, in
+short durable transactions of `Store.append`; other functions only read. So every store behaves alike.
 
-A group is held while its work fails for a reason that is neither its content nor a server. A process that
-ingests tries again after the pause, which each failure lengthens; `kgray retry` ends it. Other groups go on.
+A group is held if its work fails although its content is valid and all servers answer, as after a defect. A
+process that ingests tries again after a pause, which grows with each failure. Other groups continue.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from kgray.schema import kinds, reads, rows
 from kgray.schema.kinds import EPISODES, HOLDS, OPERATIONS, EpisodeRow, HoldRow, Kind, R, Read
 from kgray.schema.reads import EPISODES_IN_STATE, OPERATIONS_IN_STATE, EpisodeHeadRow, TakenRow
 
-_NEVER = 1 << 62  # later than every instant
-_STATEMENT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # an id of one (`records.make_id`)
-_FIRST_PAUSE_S, _TIMES, _LONGEST_PAUSE_S = 5, 4, 1800  # of a group that is held
+_END_OF_TIME = 1 << 62  # later than every instant
+_STATEMENT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # its id (`records.make_id`)
+_FIRST_PAUSE_S, _PAUSE_GROWTH, _LONGEST_PAUSE_S = 5, 4, 1800  # of a held group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Acceptance:
 
 
 class NoneAccepted(InputError):
-    """A conflict among drafts that were to be accepted whole; `outcomes` has the outcome of each draft."""
+    """A conflict among drafts of `accept(whole=True)`; `outcomes` has the outcome of each draft."""
 
     def __init__(self, outcomes: list[Acceptance]) -> None:
         super().__init__("the id of a row is taken by other content, and no row was accepted")
@@ -65,11 +65,12 @@ def accept(
     """Append drafts in order, in one transaction; durable on return (R19). Returns the outcome of each draft.
 
     A live row with the same id and content is a duplicate. With other content it is a conflict, unless
-    `replace` is set: then its retraction takes a sequence, and the draft the next one. A retracted row with
-    the same id and content is a duplicate too, unless `again`, or unless it was retracted to be replaced.
+    `replace` is set: then the retraction of the row gets a sequence, and the draft the next one. A retracted
+    row with the same id and content is a duplicate too, unless `again`, or unless it was retracted to be
+    replaced. Raises InputError for an invalid group name.
 
-    now     the reference time of drafts that have none; bulk: use the backfill lane
-    whole   accept all or none: a conflict raises NoneAccepted. Raises InputError for a group's wrong name
+    now     the reference time of drafts without one; bulk: use the backfill lane
+    whole   accept all or none: a conflict raises NoneAccepted
     """
     for draft in drafts:
         check_group(draft.group)
@@ -87,7 +88,7 @@ def accept(
 
 
 class Foresight:
-    """A log that stores nothing. It predicts the outcomes of `accept` over several calls."""
+    """Predicts the outcomes of several calls of `accept`, as an `Appending` that stores nothing."""
 
     def __init__(self, store: Store, *, replace: bool, again: bool) -> None:
         self._store, self._intake = store, _Intake(self, replaces=replace, again=again, bulk=False)
@@ -123,7 +124,7 @@ def request_reading_again(
 ) -> tuple[int, list[int]]:
     """Append a removal that also covers the followers, and accept the followers again after it.
 
-    followers: sequences. Returns the sequence of the removal, and the new sequences of the followers.
+    followers: the sequences in `read_with`. Returns the sequence of the removal, and their new sequences.
     """
     group = operation.group
 
@@ -190,7 +191,7 @@ class _Intake:
         return Acceptance(status="accepted", id=id_, sequence=sequence, timed=timed)
 
     def _stays_retracted(self, group: str, row: TakenRow) -> bool:
-        """Return whether a retired episode was retracted, and neither replaced nor removed."""
+        """Return True if a retired row was retracted, and neither replaced nor removed."""
         if covering := _covering(self._removals[group], row):
             return all(removal.kind == "retract" and not removal.replaces for removal in covering)
         if group not in self._retractions:  # the times of retractions that replaced nothing (R19)
@@ -239,7 +240,7 @@ def removals(source: RowSource, group: str) -> tuple[Operation, ...]:
 
 
 def _covering(operations: Iterable[Operation], row: TakenRow | EpisodeRow | Episode) -> list[Operation]:
-    """Return the operations that withdraw an episode."""
+    """Return those of the operations that withdraw an episode."""
     later = (operation for operation in operations if row.sequence < operation.sequence)
     ids = {row.id, row.client_id}
     return [o for o in later if o.everything or o.source == row.source or not ids.isdisjoint(o.episodes)]
@@ -247,7 +248,7 @@ def _covering(operations: Iterable[Operation], row: TakenRow | EpisodeRow | Epis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bearers:
-    """The items that an id refers to. episodes: sequences of live episodes with this id or client id."""
+    """The kinds of items that bear an id. episodes: sequences of live episodes with this id or client id."""
 
     episodes: tuple[int, ...] = ()
     entity: bool = False
@@ -259,7 +260,7 @@ class Bearers:
 
 
 def find(store: Store, group: str, identifier: str) -> Bearers:
-    """Return the items that have an id, as known now."""
+    """Return the items that bear an id now."""
     if not is_storable(identifier):
         return Bearers()
 
@@ -313,7 +314,7 @@ def read_with(store: Store, group: str, removed: Collection[int], limit: int) ->
     """Return the heads of live episodes whose previous context had one of the removed episodes (R22).
 
     removed: sequences; limit: the length of a context. After earlier removals a context reaches further back
-    than when the model read it, so the list may have an episode too many.
+    than when the model read it, so the list may contain a superfluous episode.
     """
     readers = []
     sources: dict[str, list[tuple[Instant, int, Instant]]] = {}  # reference time, sequence, retirement
@@ -326,13 +327,13 @@ def read_with(store: Store, group: str, removed: Collection[int], limit: int) ->
             context = (sequence for _, sequence, retired in reversed(earlier[:place]) if retired > ended_at)
             if any(sequence in removed for sequence in islice(context, limit)):
                 readers.append(row)
-        retired_at = _NEVER if row.retired_at is None else row.retired_at
+        retired_at = _END_OF_TIME if row.retired_at is None else row.retired_at
         earlier.insert(place, (row.reference_time, row.sequence, retired_at))
     return readers
 
 
 def result(store: Store, group: str, sequence: int) -> Mapping[str, Any] | None:
-    """Return an operation's result; None while it is pending or where there is no such operation."""
+    """Return an operation's result; None if it is pending or does not exist."""
     for row in store.rows(reads.OPERATIONS_AT, group, [sequence]):
         if row.state != kinds.PENDING and row.result is not None:
             answer: Mapping[str, Any] = json.loads(row.result)
@@ -398,7 +399,7 @@ def dumped_rows(
     store: Store, group: str, known_at: Instant | None, sequences: Sequence[int] | None = None
 ) -> Iterator[kinds.EpisodeRow]:
     """Yield the rows of `dumped_episodes`."""
-    at = _NEVER if known_at is None else known_at
+    at = _END_OF_TIME if known_at is None else known_at
     read = (EPISODES.all, group) if sequences is None else (reads.EPISODES_AT, group, sequences)
     for row in store.rows(*read):
         has_ended = row.state >= kinds.COMMITTED and row.ended_at is not None and row.ended_at <= at
@@ -474,10 +475,10 @@ def counts(store: Store, group: str | None = None) -> dict[str, GroupCounts]:
 
 
 def hold(store: Store, group: str, sequence: int, error: BaseException, last: HoldRow | None) -> HoldRow:
-    """Hold a group, longer than last time. An unknown error may quote texts: only its class is stored."""
+    """Hold a group, with a longer pause than last time. An unknown error may quote texts: store its class."""
     now, tries = times.now(), 1 if last is None else last.tries + 1
     reason = str(error) if isinstance(error, KgrayError) else f"{type(error).__name__}, a fault of kgray"
-    pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * _TIMES ** min(tries - 1, 9)) * times.SECOND
+    pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * _PAUSE_GROWTH ** min(tries - 1, 9)) * times.SECOND
     row = HoldRow(0, sequence, now if last is None else last.since, now + pause, tries, reason)
     _put_hold(store, group, row)
     return row

@@ -21,10 +21,12 @@ from kgray.storage.alike import stale
 
 @dataclass(slots=True, kw_only=True)
 class Hold:
-    """The shards and slots of one context of `Store.writing`.
+    """A writer's lock on shards and their slots, during one `Store.writing`.
 
-    shards  their numbers
-    epoch   of the run that writes
+    It has nothing to do with the held groups of `kgray.storage.ledger`.
+
+    shards  numbers of the locked shards
+    epoch   of the lock; a restarted writer continues with the epoch of its predecessor
     token   differs from the token of every other hold, also of a hold with the same epoch
     slots   slot -> epoch; a slot that is moved to a shard of the hold is added by the first write to it
     """
@@ -36,7 +38,7 @@ class Hold:
 
 
 class SlotRow(NamedTuple):
-    """The row of a locked slot, with the newest epoch and token of its shard."""
+    """The row of a locked slot; newest, token: those of the last hold on its shard."""
 
     slot: int
     shard: int
@@ -58,13 +60,13 @@ def check(
     *,
     epoch: int | None,
 ) -> None:
-    """Raise StaleWriter unless holds of this epoch (None: of any) have the slots of these groups.
+    """Raise StaleWriter unless holds with this epoch (None: any epoch) cover the slots of these groups.
 
-    locked: the fields of the SlotRow of each of these slots, which the transaction has locked
+    locked: the fields of a SlotRow for each of these slots, which the transaction has locked
 
-    A slot that is new to a hold was moved to its shard: the hold takes over the epoch of the row, unless the
-    shard was taken since. A slot that left a hold and came back is refused, because the hold may still get a
-    write from before the slot left.
+    If a hold has the shard of a slot but not the slot, the slot was moved to the shard: the hold adopts the
+    epoch of the row, unless another hold has taken the shard. A slot that left a hold and came back has a new
+    epoch and is refused, because the hold may still receive a write from before the slot left.
     """
     rows = list(starmap(SlotRow, locked))
     if len(rows) < len(slots_of(groups)):

@@ -1,7 +1,7 @@
 """The servers that this process waits for because they do not answer (R24).
 
-Clients report here: that of a model, the connection to a store, the router over workers. Commands and
-`kgray status` read the current outages. All methods are safe in several threads.
+Clients of models, connections to stores, and the router of calls to workers report here. Commands and
+`kgray status` read the current outages. All methods may be called in any thread.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-# Seconds after which a call without an answer is reported: if the server has not answered this process yet;
-# else, or three times the longest wait so far if that is longer.
-_FIRST_ANSWER_S = 2.5
-_LATER_ANSWER_S = 10.0
+# Seconds after which a silent server is reported.
+_FIRST_ANSWER_S = 2.5  # if it has not answered this process yet
+_LATER_ANSWER_S = 10.0  # afterwards; three times its longest silence so far, if that is longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,7 @@ class _Server:
     outage: Outage | None = None
     writing: tuple[str, float] | None = None  # the speed of an unfinished reply, in words; its latest end
     calls: list[tuple[float, float]] = field(default_factory=list)  # start, deadline
-    answer_at: float | None = None  # of the last answer
+    answer_at: float | None = None  # when the last answer came
     longest_s: float = 0.0  # the longest wait for an answer
 
     def silence_start(self, time_now: float) -> float:
@@ -62,12 +61,12 @@ class OutageBoard:
             self._reports: dict[str, tuple[Outage, ...]] = {}  # by the process that sent them
 
     @contextmanager
-    def asking(self, what: str, limit_s: float) -> Iterator[None]:
+    def asking(self, name: str, limit_s: float) -> Iterator[None]:
         """Record a call for the duration of the block; limit_s: the caller's deadline, in seconds."""
         start = time.time()
         call = start, start + limit_s
         with self._guard:
-            calls = self._servers[what].calls
+            calls = self._servers[name].calls
             calls.append(call)
         try:
             yield
@@ -75,25 +74,25 @@ class OutageBoard:
             with self._guard:
                 calls.remove(call)
 
-    def failed(self, what: str, reason: str, *, since: float, patience_s: float) -> None:
+    def failed(self, name: str, reason: str, *, since: float, patience_s: float) -> None:
         """Record that a request sent at `since` failed, and that the caller tries again."""
         with self._guard:
-            server = self._servers[what]
+            server = self._servers[name]
             start = since if server.outage is None else server.outage.since
-            server.outage = Outage(what=what, reason=reason, since=start, until=start + patience_s)
+            server.outage = Outage(what=name, reason=reason, since=start, until=start + patience_s)
             server.writing = None
 
-    def writes(self, what: str, words: str, *, left_s: float) -> None:
-        """Record how fast a server writes a reply. left_s: seconds until its end at that speed, at most."""
+    def writes(self, name: str, words: str, *, left_s: float) -> None:
+        """Record in words how fast a server writes a reply; left_s: at most these seconds until its end."""
         with self._guard:
-            server = self._servers[what]
+            server = self._servers[name]
             server.outage, server.writing = None, (words, time.time() + left_s)
 
-    def answered(self, what: str) -> None:
+    def answered(self, name: str) -> None:
         """Record an answer of a server, which ends its outage."""
         time_now = time.time()
         with self._guard:
-            server = self._servers[what]
+            server = self._servers[name]
             server.outage = server.writing = None
             server.longest_s = max(time_now - server.silence_start(time_now), server.longest_s)
             server.answer_at = time_now
@@ -103,9 +102,12 @@ class OutageBoard:
         with self._guard:
             self._reports[source] = tuple(outages)
 
-    def current(self, now: float | None = None) -> list[Outage]:
-        """Return one outage for each server: errors before slow servers, each longest first."""
-        time_now = time.time() if now is None else now
+    def current(self, clock: float | None = None) -> list[Outage]:
+        """Return an outage for each server: errors, then slow servers, the longest outage first.
+
+        clock: the present time, in seconds since the epoch; None = the time of the system
+        """
+        time_now = time.time() if clock is None else clock
         with self._guard:
             outages = [server.outage for server in self._servers.values() if server.outage is not None]
             outages += [outage for report in self._reports.values() for outage in report]

@@ -1,11 +1,12 @@
 """A request for a JSON reply: sent in the form that the server obeys, parsed leniently, repaired once.
 
     call 1  the prompt, in the strongest form that the server obeys: json_schema, json_object, text
-    call 2  if the reply is unusable: the same with its faults at the end; or with more room, if it was cut
-            before its first complete item
-    call 3  the prompt in a weaker form
+    call 2  if the reply is unusable: the prompt with the fault and the reply at the end; or, if the reply was
+            cut before its first complete item, the prompt with more room
+    call 3  if this reply is unusable too: the prompt in a weaker form
 
-A request that does not get through is sent again by the client, not here.
+If the server rejects the form or the room of a call, the next call uses a weaker form or less room. A request
+that does not reach the server is sent again by the client, not here.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from kgray.ports.steps import Mode, ModelCall, ModelReply, Steps
 _T = TypeVar("_T")
 FormOf = Callable[[ModelCall], tuple[Prompt, Schema]]  # the prompt and the schema of a call
 MAX_CALLS = 3
-_MORE_ROOM = 8192  # tokens, at least: a model may reason before it replies
+_MORE_ROOM = 8192  # minimum tokens after a cut: a model may reason before it replies
 RAW_KEPT = 4000  # characters of a bad reply that a repair quotes, and a failure keeps
 _ABOUT_FORM = ("response_format", "schema", "grammar", "guided", "structured")  # words of a refusal
 _log = logging.getLogger("kgray")
 
-_MARK = "kgray-7"  # no model says this by itself: a reply with it shows that the schema was enforced
+_MARK = "kgray-7"  # an unlikely text: a reply with it shows that the server enforces the schema
 _PROBE: Schema = {
     "type": "object",
     "properties": {
@@ -51,7 +52,7 @@ _PROBE: Schema = {
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The form of request that a server supports. bound: the parameter for a reply's maximum tokens."""
+    """The form of requests that a server supports; bound: the parameter for the maximum tokens of a reply."""
 
     mode: Mode = "json_schema"  # the strongest
     bound: str = "max_tokens"
@@ -60,7 +61,7 @@ class Dialect:
     def body(
         self, prompt: Prompt, data: str, schema: Schema, *, room: int, temperature: float = 0.0
     ) -> dict[str, Any]:
-        """Return the body of a request. room: most tokens of the reply."""
+        """Return the body of a request. room: maximum tokens of the reply."""
         head = prompt.head
         if self.mode != "json_schema":
             form = json.dumps(schema, separators=(",", ":"))
@@ -105,7 +106,7 @@ class Dialect:
         return reply == {"probe": _MARK} and isinstance(numbers, list)
 
 
-# The dialects found by probing, by address and model: for the life of the process.
+# The dialects of servers by address and model, from one probe in the life of the process.
 DIALECTS: dict[tuple[str, str], Dialect] = {}
 
 
@@ -116,17 +117,17 @@ class StructuredRequest:
     prompt: Prompt
     data: str
     schema: Schema
-    room: int  # most tokens of the reply
+    room: int  # maximum tokens of the reply
     kinds: tuple[str, ...] = ()  # of questions, see `ModelCall`
 
 
 def structured(
     request: StructuredRequest, accept: Callable[[Mapping[str, Any]], _T]
 ) -> Steps[tuple[_T, bool]]:
-    """Return the steps of a request; their result is `accept`'s, and whether the reply was cut.
+    """Return the steps of a request; they return the result of `accept`, and True if the reply was cut.
 
-    accept: raises InvalidAnswer; the repair quotes its message
-    The steps raise InvalidAnswer and Refused.
+    accept: converts a reply, or raises InvalidAnswer, whose message the repair quotes
+    The steps raise InvalidAnswer after the last call, and Refused.
     """
     keys = tuple(request.schema["required"])
     data, temperature, room, weaker = request.data, 0.0, request.room, 0
@@ -135,7 +136,7 @@ def structured(
     for number in range(1, MAX_CALLS + 1):
         reply: ModelReply = yield ModelCall(
             task=request.prompt.task,
-            data=data,  # with a repair at its end, after the first call
+            data=data,  # in a repair, with the fault at its end
             kinds=request.kinds,
             room=room,
             temperature=temperature,
@@ -143,7 +144,7 @@ def structured(
         )
         if reply.rejection is not None:
             words = reply.rejection.casefold()
-            # Too many tokens are reserved for the reply; the text fits.
+            # The prompt fits, but not together with the room for the reply.
             about_room = "too large" in words and re.search("max_(completion_)?tokens", words)
             about_form = reply.mode != "text" and any(word in words for word in _ABOUT_FORM)
             if number < MAX_CALLS and about_form:
@@ -162,7 +163,7 @@ def structured(
         if reply.cut and salvage(reply.text, keys) is None:
             room = room if shrunk else max(2 * room, _MORE_ROOM)
         elif number == 1:
-            # At the end: all before it is the server's cached prefix.
+            # Add the fault at the end, so that the server can reuse its cache of the prefix.
             data += repair_data(str(fault), reply.text[:RAW_KEPT])
             temperature = 0.2
         if number == MAX_CALLS - 1:
@@ -185,7 +186,7 @@ class Asker:
     ) -> tuple[_T, bool]:
         """Return the result of `accept` on the reply, and whether the reply was cut.
 
-        Raises as `structured` does, SettingsError, Unavailable.
+        Raises InvalidAnswer, Refused, SettingsError, Unavailable.
         """
         return await self.carry_out(
             structured(request, accept), lambda _: (request.prompt, request.schema), spent
@@ -217,7 +218,7 @@ class Asker:
     async def _dialect(self, spent: TokensSpent) -> Dialect:
         """Return the strongest form that the server obeys; the first request probes, the others wait.
 
-        A status of 200 is not enough: servers that ignore a field answer as servers that support it.
+        The probe checks the reply, because a server that ignores a field also answers with status 200.
         """
         at = self.client.endpoint
         if (at.base_url, at.name) in DIALECTS:
@@ -268,7 +269,7 @@ def _as_object(value: object) -> dict[str, Any]:
 def _readable(text: str, keys: tuple[str, ...], *, cut: bool, last: bool) -> tuple[Mapping[str, Any], bool]:
     """Return the reply's object and whether it was cut. Raises InvalidAnswer.
 
-    A reply that broke off though the server does not say so is asked for again; only the last is salvaged.
+    If a reply breaks off although the server reports no cut, only that of the last call is salvaged.
     """
     reply = read_object(text, keys)
     if reply is not None and all(key in reply for key in keys):
@@ -292,13 +293,15 @@ def _warn_of_estimates() -> None:
 
 
 _REASONING = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
-_REASONED = re.compile(r"^.*</(?:think|thinking|reasoning)>", re.DOTALL)  # its start was in the chat template
+_REASONED = re.compile(
+    r"^.*</(?:think|thinking|reasoning)>", re.DOTALL
+)  # the opening tag was in the chat template
 
 
 def read_object(text: str, keys: tuple[str, ...]) -> dict[str, Any] | None:
     """Return the last outermost object with these keys, else the first object; None if there is no object.
 
-    The last, because a model that drafts ends with its answer.
+    A model may write drafts, and ends with its answer; so the last complete object counts.
     """
     objects: list[dict[str, Any]] = []
     bare, end = _bare(text), 0
@@ -315,9 +318,9 @@ def read_object(text: str, keys: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def salvage(text: str, keys: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return the complete list items of a cut text; None if not even the first is complete.
+    """Return the complete list items of a cut text; None if no item is complete.
 
-    A missing list of these keys is empty.
+    The list of a missing key is empty.
     """
     bare = _bare(text)
     ends = [match.end() for match in re.finditer(r"[]}]", bare)]
@@ -335,7 +338,7 @@ def breaks_off(text: str) -> bool:
     try:
         _DECODER.raw_decode(bare)
     except json.JSONDecodeError as error:
-        # At the end, in a text, or in a word such as `null`.
+        # The fault is at the end, in an unfinished string, or in an unfinished word such as `null`.
         ends = "Unterminated" in error.msg or re.fullmatch(r"[a-z]*\s*", bare[error.pos :])
         return bool(bare and ends)
     except (ValueError, RecursionError):
@@ -344,7 +347,7 @@ def breaks_off(text: str) -> bool:
 
 
 def _bare(text: str) -> str:
-    """Return the text from its first brace on, without closed reasoning; open reasoning may be the answer."""
+    """Return the text from its first brace, without closed reasoning; open reasoning may be an answer."""
     return "".join(_REASONED.sub("", _REASONING.sub("", text)).partition("{")[1:])
 
 

@@ -1,9 +1,10 @@
 """Replies to extractions and questions, validated (R18, R24).
 
-Every extractor's reply goes through here, in the form of a script (`model.script`); `model_replies` brings
-the reply of a language model into this form. A reply of the wrong shape is an InvalidAnswer. In a reply of
-the right shape each item is checked by itself: an item that fails is dropped with a line that says why. An
-empty list is a result.
+The replies of language models and scripts, and the answers of `rules`, are parsed here; the extractions of
+`rules` are not. The form is that of the file of `model.script`; `model_replies` converts the extractions of a
+language model into it. A reply of the wrong shape raises
+InvalidAnswer. Otherwise each item is checked separately: a wrong item is dropped, with a line that gives the
+reason. Empty lists are valid.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ def parse_extraction(reply: object, episode: Episode) -> Extraction:
 
     source, target  an index into the reply's entities, or a name; a name that was not listed
                     becomes an entity (R18). An item has either a target or a value.
-    fact            one sentence; left out: subject, relation and object as words
-    valid_at        of "holds": the start. Left out: the reference time, inferred; null: unknown.
-                    An end with an unknown start, or with none given and not after the reference
-                    time, is an end only: kind "ended" (R8).
-                    Of "happened": the date of the event; left out or null: the reference time, inferred.
-    invalid_at      the stated end of "holds"; the instant of "ended" (left out: the reference
-                    time, inferred); "happened" has none
+    fact            a sentence; default: the words of source, relation and target
+    valid_at        kind "holds": the start; default: the reference time, inferred; null: unknown.
+                    An item with an end, but with an unknown start, or with no valid_at and an end that
+                    is not after the reference time, gets the kind "ended" (R8).
+                    Kind "happened": the date of the event; default and null: the reference time, inferred.
+    invalid_at      kind "holds": the end, if stated; kind "ended": its instant (default and null: the
+                    reference time, inferred); an error in kind "happened"
 
-    Dates beside "denied" and a start beside "ended" drop the item: such a sentence denies or ends
-    a span, not the statement. Raises InvalidAnswer where the reply is not an object with both lists.
+    An item of kind "denied" with a date, or of kind "ended" with a start, is dropped. Raises InvalidAnswer
+    if the reply is not an object with both lists.
     """
     if not isinstance(reply, dict):
         raise InvalidAnswer(f"the reply is {_type_name(reply)}, not an object", raw=_raw(reply))
@@ -66,16 +67,18 @@ def parse_extraction(reply: object, episode: Episode) -> Extraction:
         if not isinstance(reply.get(key), list):
             fault = f"{key!r} of the reply is {_type_name(reply.get(key))}, not a list"
             raise InvalidAnswer(fault, raw=_raw(reply))
-    cast = _Cast(episode.text)
+    reply_entities = _ReplyEntities(episode.text)
     for place, item in enumerate(reply["entities"]):
-        cast.list_entity(place, item)
+        reply_entities.list_entity(place, item)
     facts: list[ExtractedFact] = []
     for place, item in enumerate(reply["facts"]):
         try:
-            facts.append(_fact(item, cast, episode.reference_time))
+            facts.append(_fact(item, reply_entities, episode.reference_time))
         except ValueError as reason:
-            cast.dropped.append(f"facts[{place}]: {reason}")
-    extraction = Extraction(entities=tuple(cast.entities), facts=tuple(facts), dropped=tuple(cast.dropped))
+            reply_entities.dropped.append(f"facts[{place}]: {reason}")
+    extraction = Extraction(
+        entities=tuple(reply_entities.entities), facts=tuple(facts), dropped=tuple(reply_entities.dropped)
+    )
     return speaker_first(extraction, episode)
 
 
@@ -102,7 +105,7 @@ def speaker_first(extraction: Extraction, episode: Episode) -> Extraction:
 
 
 def with_entities(extraction: Extraction, places: Sequence[int]) -> Extraction:
-    """Return the extraction with its entities at these places alone, in this order, and their facts."""
+    """Return the extraction with only the entities at these places, in this order, and facts between them."""
     moved: dict[int | None, int] = {old: new for new, old in enumerate(places)}
     return replace(
         extraction,
@@ -119,7 +122,7 @@ def with_entities(extraction: Extraction, places: Sequence[int]) -> Extraction:
 
 
 @dataclass(slots=True)
-class _Cast:
+class _ReplyEntities:
     """The entities of one reply, collected while it is parsed."""
 
     text: str
@@ -170,16 +173,16 @@ def _object(item: object) -> dict[str, Any]:
     return item
 
 
-def _fact(raw: object, cast: _Cast, said_at: Instant) -> ExtractedFact:
-    """Return the fact of one item. Raises ValueError with the reason; then `cast` is unchanged."""
+def _fact(raw: object, reply_entities: _ReplyEntities, said_at: Instant) -> ExtractedFact:
+    """Return the fact of one item. Raises ValueError with the reason; then `reply_entities` is unchanged."""
     item = _object(raw)
     relation = clean_relation(_str(item.get("relation"), "its relation"))
-    source = cast.name_of(item.get("source"))
+    source = reply_entities.name_of(item.get("source"))
     raw_target, raw_value = item.get("target"), item.get("value")
     if (raw_target is None) == (raw_value is None):
         raise ValueError("it has both a target and a value, or neither")
     value = None if raw_value is None else as_value(raw_value)
-    target = value.shown() if value else cast.name_of(raw_target)
+    target = value.shown() if value else reply_entities.name_of(raw_target)
     if not value and target == source:
         raise ValueError(f"it connects {source!r} with itself")
     sentence = item.get("fact")
@@ -191,8 +194,8 @@ def _fact(raw: object, cast: _Cast, said_at: Instant) -> ExtractedFact:
     kind, start, end, inferred = _dates_of(item, said_at)
     (valid_from, from_precision), (valid_to, to_precision) = start or (None, None), end or (None, None)
     return ExtractedFact(
-        source=cast.index_of(source), relation=relation, text=text, kind=kind,
-        target=None if value else cast.index_of(target), value=value, valid_from=valid_from,
+        source=reply_entities.index_of(source), relation=relation, text=text, kind=kind,
+        target=None if value else reply_entities.index_of(target), value=value, valid_from=valid_from,
         from_precision=from_precision, valid_to=valid_to, to_precision=to_precision, inferred=inferred,
     )  # fmt: skip
 
@@ -328,7 +331,7 @@ def parse_answer(question: Question, reply: object) -> Answer:
 
 
 def _listed_words(lists: Mapping[str, Sequence[int]], count: int) -> list[str]:
-    """Return one word a candidate. Raises ValueError for a candidate in two lists."""
+    """Return a word for each candidate. Raises ValueError for a candidate in two lists."""
     words = [""] * count
     for word, indexes in lists.items():
         for index in indexes:

@@ -1,9 +1,9 @@
 """The right to write to slots: their epochs, and a lease on each shard against a second process (R23).
 
 Correctness rests on the epochs of slots, which each write locks and checks (`kgray.storage.slots`). The
-lease, in the node of the shard, only keeps two processes from repeatedly taking the shard from each other. A
-thread renews it: no write touches that node, so writes of different slots run in parallel. Another process
-may take a lease that was not renewed for LEASE_MS. Times are by the server's clock.
+lease, in the node of the shard, only prevents that two processes repeatedly take the shard from each other. A
+thread renews it, not the writes: so these do not lock that node, and writes of different slots run in
+parallel. Another process may take a lease that was not renewed for LEASE_MS, by the server's clock.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from kgray.storage.slots import Hold
 LEASE_MS = 10_000
 _BEAT_S = 3.0
 # Process ids are unique within a namespace: pods may share a host's name.
-_IDS = Path("/proc/self/ns/pid")
-HOST = f"{socket.gethostname()} {_IDS.readlink() if _IDS.exists() else ''}"
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
+HOST = f"{socket.gethostname()} {_PID_NAMESPACE.readlink() if _PID_NAMESPACE.exists() else ''}"
 
 
 @contextmanager
 def holding(db: Connection, *, epoch: int | None, shard: int, shards: int | None) -> Iterator[Hold]:
-    """Hold the slots of a shard, or (shards None) of all shards; see `ports.Store.writing`."""
+    """Lock the slots of a shard, or (shards=None) of all shards, for a writer; see `ports.Store.writing`."""
     token = str(uuid.uuid4())
     hold = db.write(lambda running: _take(db, running, epoch=epoch, shard=shard, count=shards, token=token))
     ended = threading.Event()
@@ -45,7 +45,7 @@ def holding(db: Connection, *, epoch: int | None, shard: int, shards: int | None
     finally:
         ended.set()
         beating.join()
-        with suppress(KgrayError):  # the server is away: the lease expires by itself
+        with suppress(KgrayError):  # the server does not answer: the lease expires
             free = partial(db.run, statement=cypher.FREE_SHARDS, shards=list(hold.shards), token=token)
             db.write(free, patient=False)
 
@@ -61,14 +61,14 @@ def check(
 def check_locked(
     db: Connection, rows: Iterable[Fetched], hold: Hold | None, groups: Iterable[str], epoch: int | None
 ) -> None:
-    """Raise StaleWriter unless the hold has the slots of the groups. rows: these slots, as LOCK_SLOTS."""
+    """Raise StaleWriter unless the hold has the slots of the groups. rows: the result of LOCK_SLOTS."""
     slots.check(db.location, [] if hold is None else [hold], groups, rows, epoch=epoch)
 
 
 def set_shards(db: Connection, shards: int) -> None:
     """Add or drop shards without slots; see `ports.Store.set_shards`."""
 
-    def set_them(running: Running) -> None:
+    def replace_map(running: Running) -> None:
         _locked_map(db, running)
         ((remaining,),) = db.run(running, cypher.SLOTS_BEYOND, shards=shards)
         slots.check_empty(db.location, shards, remaining)
@@ -76,12 +76,12 @@ def set_shards(db: Connection, shards: int) -> None:
         db.run(running, cypher.END_MOVES_BEYOND, shards=shards)
         db.run(running, cypher.SET_SHARDS, shards=shards, epoch=epoch)
 
-    db.write(set_them)
+    db.write(replace_map)
 
 
 @contextmanager
 def moving(db: Connection, moved_slots: Collection[int], shard: int) -> Iterator[None]:
-    """Hand slots over to a shard; see `ports.Store.moving`."""
+    """Move slots to a shard at the end of the block; see `ports.Store.moving`."""
     chosen, epochs = sorted(set(moved_slots)), list[int]()
 
     def mark(running: Running) -> None:
@@ -94,7 +94,7 @@ def moving(db: Connection, moved_slots: Collection[int], shard: int) -> Iterator
         ((epoch,),) = db.run(running, cypher.NEW_EPOCH)
         rows = db.run(running, cypher.LOCK_SLOTS, slots=chosen)
         if epochs and all(row[1:3] == [shard, epochs[-1]] for row in rows):
-            return  # the answer to its commit was lost
+            return  # an earlier try committed, but its answer was lost
         epochs.append(epoch)
         moved = db.run(running, cypher.MOVE_SLOTS, slots=chosen, shard=shard, epoch=epoch)
         slots.check_moved(db.location, chosen, moved)
@@ -106,7 +106,7 @@ def moving(db: Connection, moved_slots: Collection[int], shard: int) -> Iterator
         db.write(hand_over)
     except BaseException:
         unmark = partial(db.run, statement=cypher.UNMARK_SLOTS, slots=chosen, shard=shard)
-        with suppress(KgrayError):  # the server is away: the next holder of their shard ends the move
+        with suppress(KgrayError):  # no answer: the next writer of their shard ends the move
             db.write(unmark, patient=False)
         raise
 
@@ -114,6 +114,10 @@ def moving(db: Connection, moved_slots: Collection[int], shard: int) -> Iterator
 def _take(
     db: Connection, running: Running, *, epoch: int | None, shard: int, count: int | None, token: str
 ) -> Hold:
+    """Take the leases and slots of a shard, or (count=None) of all shards, in a transaction.
+
+    It may run again after a lost answer: then the shards already have the token.
+    """
     stored = _locked_map(db, running)
     number = count or stored
     slots.check_shard(db.location, shard, number)
@@ -135,7 +139,7 @@ def _take(
     rows = db.run(running, cypher.LOCK_SHARDS, shards=shards)
     newest = max(row[0] for row in rows)
     hold = Hold(shards=shards, epoch=newest, token=token)
-    if not all(row[2] == token for row in rows):  # else the answer to the commit of this hold was lost
+    if not all(row[2] == token for row in rows):  # else an earlier try committed, but its answer was lost
         if epoch is None:
             if living := _living(rows):
                 raise Locked(
@@ -163,11 +167,12 @@ def _locked_map(db: Connection, running: Running) -> int:
 
 
 def _living(rows: Iterable[Fetched]) -> list[Fetched]:
+    """Return the rows of shards with a lease that is valid, and whose holder may be alive."""
     return [row for row in rows if row[1] is not None and row[6] < LEASE_MS and _may_live(row[3], row[4])]
 
 
 def _may_live(host: str | None, pid: int | None) -> bool:
-    """Return True if the holder may be alive; False only for an ended process of this host."""
+    """Return False if the process is known to have ended: only a process of this host is checked."""
     try:
         if host == HOST and pid is not None:
             os.kill(pid, 0)
@@ -177,7 +182,7 @@ def _may_live(host: str | None, pid: int | None) -> bool:
 
 
 def _beat(db: Connection, hold: Hold, ended: threading.Event) -> None:
-    """Renew the lease until `ended` is set; if it was lost, the next write reports it."""
+    """Renew the leases until `ended` is set; if one was lost, the next write raises StaleWriter."""
     renew = partial(db.run, statement=cypher.RENEW_SHARDS, shards=list(hold.shards), token=hold.token)
     while not ended.wait(_BEAT_S):
         with suppress(KgrayError):  # the next beat tries again

@@ -1,7 +1,7 @@
-"""Writes a batch of rows, of many entries together: most in one statement (`statements_by_hand.WRITE`).
+"""Writes a batch of rows of many entries; a single statement (`statements_by_hand.WRITE`) does most of it.
 
-In the order drops, patches, puts. Entities are put before the relationships between them, and dropped after
-them. Rows are sent in the order of their keys, so that all transactions lock in one order.
+Rows are dropped, then patched, then put. But entities, the ends of relationships, are put before these and
+dropped after them. Rows are sent in the order of their keys, so that all transactions lock in one order.
 """
 
 from __future__ import annotations
@@ -39,11 +39,14 @@ class BatchWriter(Transaction[LockedGroup]):
         return list(read_rows(partial(self._db.run, self._running), read, named_group(group), values))
 
     def states(self, entries: Sequence[tuple[str, int]]) -> States:
-        portions = self._send(cypher.STATES, asked_of(entries))
+        portions = self._send(cypher.STATES, state_keys(entries))
         return states_of(row for (portion,) in portions for row in portion)
 
     def clear(self, group: LockedGroup, sequence: int) -> None:
-        group.named, group.clearing = False, sequence  # `groups.finish` goes on, in transactions of its own
+        group.named, group.clearing = (
+            False,
+            sequence,
+        )  # `groups.finish` deletes the rows in later transactions
 
     def write(
         self, batch: FoldedBatch, *, counters: Sequence[LockedGroup] = (), settled: Sequence[str] = ()
@@ -69,11 +72,11 @@ class BatchWriter(Transaction[LockedGroup]):
         stored, mentions = set[str](), 0
         ends: dict[str, Sequence[Any]] = {"counters": grouped.group_rows(counters)}
         ends["settled"] = sorted(map(group_key, settled))
-        # If there are too many for one portion, all nodes go before all relationships, these before the ends.
-        together: Sequence[Mapping[str, Sequence[Any]]] = (nodes, edges, ends)
+        # Too many rows for one portion: all nodes come first, then all relationships, then the ends.
+        parts: Sequence[Mapping[str, Sequence[Any]]] = (nodes, edges, ends)
         if is_small:
-            together = ({**nodes, **edges, **ends},)
-        for portion in chain.from_iterable(map(_portions, together)):
+            parts = ({**nodes, **edges, **ends},)
+        for portion in chain.from_iterable(map(_portions, parts)):
             ((ids, count),) = self._db.run(self._running, PLANNED_ONCE + cypher.WRITE, rows=portion)
             stored.update(ids)
             mentions += count
@@ -100,13 +103,13 @@ class BatchWriter(Transaction[LockedGroup]):
         self._send(statements.DROP[kind], _keys(kind, names))
 
 
-def asked_of(entries: Iterable[tuple[str, int]]) -> list[Values]:
-    """Return the rows of STATES for entries (group, sequence), in one order of locks."""
+def state_keys(entries: Iterable[tuple[str, int]]) -> list[Values]:
+    """Return the parameters of STATES for entries (group, sequence), in the common order of locks."""
     return [{"group_id": g, "group_key": group_key(g), "sequence": n} for g, n in sorted(entries)]
 
 
 def states_of(rows: Iterable[Fetched]) -> States:
-    """Return the states that STATES has read."""
+    """Return the states in the result of STATES."""
     states: States = {}
     for group, sequence, *by_ledger in rows:
         for ledger, (state, ended_at) in zip(_LEDGERS, by_ledger, strict=True):
@@ -116,7 +119,7 @@ def states_of(rows: Iterable[Fetched]) -> States:
 
 
 def _portions(lists: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Sequence[Any]]]:
-    """Yield maps of lists of at most MAX_ROWS, without empty ones."""
+    """Divide lists with the same names into portions of at most MAX_ROWS rows a list, without empty lists."""
     for start in range(0, max(map(len, lists.values())), MAX_ROWS):
         parts = {name: rows[start : start + MAX_ROWS] for name, rows in lists.items()}
         yield {name: rows for name, rows in parts.items() if rows}
@@ -150,12 +153,12 @@ def _entity_edges(facts: Iterable[Values]) -> dict[tuple[str, str], list[str]]:
 
 
 def _graphiti_episode(put: Values, facts_of: Mapping[tuple[str, str], list[str]]) -> Values:
-    """Return the properties of an episode; a committed one has those of Graphiti too."""
+    """Return the properties of an episode; if it is committed, with the properties that Graphiti reads."""
     if put["state"] != COMMITTED:
         return put
     return put | {
         "name": put["client_id"] or put["uuid"],
-        "source": "json" if put["kind"] == "triples" else put["kind"],  # `kind` keeps ours
+        "source": "json" if put["kind"] == "triples" else put["kind"],  # `kind` has the original
         "valid_at": times.show(put["said"]),
         "created_at": times.show(put["ended_at"]),
         "entity_edges": facts_of.get((put["group_id"], put["uuid"]), []),
@@ -163,10 +166,10 @@ def _graphiti_episode(put: Values, facts_of: Mapping[tuple[str, str], list[str]]
 
 
 def _graphiti_fact(put: Values) -> Values:
-    """Return the properties of a fact with the times of Graphiti, which the statement makes datetimes.
+    """Add the times that Graphiti reads to the properties of a fact, and return these.
 
-    They are sent as text: the driver spends 140 us on each datetime.
+    The statement converts texts to datetimes, because the driver spends 140 us on each datetime.
     """
-    for theirs in FACT_TIMES:
-        put[theirs] = times.show(put[theirs.removesuffix("_at")])
+    for name in FACT_TIMES:
+        put[name] = times.show(put[name.removesuffix("_at")])
     return put

@@ -25,7 +25,7 @@ from kgray.storage.neo4j import groups as grouped
 from kgray.storage.neo4j import statements_by_hand as cypher
 from kgray.storage.neo4j.connection import PATIENCE_S, PLANNED_ONCE, Connection, Running
 from kgray.storage.neo4j.mapping import group_key, named_group
-from kgray.storage.neo4j.row_writer import BatchWriter, asked_of, states_of
+from kgray.storage.neo4j.row_writer import BatchWriter, state_keys, states_of
 from kgray.storage.neo4j.statements import storable
 from kgray.storage.slots import Hold
 from kgray.system import locks
@@ -137,10 +137,10 @@ class Neo4jStore(Store):
     def withdrawing(self, shard: int | None = None) -> list[str]:
         return [row[0] for row in self._db.rows(cypher.WITHDRAWING, shard=shard)]
 
-    def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
+    def pending_sequences(self, group: str, sequence: int, limit: int) -> list[tuple[int, bool]]:
         if limit <= 0:
             return []
-        parameters = self._named(group) | {"after": max(0, after), "limit": limit}
+        parameters = self._named(group) | {"after": max(0, sequence), "limit": limit}
         return [(row[0], row[1]) for row in self._db.rows(cypher.PENDING_SEQUENCES, **parameters)]
 
     def pending_count(
@@ -207,7 +207,7 @@ class Neo4jStore(Store):
         parameters = {
             "slots": slots.slots_of(names),
             "groups": grouped.places_of(names),
-            "entries": asked_of(entries_of(changes)),
+            "entries": state_keys(entries_of(changes)),
         }
 
         def work(running: Running) -> None:

@@ -30,15 +30,15 @@ from kgray.storage.slots import Hold
 from kgray.storage.sqlite import statements as sql
 from kgray.system.locks import for_owner, sync
 
-_CHECK_S = 1.0  # limit of checking a file before the first write: 1.7 GB in the system's cache
+_CHECK_S = 1.0  # time limit of the check before the first write; enough for 1.7 GB in the system's cache
 _WRITER_MB = 32  # page cache of the writing connection, which no search uses
-_COPY_PAGES = 2_500  # of a step of a copy: 10 MB
+_COPY_PAGES = 2_500  # pages of a step of a copy: 10 MB
 _READERS = 4  # reading connections: a single connection suffices until a thread reads for seconds
 
 
 @dataclass(slots=True, kw_only=True)
 class KnownGroup(Counters):
-    """A group of the file. no: its number; None: it never existed."""
+    """A group of the file; no: its number, or None if it never existed."""
 
     no: int | None = None
 
@@ -56,8 +56,8 @@ class Database:
             self._writer = connect(path, patience_s=patience_s, cache_mb=min(_WRITER_MB, cache_mb))
             reader = connect(path, patience_s=patience_s, cache_mb=cache_mb)
         self._durable = True  # SQLite's own default: synchronous = FULL
-        self._turn = threading.RLock()
-        self._idle = LifoQueue[apsw.Connection | None]()  # None: not opened yet
+        self._turn = threading.RLock()  # of the thread that writes
+        self._idle = LifoQueue[apsw.Connection | None]()  # free readers; None: not opened yet
         for connection in (*[None] * (_READERS - 1), reader):
             self._idle.put(connection)
         self._snapshot = threading.local()  # this thread's snapshot: its reader, and the groups read so far
@@ -115,7 +115,7 @@ class Database:
 
     @contextmanager
     def holding(self, epoch: int | None, shard: int, shards: int | None) -> Iterator[int]:
-        """Hold the slots of a shard, or all, until the end; see `ports.Store.writing`.
+        """Lock the slots of a shard, or (shards=None) of all, for a writer; see `ports.Store.writing`.
 
         All epochs come from one counter, so that none repeats, even after a new division of the groups.
         """
@@ -138,7 +138,7 @@ class Database:
         self.holds.append(hold)
         try:
             yield epoch
-        finally:  # another process may adopt it now, and both would pass
+        finally:  # else this process could still write after another has continued with the same epoch
             self.holds.remove(hold)
 
     def set_shards(self, shards: int) -> None:
@@ -151,7 +151,7 @@ class Database:
 
     @contextmanager
     def moving(self, moved_slots: Collection[int], shard: int) -> Iterator[None]:
-        """Hand slots over to a shard; see `ports.Store.moving`."""
+        """Move slots to a shard at the end of the block; see `ports.Store.moving`."""
         chosen = array(moved_slots)
         with self.transaction(durable=True) as connection:
             number = len(fetch_all(connection, sql.SHARDS))
@@ -221,7 +221,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Give all reads of this thread inside one snapshot; nests."""
+        """Let all reads of this thread in the block see one snapshot; may be nested."""
         if getattr(self._snapshot, "reader", None) is not None:
             yield
             return
@@ -354,7 +354,7 @@ def damage(connection: apsw.Connection, *, first: int = 0) -> str | None:
 
 
 def fetch_all(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> list[Row]:
-    """Return all rows of a statement, run to its end, as a write must be."""
+    """Return all rows of a statement; it runs to its end, which a statement that writes needs."""
     return connection.execute(statement, values).fetchall()
 
 
@@ -376,7 +376,7 @@ _PAGE_BYTES = 4 << 20
 _FIRST_LARGE_ROWS = 8
 Run = Callable[[str, Sequence[Any]], list[Row]]  # a statement and its values -> all its rows
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"))  # shared: each look-up binds one array
+_ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once, because each look-up encodes an array
 
 
 def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
@@ -392,7 +392,7 @@ def read_rows(run: Run, read: Read[R], no: int, values: Sequence[Any]) -> Iterat
         distinct = list(dict.fromkeys(values))
         parts = (array(distinct[n : n + _PAGE_VALUES]) for n in range(0, len(distinct), _PAGE_VALUES))
         pages = (run(sql.OF_READ[read], (no, part)) for part in parts)
-    # map and chain run in C: no Python generator resumes for a row.
+    # map and chain run in C, so that no Python code runs for each row.
     return map(read.make, chain.from_iterable(map(partial(restored, read), pages)))
 
 
@@ -415,7 +415,8 @@ _RESTORE: Mapping[str, Callable[[Any], Any]] = {
     "bool": bool,
     "texts": lambda text: () if text == "[]" else tuple(json.loads(text)),
 }
-# Scan -> its number of columns, the indexes of the columns of a place, the values below its first place.
+# Scan -> its number of columns, the indexes of the columns that give a row's position, and a position before
+# all rows.
 _SCANS = {
     read: (
         len(read.columns),

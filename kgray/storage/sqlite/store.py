@@ -189,12 +189,12 @@ class SqliteStore(Store):
     def withdrawing(self, shard: int | None = None) -> list[str]:
         return [name for (name,) in self._db.rows(sql.WITHDRAWING, (shard,))]
 
-    def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
+    def pending_sequences(self, group: str, sequence: int, limit: int) -> list[tuple[int, bool]]:
         no = self._number(group)
         if no is None or limit <= 0:
             return []
-        rows = self._db.rows(sql.SEQUENCES_PENDING, (no, after, limit))
-        return [(sequence, bool(is_episode)) for sequence, is_episode in rows]
+        rows = self._db.rows(sql.SEQUENCES_PENDING, (no, sequence, limit))
+        return [(number, bool(is_episode)) for number, is_episode in rows]
 
     def pending_count(
         self, group: str | None = None, *, shard: int | None = None, most: int = 1 << 62
