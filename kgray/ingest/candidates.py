@@ -203,7 +203,7 @@ def _spells(letters: str, words: tuple[str, ...]) -> bool:
 EXACT_UP_TO = 512
 MOST_SCORED = 64  # above EXACT_UP_TO: rows whose exact product is computed
 _RUN = 1024  # new rows are kept unsorted up to this many, then become a sorted run
-_PIECE = 16  # dimensions per band
+_BAND_BITS = 16  # dimensions per band
 
 
 Prepared = tuple[NDArray[np.float32], float]  # (quantised vector, its Euclidean length)
@@ -218,12 +218,12 @@ class Nearest:
         room: rows that will probably be appended
         """
         self._dimensions = dimensions
-        if dimensions < _PIECE:
-            raise ValueError(f"an embedder of {dimensions} numbers a text: at least {_PIECE} are needed")
-        self._pieces = dimensions // _PIECE
+        if dimensions < _BAND_BITS:
+            raise ValueError(f"an embedder of {dimensions} numbers a text: at least {_BAND_BITS} are needed")
+        self._band_count = dimensions // _BAND_BITS
         self._count = 0
         self._rows: NDArray[np.int8] = np.empty((0, dimensions), np.int8)
-        self._bands: NDArray[np.uint16] = np.empty((0, self._pieces), np.uint16)
+        self._bands: NDArray[np.uint16] = np.empty((0, self._band_count), np.uint16)
         self._lengths: NDArray[np.float64] = np.empty(0, np.float64)
         self._runs: list[tuple[NDArray[np.uint32], NDArray[np.int32], int]] = []  # keys, row ids, rows
         self._sorted = 0
@@ -236,7 +236,7 @@ class Nearest:
             self._make_room(start, max(64, 2 * start, self._count))
         rows = quantised(vectors)
         self._rows[start : self._count] = rows
-        self._bands[start : self._count] = self._pieces_of(rows)
+        self._bands[start : self._count] = self._bands_of(rows)
         self._lengths[start : self._count] = _lengths(rows)
         if sort:
             self.sort()
@@ -262,15 +262,15 @@ class Nearest:
         """Return the rows that share a whole band with the query, ascending; up to EXACT_UP_TO all rows."""
         if self._count <= EXACT_UP_TO:
             return np.arange(self._count)
-        pieces = self._pieces_of(query)
-        keys = _keys(pieces[None, :]).ravel()
+        bands = self._bands_of(query)
+        keys = _keys(bands[None, :]).ravel()
         row_lists = []
         for run_keys, run_rows, _ in self._runs:
             starts = np.searchsorted(run_keys, keys, "left")
             ends = np.searchsorted(run_keys, keys, "right")
             row_lists += [run_rows[starts[i] : ends[i]] for i in np.flatnonzero(ends > starts)]
         tail = self._bands[self._sorted : self._count]
-        row_lists.append(np.nonzero(tail == pieces)[0].astype(np.int32) + self._sorted)
+        row_lists.append(np.nonzero(tail == bands)[0].astype(np.int32) + self._sorted)
         rows, shared = np.unique(np.concatenate(row_lists), return_counts=True)
         if len(rows) > MOST_SCORED:
             # Names made of the same words share bands by the thousand. Keep the rows that share most bands
@@ -279,9 +279,9 @@ class Nearest:
             rows = np.sort(rows[np.lexsort((rows, -shared))[:MOST_SCORED]])
         return rows.astype(np.int64)
 
-    def _pieces_of(self, rows: NDArray[Any]) -> NDArray[np.uint16]:
+    def _bands_of(self, rows: NDArray[Any]) -> NDArray[np.uint16]:
         """Return the sign bits of each band, (..., bands); the last dims % 16 dimensions are not used."""
-        signs = rows[..., : self._pieces * _PIECE] > 0
+        signs = rows[..., : self._band_count * _BAND_BITS] > 0
         return np.packbits(signs, axis=-1).view(np.uint16)
 
     def sort(self) -> None:
@@ -336,8 +336,8 @@ def _lengths(rows: NDArray[np.int8]) -> NDArray[np.float64]:
     return np.sqrt(np.maximum(squares, 1.0))
 
 
-def _keys(pieces: NDArray[np.uint16]) -> NDArray[np.uint32]:
+def _keys(bands: NDArray[np.uint16]) -> NDArray[np.uint32]:
     """Return (n, bands) sign bits as keys that include the band's number: number << 16 | bits."""
-    places = np.arange(pieces.shape[1], dtype=np.uint32) << 16
-    keys: NDArray[np.uint32] = np.bitwise_or(places[None, :], pieces.astype(np.uint32))
+    places = np.arange(bands.shape[1], dtype=np.uint32) << 16
+    keys: NDArray[np.uint32] = np.bitwise_or(places[None, :], bands.astype(np.uint32))
     return keys

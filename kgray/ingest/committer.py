@@ -33,8 +33,9 @@ from kgray.storage.ledger import removals
 from kgray.system.garbage import let_go
 
 _FEW_GROUPS = 50  # up to this many groups, a read of their counters does not delay the loop
-# States whose size is measured per commit, on average: with more groups, all are measured every few commits.
-_WEIGHED = 64
+# A measurement of memory visits every state. With more states than this it is made only every few commits, so
+# that a commit measures about this many states on average.
+_MEASURED_PER_COMMIT = 64
 
 
 async def statement_vectors(
@@ -192,7 +193,7 @@ class Committer:
         state = await self.state(group)
         rests_on = state.last_recorded
 
-        def refolded() -> Difference:
+        def rebuilt_difference() -> Difference:
             records = records_of(self._parts.store, group)
             old_graph = GroupGraph.build(records)
             changed = with_change(records, change, recorded_at)
@@ -208,7 +209,7 @@ class Committer:
             difference = state.commit(change, recorded_at)
             if difference is None:
                 await self.outbox.flush()
-                difference = await at_length(refolded)
+                difference = await at_length(rebuilt_difference)
                 self.forget(group)
         except BaseException:
             self.forget(group)
@@ -217,7 +218,7 @@ class Committer:
         committed = changes.committed(change, difference, recorded_at, births)
         self.outbox.post(replace(committed, rests_on=rests_on), on_durable)
         self._commits += 1
-        if self._commits % max(1, len(self._states) // _WEIGHED) == 0:
+        if self._commits % max(1, len(self._states) // _MEASURED_PER_COMMIT) == 0:
             self._keep_within_bound()  # states grow without loads too
 
     async def fail(self, episode: Episode, error: ContentError, on_durable: OnDurable | None = None) -> None:
@@ -237,9 +238,8 @@ class Committer:
         store = self._parts.store
         requested = await off_the_loop(store, lambda: removals(store, group))
         outcomes = [(operation.sequence, await self.correct(operation)) for operation in requested]
-        with suppress(
-            KgrayError, TimeoutError
-        ):  # the removals are done; the next run will hit the same error
+        # The removals are done; the next run will hit the same error.
+        with suppress(KgrayError, TimeoutError):
             async with asyncio.timeout(EMBEDDER_S):
                 await self._embed_missing(group, {sequence for sequence, _ in outcomes})
         return outcomes
@@ -253,13 +253,14 @@ class Committer:
         row_changes = correct(self._parts.store, operation, recorded_at)
         try:
             while (change := await at_length(lambda: next(row_changes, None))) is not None:
-                await self._written(change, recorded_at)
+                await self._write_durably(change, recorded_at)
         except (NotFound, InputError) as error:
-            await self._written(changes.refused(operation, str(error), recorded_at), recorded_at)
+            await self._write_durably(changes.refused(operation, str(error), recorded_at), recorded_at)
             return "refused"
         return "done"
 
-    async def _written(self, change: RowChanges, recorded_at: Instant) -> None:
+    async def _write_durably(self, change: RowChanges, recorded_at: Instant) -> None:
+        """Post row changes and wait until they are durable; raise the error that prevented it."""
         if change.recorded_at is not None:
             change = replace(change, rests_on=await self._last_recorded(change.group))
         self._recorded[change.group] = recorded_at

@@ -115,7 +115,7 @@ class Comparer:
         supported   the stored statement that the fact supports without a question. Then only statements are
                     candidates that it was never compared with, and whose spans met none of its spans before
         """
-        candidates = self._candidates(new, variants, supported) if self._is_asked_about(new) else []
+        candidates = self._candidates(new, variants, supported) if self._is_compared(new) else []
         if self.case.questions.statement_vectors:
             return None
         if not candidates:
@@ -136,7 +136,7 @@ class Comparer:
         numbered = tuple((candidates.index(statement), statement) for statement in ends)
         return Compared(equal, contradicts, numbered, tuple(independent), str(answer.get("reason", "")))
 
-    def _is_asked_about(self, new: NewFact) -> bool:
+    def _is_compared(self, new: NewFact) -> bool:
         """Return whether a fact is compared at all: a triple only with a relation declared as `depends`."""
         if self.case.episode.kind != "triples":
             return True
@@ -161,7 +161,11 @@ class Comparer:
     def _candidates(
         self, new: NewFact, variants: Sequence[Statement], supported: Statement | None
     ) -> list[Statement]:
-        """Return at most MAX_COMPARED statements, by birth; the most alike of the first classes first."""
+        """Return at most MAX_COMPARED statements, by birth.
+
+        Four classes are taken in this order: variants, statements between the same ends, in the same slot,
+        and around either end. Of a class with too many members the most alike are chosen.
+        """
         classes: list[list[Statement]] = []
         chosen_ids = {supported.id} if supported is not None else set()
         for members in (variants, self._between(new), self._in_slot(new), self._around(new)):

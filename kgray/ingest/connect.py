@@ -3,6 +3,9 @@
 A fact supports a statement of its key if its sentence adds nothing to the sentence of that statement. Any
 other fact is compared with candidates (`compare.py`): a model's answer attaches it to a statement, ends a
 state under another name, or names the statements that exclude it.
+
+Statements of one key are its variants. The marks of a sentence (digits, negation, qualifiers) tell variants
+apart (`statements.py` of `kgray/graph`).
 """
 
 from __future__ import annotations
@@ -108,15 +111,15 @@ class _Connector:
         )
 
     def _connect(self, new: NewFact) -> None:
-        bearers = self._bearers(new)
-        statement = self._matching(new, bearers)
+        same_key = self._statements_of_key(new)
+        statement = self._find_supported(new, same_key)
         if statement is not None:
             compared = self._compare_again(new, statement)
             self._support(new, statement)
             self._judge(statement, compared)
             self._end(new, compared.ends)
             return
-        compared = self.comparer.compare(new, self._variants(new, bearers)) or Compared()
+        compared = self.comparer.compare(new, self._variants(new, same_key)) or Compared()
         if compared.equal is not None:
             self._support(new, compared.equal)
             self._judge(compared.equal, compared)
@@ -126,12 +129,14 @@ class _Connector:
             self._support(new, first)
             self._end(new, remaining)
         else:
-            variants = [s.variant for s in bearers if s.key == new.key]
+            variants = [s.variant for s in same_key if s.key == new.key]
             self._judge(self._make(new, max(variants, default=-1) + 1), compared)
             self._end(new, compared.ends)
 
-    def _bearers(self, new: NewFact) -> list[Statement]:
-        """Return the statements with the fact's key, by birth; it may be the key of attached evidence.
+    def _statements_of_key(self, new: NewFact) -> list[Statement]:
+        """Return the statements with the fact's key, by birth.
+
+        They include statements of another key that have attached evidence with the fact's key (R17c).
 
         Evidence that only ended a statement, "Alice left Acme", leads only an end or a denial to it.
         """
@@ -143,46 +148,46 @@ class _Connector:
         statements += self.comparer.new.by_key.get(new.key, ())
         return sorted(statements, key=lambda s: (s.born, s.id))
 
-    def _matching(self, new: NewFact, bearers: Sequence[Statement]) -> Statement | None:
+    def _find_supported(self, new: NewFact, same_key: Sequence[Statement]) -> Statement | None:
         """Return the statement of the key that the fact supports without a question; None = none."""
         fact = new.fact
-        if not bearers:
+        if not same_key:
             return None
         if fact.kind == "happened":
-            return next((s for s in bearers if says_same(s.first, fact)), None)
+            return next((s for s in same_key if says_same(s.first, fact)), None)
         if fact.kind != "denied":  # an event has no end
-            bearers = [s for s in bearers if not s.is_event]
-        if bearers and fact.kind in CLOSING and not names_variant(marks_of(fact), new.names):
-            return min(bearers, key=lambda s: s.standing)  # the fact is about all variants (R6)
+            same_key = [s for s in same_key if not s.is_event]
+        if same_key and fact.kind in CLOSING and not names_variant(marks_of(fact), new.names):
+            return min(same_key, key=lambda s: s.standing)  # the fact is about all variants (R6)
         if fact.kind in CLOSING:
-            return self._closed(new, bearers)
-        return self._repeated(new, bearers)
+            return self._find_closed(new, same_key)
+        return self._find_repeated(new, same_key)
 
-    def _repeated(self, new: NewFact, bearers: Sequence[Statement]) -> Statement | None:
+    def _find_repeated(self, new: NewFact, same_key: Sequence[Statement]) -> Statement | None:
         """Return the statement whose sentence has the marks and all content words of the new sentence."""
         fact = new.fact
         # The default sentence of a triple has no marks. It repeats the variant without marks, else the first
         # variant that was stated earlier, because it may still hold.
         if self.case.episode.kind == "triples" and not (fact.text and '"text":' in self.case.episode.text):
             position = (self.case.episode.reference_time, *new.place)
-            plain = (s for s in bearers if not names_variant(s.marks, new.names))
-            earlier = (s for s in bearers if not s.claims or min(c.said for c in s.claims) < position)
+            plain = (s for s in same_key if not names_variant(s.marks, new.names))
+            earlier = (s for s in same_key if not s.claims or min(c.said for c in s.claims) < position)
             return next(plain, None) or next(earlier, None)
         marks = marks_of(fact)
-        return next((s for s in bearers if s.marks == marks and not self._exceeds(new, s)), None)
+        return next((s for s in same_key if s.marks == marks and not self._adds_content(new, s)), None)
 
-    def _exceeds(self, new: NewFact, statement: Statement) -> bool:
+    def _adds_content(self, new: NewFact, statement: Statement) -> bool:
         """Return whether the new sentence has a content word that is missing in the statement's sentence."""
         empty = _stems(" ".join((*new.names, *_relation_words(new.fact.relation, self.case.rules.ontology))))
         return not _stems(new.fact.text) <= _stems(self.comparer.sentence(statement)) | empty
 
-    def _closed(self, new: NewFact, bearers: Sequence[Statement]) -> Statement | None:
+    def _find_closed(self, new: NewFact, same_key: Sequence[Statement]) -> Statement | None:
         """Return the variant that an end or a denial names by its marks, or the latest variant that held."""
         numbers, _, qualifiers = marks_of(new.fact)
-        for statement in bearers:
+        for statement in same_key:
             if (statement.marks[0], statement.marks[2]) == (numbers, qualifiers):
                 return statement
-        if qualifiers or not bearers:
+        if qualifiers or not same_key:
             return None
         position = (self.case.episode.reference_time, *new.place)
 
@@ -192,13 +197,13 @@ class _Connector:
             earlier = [c.said for c in statement.claims if c.kind == "holds" and c.said < position]
             return max(earlier, default=(-(1 << 62), *statement.born))
 
-        return max(bearers, key=latest_claim)
+        return max(same_key, key=latest_claim)
 
-    def _variants(self, new: NewFact, bearers: Sequence[Statement]) -> list[Statement]:
+    def _variants(self, new: NewFact, same_key: Sequence[Statement]) -> list[Statement]:
         """Return the statements of its key that a fact may be a variant of, or may end."""
         if new.fact.kind == "happened" or self.case.episode.kind == "triples":
             return []
-        return [s for s in bearers if not s.is_event and s.standing[0] != NAMELESS]
+        return [s for s in same_key if not s.is_event and s.standing[0] != NAMELESS]
 
     def _compare_again(self, new: NewFact, statement: Statement) -> Compared:
         """Compare a stored statement whose span the new evidence makes meet others (R17a)."""

@@ -142,7 +142,7 @@ def _entity_for(resolved: Resolved, ordinal: int, sentence: str) -> tuple[Entity
     new = [resolved.new_entities[id_] for id_ in dict.fromkeys(ids) if id_ in resolved.new_entities]
     introduced = [*resolved.stored(ids), *new]  # the text itself says that they bear the name
     alike = _alike(entity, resolved)
-    sure = [] if bearers or introduced else _sure(entity, alike)
+    sure = [] if bearers or introduced else _surely_same(entity, alike)
     sole = bearers or sure
     if (
         len(sole) == 1
@@ -165,19 +165,21 @@ def _entity_for(resolved: Resolved, ordinal: int, sentence: str) -> tuple[Entity
     ]
     names_shown = {note.id: entity.name if note in sole else next(iter(note.surfaces)) for note in candidates}
     in_order = sorted(candidates, key=lambda n: (n.born, n.id))
-    chosen = _chosen(resolved, ordinal, sentence, in_order, names_shown)
+    chosen = _choose(resolved, ordinal, sentence, in_order, names_shown)
     # A model that agrees with code confirms no alias: code would decide the same again.
     return chosen, "name" if not candidates else "code" if chosen in sure else "model"
 
 
-def _chosen(
+def _choose(
     resolved: Resolved,
     ordinal: int,
     sentence: str,
     candidates: Sequence[EntityNote],
     candidate_names: Mapping[str, str],
 ) -> EntityNote | None:
-    """Return the candidate that the model chooses; None = a new entity, or an open question about several.
+    """Return the candidate that the model chooses; None = a new entity.
+
+    While the question is open, a single candidate counts as chosen, and several as a new entity, a guess.
 
     candidates: in order of birth; candidate_names: by id, the name under which the question lists each
     """
@@ -342,7 +344,7 @@ def _alike(entity: ExtractedEntity, resolved: Resolved) -> list[tuple[EntityNote
     return [(n, kind) for n, kind in pairs if not (is_noun and kind != "equal" and "Person" in n.labels)]
 
 
-def _sure(entity: ExtractedEntity, alike: list[tuple[EntityNote, Likeness]]) -> list[EntityNote]:
+def _surely_same(entity: ExtractedEntity, alike: list[tuple[EntityNote, Likeness]]) -> list[EntityNote]:
     """Return the entities that surely bear the name in another spelling (R14)."""
     equal = [note for note, kind in alike if kind == "equal"]
     paired = [note for note, kind in alike if kind == "initials"]

@@ -5,6 +5,9 @@ made ahead answer it at once. So work done ahead of time can be wasted, but neve
 
 `runner` calls a window. A window knows `Traffic`, which the windows of a run share, and no runner. `flight`
 has the stages of an episode.
+
+A decision ahead reads a view (`AheadState`): the true state with the predicted changes of earlier episodes.
+The readers of a row are the episodes whose decision ahead has read it; if it changes, they become due again.
 """
 
 from __future__ import annotations
@@ -127,12 +130,12 @@ class GroupWindow:
             read = await asyncio.shield(item.read)
             view = AheadState(await self._committer.state(self.group), self._rows, episode.sequence)
             await self._embed_for(item, self._attempt(item, read, view, Answers()).questions.texts)
-            item.waits_until = self._soon(self.go_ahead)
-            self._is_due(item)
+            item.waits_until = self._call_when_late(self.go_ahead)
+            self._mark_due(item)
         except Exception as error:
-            if not _is_its_own(error):
+            if not _is_left_to_commit(error):
                 raise
-            self._tried(item)
+            self._mark_tried(item)
 
     async def _embed_for(self, item: InFlight, texts: list[str]) -> list[Embedding]:
         if fresh := [text for text in texts if text not in item.vectors]:
@@ -142,18 +145,19 @@ class GroupWindow:
             item.vectors.update(zip(fresh, embeddings, strict=True))
         return [item.vectors[text] for text in texts]
 
-    def _tried(self, item: InFlight) -> None:
+    def _mark_tried(self, item: InFlight) -> None:
         """Note that this entry was tried, so that the entries after it go on."""
         item.tried = True
         self.go_ahead()
 
-    def _soon(self, call: Callable[[], None]) -> float:
+    def _call_when_late(self, call: Callable[[], None]) -> float:
         """Schedule a call for the time when an expected event is late; return this time."""
         delay_s = self._run.usual_s + PATIENT_S
         asyncio.get_running_loop().call_later(delay_s, call)
         return time.monotonic() + delay_s
 
-    def _is_due(self, item: InFlight) -> None:
+    def _mark_due(self, item: InFlight) -> None:
+        """Have an entry decided ahead again, unless it has left the window."""
         item.due = self.items.get(item.entry.sequence) is item
         self.go_ahead()
 
@@ -175,9 +179,9 @@ class GroupWindow:
             try:
                 await self._try(item, item.read.result(), await self._committer.state(self.group))
             except Exception as error:
-                if not _is_its_own(error):
+                if not _is_left_to_commit(error):
                     raise
-                self._tried(item)
+                self._mark_tried(item)
             await asyncio.sleep(0)
 
     def _next_due(self) -> InFlight | None:
@@ -187,14 +191,14 @@ class GroupWindow:
         late entry must not keep the model idle.
         """
         time_now, clear = time.monotonic(), True
-        for place, item in enumerate(islice(self.items.values(), 1 + int(self._run.gate.width))):
-            if place and item.due and (clear or time_now >= item.waits_until):
+        for position, item in enumerate(islice(self.items.values(), 1 + int(self._run.gate.width))):
+            if position and item.due and (clear or time_now >= item.waits_until):
                 return item
             clear = clear and item.tried
         return None
 
     async def _try(self, item: InFlight, read: ReadEpisode, base: GroupState) -> None:
-        """Decide on a view, ask the open questions, and show the result to later entries; touch its readers.
+        """Decide on a view, ask the open questions, and show the result to later entries.
 
         A question about an entity that is itself a guess is usually asked again in other words: with a model
         of 0-10 ms, 242 of 271 answers were wasted. So an answer to the guess is waited for, but only briefly.
@@ -227,11 +231,11 @@ class GroupWindow:
             self._show(sequence, attempt)
             self._rows.read[sequence] = keys
             if waits and not item.tried:
-                item.waits_until = self._soon(partial(self._is_due, item))
-            self._tried(item)
+                item.waits_until = self._call_when_late(partial(self._mark_due, item))
+            self._mark_tried(item)
             for call in calls.values():
                 if not call.done():
-                    call.add_done_callback(lambda _: self._is_due(item))
+                    call.add_done_callback(lambda _: self._mark_due(item))
             break
 
     def _call(self, item: InFlight, request: QuestionRequest, *, stalled: bool) -> Asking:
@@ -276,7 +280,7 @@ class GroupWindow:
         """Replace the episode's rows in the views; try later episodes that read a change again."""
         for reader in self._rows.put(sequence, attempt):
             if reader in self.items:
-                self._is_due(self.items[reader])
+                self._mark_due(self.items[reader])
 
     async def _extract(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
         """Set the episode's extraction, or the error of its reading; of two calls the first counts."""
@@ -312,14 +316,17 @@ class GroupWindow:
             extraction = stored or keep(self._committer.outbox, episode, extraction)
             item.finish_reading(ReadEpisode(episode=episode, extraction=extraction))
         except Exception as error:
-            if not _is_its_own(error):
+            if not _is_left_to_commit(error):
                 raise
             if not item.read.done():
                 item.read.set_exception(error)
                 item.read.exception()  # mark it as seen; an await of the future raises it again
 
     async def commit_head(self) -> None:
-        """Decide the group's next entry on the true state and post it; `ended` is called once durable."""
+        """Decide the next entry on the true state and post it; `on_end` is called when it is durable.
+
+        A correction is durable before this returns.
+        """
         item = next(iter(self.items.values()))
         entry = item.entry
         try:
@@ -338,7 +345,7 @@ class GroupWindow:
             item.preparing.cancel()
         ended = {questions for questions, call in item.calls.items() if call.done() and not call.cancelled()}
         unused = ended - item.used
-        self._tried(item)
+        self._mark_tried(item)
         self._run.totals.wasted += len(unused)
         self._run.totals.wasted_tokens += sum(item.spent.get(questions, 0) for questions in unused)
         for call in item.calls.values():
@@ -349,7 +356,7 @@ class GroupWindow:
             self._rows = AheadRows()
             for later in self.items.values():
                 if later.read.done():
-                    self._is_due(later)
+                    self._mark_due(later)
 
     async def _commit(self, item: InFlight, episode: Episode) -> None:
         """Decide on the true state as the plain loop does; most requests were answered ahead of time.
@@ -363,7 +370,7 @@ class GroupWindow:
             item.note(decision)
             if decision.change is not None and decision.questions.open and self._run.is_ahead:
                 self._show(episode.sequence, decision)  # later entries need not wait for its answers
-                self._tried(item)
+                self._mark_tried(item)
             return decision
 
         try:
@@ -378,18 +385,18 @@ class GroupWindow:
         except ContentError as error:
             self._show(episode.sequence, None)
             item.enter("failed")
-            await self._committer.fail(episode, error, self._posted(episode, "failed"))
+            await self._committer.fail(episode, error, self._count_posted(episode, "failed"))
             return
-        # Touch the readers of rows that differ from the expected change; from now on the state has the
-        # change.
+        # Readers of rows that differ from the predicted change become due. From now on the state has the
+        # change, so the views omit it.
         if self._rows.read:
             self._show(episode.sequence, last)
         self._rows.put(episode.sequence, None)
         self._run.totals.left_out += len(read.extraction.dropped)
         item.enter("committed")
-        await self._committer.commit(change, self._posted(episode, "committed"))
+        await self._committer.commit(change, self._count_posted(episode, "committed"))
 
-    def _posted(self, episode: Episode, outcome: str) -> Callable[[], None]:
+    def _count_posted(self, episode: Episode, outcome: str) -> Callable[[], None]:
         """Count a posted entry; return the callback for when it is durable."""
         self.posted += 1
         self._run.posted += 1
@@ -418,5 +425,6 @@ class GroupWindow:
             second.cancel()
 
 
-def _is_its_own(error: Exception) -> bool:
+def _is_left_to_commit(error: Exception) -> bool:
+    """Return whether an error concerns only an episode's content or its group; its commit raises it again."""
     return isinstance(error, ContentError) or is_groups_own(error)

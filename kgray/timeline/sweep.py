@@ -51,9 +51,9 @@ class Component:
         self._touched = touched  # collects the statements whose spans may have changed
         self._batches: dict[Instant, list[Event]] = {}  # arranged
         self._times: list[Instant] = []
-        self._marks: list[int] = []  # for each instant swept: the length of the log before it
+        self._log_lengths: list[int] = []  # for each instant swept: the length of the log before it
         # (object, attribute, former value), or (function that undoes a change, "", its arguments)
-        self._log: list[tuple[Any, str, Any]] = []
+        self._undo_log: list[tuple[Any, str, Any]] = []
 
     def change(self, new: Iterable[OwnClaim], obsolete: Iterable[OwnClaim] = ()) -> None:
         """Add new claims, remove those that a denial set aside, and sweep from the first touched instant."""
@@ -75,32 +75,32 @@ class Component:
             former = self._batches.get(at, ())
             events = [e for e in former if (e[1].said, e[1].statement) not in removed] + touched[at]
             self._batches[at] = arranged(events) if len(events) > 1 else events
-        for instant in self._times[len(self._marks) :]:
-            self._marks.append(len(self._log))
+        for instant in self._times[len(self._log_lengths) :]:
+            self._log_lengths.append(len(self._undo_log))
             self._take(instant, self._batches[instant])
 
     def _rewind(self, instant: Instant) -> None:
         place = bisect_left(self._times, instant)
-        if place < len(self._marks):
-            mark = self._marks[place]
-            for target, name, old in reversed(self._log[mark:]):
+        if place < len(self._log_lengths):
+            length = self._log_lengths[place]
+            for target, name, old in reversed(self._undo_log[length:]):
                 setattr(target, name, old) if name else target(*old)
-            del self._marks[place:], self._log[mark:]
+            del self._log_lengths[place:], self._undo_log[length:]
 
     def _set(self, target: Any, name: str, value: object) -> None:  # noqa: ANN401 - a state, slot or draft
-        self._log.append((target, name, getattr(target, name)))
+        self._undo_log.append((target, name, getattr(target, name)))
         setattr(target, name, value)
 
     def _insert(self, items: list[Any], place: int, item: object) -> None:
-        self._log.append((items.pop, "", (place,)))
+        self._undo_log.append((items.pop, "", (place,)))
         items.insert(place, item)
 
     def _remove(self, items: list[Any], place: int) -> None:
-        self._log.append((items.insert, "", (place, items.pop(place))))
+        self._undo_log.append((items.insert, "", (place, items.pop(place))))
 
     def _touch(self, state: StatementState) -> None:
         """Note that the statement's last span changes; called before each change."""
-        self._log.append((self._note_change, "", (state,)))
+        self._undo_log.append((self._note_change, "", (state,)))
         self._note_change(state)
 
     def _note_change(self, state: StatementState) -> None:
@@ -239,7 +239,7 @@ class Component:
         if end == ALWAYS:
             self._remove(state.spans, len(state.spans) - 1)  # from unknown to unknown: none (R12)
             return
-        self._log.append((draft.finish, "", (None, None, False)))
+        self._undo_log.append((draft.finish, "", (None, None, False)))
         draft.finish(end, ended, cut)
         if end > draft.start:
             self._note_ended(draft, end, state)
