@@ -32,6 +32,8 @@ SHARES: Mapping[str, float] = {
     "node": 0.06,
 }
 EPISODES_A_KILL = 30
+# A change of the number of shards, and of the settings, by a command that is killed and run again or not.
+CHANGES = ("scale", "scale-killed", "up", "up-killed")
 _FIRST, _LAST = 0.03, 0.92  # of the episodes: between them the kills come
 
 
@@ -157,6 +159,10 @@ def _judge(backfill: KilledBackfill, outcome: ChaosOutcome) -> None:
         faults.append(
             f"{schedule.missing} workers were missing, and {named} were named: {outcome.log.started}"
         )
+    for kind in (kind for kind in CHANGES if kind.endswith("-killed")):
+        changes = sum(kill.kind == kind for kill in outcome.log.kills)
+        if (cuts := backfill.targets[kind].cuts) < changes:  # type: ignore[attr-defined]  # a CommandTarget
+            faults.append(f"{cuts} of {changes} commands were killed midway ({kind})")
     for name, epochs in outcome.log.epochs.items():
         if epochs != sorted(epochs):
             faults.append(f"the epoch of {name} went back: {epochs}")
@@ -175,6 +181,8 @@ def _in_flight(kind: str, schedule: KillSchedule) -> int:
     that died with its worker, is asked again once. What a sequencer or a store had in hand is a window.
     """
     next_episodes = schedule.plan.groups
+    if kind in CHANGES:  # deciders drop or end windows; replaced workers give their calls back
+        return 2 * (schedule.window + next_episodes) + schedule.latency.streams
     if kind in ("sequencer", "sequencer-node", "store"):
         return schedule.window + next_episodes
     lost = 0 if kind in ("writer", "writer-node", "driver", "head", "arrival") else schedule.latency.streams
