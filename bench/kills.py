@@ -115,7 +115,7 @@ class KilledBackfill:
     ) -> None:
         """Start all but the driver; `ends` ends them."""
         self._schedule, self._progress = schedule, progress
-        self._counted_at, self._owners, self._said = 0.0, bytes(), 0
+        self._counted_at, self._owners, self._said = 0.0, b"", 0
         self.asked, world = folder / "asked.tsv", folder / "world.jsonl"
         write(schedule.plan, world, None)
         latency = schedule.latency

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -25,11 +25,12 @@ class FakeDeployment:
     def resume(self) -> None:
         """Nothing stands still."""
 
-    async def news(self, since: Sequence[int]) -> list[dict[str, Any]]:
+    async def news(self, since: Mapping[int, int]) -> list[dict[str, Any]]:
         return [
             {
+                "shard": 0,
                 "pid": self.pid,
-                "steps": self.steps[since[0] :],
+                "steps": self.steps[since.get(0, 0) :],
                 "posting": False,
                 "stepped": len(self.steps),
                 "totals": asdict(Totals(committed=self.committed)),
