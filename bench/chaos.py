@@ -159,10 +159,7 @@ def _judge(backfill: KilledBackfill, outcome: ChaosOutcome) -> None:
         faults.append(
             f"{schedule.missing} workers were missing, and {named} were named: {outcome.log.started}"
         )
-    for kind in (kind for kind in CHANGES if kind.endswith("-killed")):
-        changes = sum(kill.kind == kind for kill in outcome.log.kills)
-        if (cuts := backfill.targets[kind].cuts) < changes:  # type: ignore[attr-defined]  # a CommandTarget
-            faults.append(f"{cuts} of {changes} commands were killed midway ({kind})")
+    faults += backfill.missed_cuts(outcome.log)
     for name, epochs in outcome.log.epochs.items():
         if epochs != sorted(epochs):
             faults.append(f"the epoch of {name} went back: {epochs}")

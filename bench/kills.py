@@ -267,6 +267,16 @@ class KilledBackfill:
             return False
         return True
 
+    def missed_cuts(self, log: KillLog) -> list[str]:
+        """Return a line for each kind of command of which not all were killed midway."""
+        lines = []
+        for kind, target in self.targets.items():
+            if isinstance(target, CommandTarget) and kind.endswith("-killed"):
+                changes = sum(kill.kind == kind for kill in log.kills)
+                if target.cuts < changes:
+                    lines.append(f"{target.cuts} of {changes} commands were killed midway ({kind})")
+        return lines
+
     def _note_epochs(self, epochs: dict[str, list[int]]) -> None:
         for name in self.actors.names("sequencer", "writer"):
             stats = self.actors.stats(name)

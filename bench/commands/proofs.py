@@ -72,9 +72,7 @@ def equality(call: Call, seed: int, episodes: int, groups: str, store: StoreKind
 @count("--workers", 2, "That read.")
 @count("--missing", 0, "Of these, no node has room for so many until 60 % is done.", minimum=0)
 @count("--shards", 1, "Sequencers.")
-@listed(
-    "--changes", "", "Changes of the deployment, evenly spread: scale, up, notice, scale-killed, up-killed."
-)
+@listed("--changes", "", "Evenly spread: scale, up, notice, scale-killed, up-killed.")
 @store_option
 @out_option
 def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None, **options: Any) -> int:  # noqa: ANN401

@@ -20,7 +20,7 @@ class FakeDeployment:
         self.sequencers = ["sequencer-0"]
         self.steps: list[Step] = []
         self.committed = self.given_up = 0
-        self.pid = 1
+        self.pid, self.shards = 1, 1
 
     def resume(self) -> None:
         """Nothing stands still."""
@@ -28,9 +28,9 @@ class FakeDeployment:
     async def news(self, since: Mapping[int, int]) -> list[dict[str, Any]]:
         return [
             {
-                "shard": 0,
+                "shard": shard,
                 "pid": self.pid,
-                "steps": self.steps[since.get(0, 0) :],
+                "steps": self.steps[since.get(shard, 0) :],
                 "posting": False,
                 "stepped": len(self.steps),
                 "totals": asdict(Totals(committed=self.committed)),
@@ -40,6 +40,7 @@ class FakeDeployment:
                 "waits": [],
                 "fault": None,
             }
+            for shard in range(self.shards)
         ]
 
     def step(self, *sequences: int) -> None:
@@ -106,3 +107,16 @@ async def test_a_sequencer_that_was_started_anew_is_heard_from_its_start() -> No
 
     assert heard == [1, 2, 3, 4, 5]
     assert (await following.totals()).committed == 5
+
+
+async def test_a_shard_that_is_added_during_a_run_is_followed() -> None:
+    fake = FakeDeployment(fresh=False)
+    following, heard = follow(fake, range(3))
+    fake.step(1, 2)
+    await following.look()
+    fake.shards = 2  # of which the second reports the same steps
+    following.follow(following.deployment)
+
+    assert await following.look() == ""
+
+    assert heard == [1, 2, 1, 2]
