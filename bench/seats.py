@@ -156,7 +156,7 @@ def table(figures: SeatFigures) -> str:
         f"renewals  {figures.renewals_a_second:.0f} a second, {figures.renewal_ms:.3f} ms of processor time",
         f"in use    {figures.in_use_two:.1%} with two backfills, {figures.in_use_all:.1%} with one for each",
         f"each      {figures.least} to {figures.most} seats while all have a backfill",
-        f"live      {figures.live} calls wait {figures.live_mean_s:.1f} s, {figures.live_most_s:.1f} s at most",
+        f"live      {figures.live} calls wait {figures.live_mean_s:.1f} s, at most {figures.live_most_s:.1f}",
         f"alone     {figures.alone_s:.0f} s at most with an even share of the seats (computed)",
     ]
     return "\n".join(lines)
