@@ -115,7 +115,8 @@ class KilledBackfill:
     ) -> None:
         """Start all but the driver; `ends` ends them."""
         self._schedule, self._progress = schedule, progress
-        self._counted_at, self._owners, self._said = 0.0, b"", 0
+        self._counted_at, self._said = 0.0, 0
+        self._owners: Sequence[int] = ()  # of the slots, before a change of their number
         self.asked, world = folder / "asked.tsv", folder / "world.jsonl"
         write(schedule.plan, world, None)
         latency = schedule.latency

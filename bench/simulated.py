@@ -115,8 +115,9 @@ class SimulatedCluster:
 
     def give_notice(self, chance: random.Random, seconds: float) -> None:
         """Announce the end of one worker node, as a spot preemption does; `end_noticed` ends it."""
-        from ray._raylet import GcsClient  # `ray drain-node` uses both
-        from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+        # `ray drain-node` uses both.
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+        from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
 
         node = self._noticed = self._nodes.pop(chance.randrange(len(self._nodes)))
         deadline_ms = int((time.time() + seconds) * 1000)

@@ -89,9 +89,9 @@ class RayIngest:
                     ended = f"the Ray at {session.address} has ended"
                     return replace(wait.outcome(), stopped=True, reason=ended, totals=follower.run_totals)
                 if follower.away_s > _LOST_S and session.silent_since is None:
-                    follower.follow(self._looked_up_again(on_wait))
+                    follower.follow(await asyncio.to_thread(self._looked_up_again, on_wait))
             elif not follower.away_s and await asyncio.to_thread(self._has_other_shards):
-                follower.follow(self._looked_up_again(on_wait))
+                follower.follow(await asyncio.to_thread(self._looked_up_again, on_wait))
             if stop() or reason or not (remaining or coming):
                 break
             await asyncio.sleep(_LOOK_S)
@@ -313,6 +313,7 @@ class Follower:
 
     def __post_init__(self) -> None:
         self._waits = False  # on_wait was called
+        self._reported = False  # an outage of the sequencers, which is not over
         self._step_counts: dict[int, int] = {}  # by shard
         self._rows: dict[int, dict[str, Any]] = {}  # each sequencer's stats at the last look, by shard
         self.run_totals = port.Totals()  # of the run, as of the last look
@@ -334,12 +335,12 @@ class Follower:
         try:
             rows = await self.deployment.news(self._step_counts)
         except Unavailable as error:
-            self._away_since = self._away_since or time.monotonic()
+            self._away_since, self._reported = self._away_since or time.monotonic(), True
             OUTAGES.failed(_SEQUENCER, f"does not answer ({error})", since=time.time(), patience_s=_LOST_S)
             return ""  # it restarts; the store knows the entries that end in the meantime
-        if self._away_since is not None:
+        if self._reported:
             OUTAGES.answered(_SEQUENCER)
-        self._away_since = None
+        self._away_since, self._reported = None, False
         OUTAGES.tell(_SEQUENCER, (Outage(**outage) for row in rows for outage in row["waits"]))
         # All steps of fresh actors belong to this run; of older actors, only later steps do.
         fresh, self.deployment.fresh = self.deployment.fresh and not self._rows, False

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from kgray.errors import Unavailable
 from kgray.ports.ingest import Totals
 from kgray.runtime.ingest import Follower
+from kgray.system.outages import OUTAGES
 
 Step = tuple[str, int, str]
 
@@ -20,12 +22,14 @@ class FakeDeployment:
         self.sequencers = ["sequencer-0"]
         self.steps: list[Step] = []
         self.committed = self.given_up = 0
-        self.pid, self.shards = 1, 1
+        self.pid, self.shards, self.is_away = 1, 1, False
 
     def resume(self) -> None:
         """Nothing stands still."""
 
     async def news(self, since: Mapping[int, int]) -> list[dict[str, Any]]:
+        if self.is_away:
+            raise Unavailable("a sequencer does not answer")
         return [
             {
                 "shard": shard,
@@ -107,6 +111,20 @@ async def test_a_sequencer_that_was_started_anew_is_heard_from_its_start() -> No
 
     assert heard == [1, 2, 3, 4, 5]
     assert (await following.totals()).committed == 5
+
+
+async def test_an_outage_ends_with_the_first_answer_after_a_new_look_up() -> None:
+    fake = FakeDeployment(fresh=False)
+    following, _ = follow(fake, range(0))
+    fake.is_away = True
+    await following.look()
+    assert [outage.what for outage in OUTAGES.current()] == ["the sequencer in Ray"]
+    following.follow(following.deployment)
+    fake.is_away = False
+
+    await following.look()
+
+    assert not OUTAGES.current()
 
 
 async def test_a_shard_that_is_added_during_a_run_is_followed() -> None:
