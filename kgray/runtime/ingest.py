@@ -89,9 +89,9 @@ class RayIngest:
                     ended = f"the Ray at {session.address} has ended"
                     return replace(wait.outcome(), stopped=True, reason=ended, totals=follower.run_totals)
                 if follower.away_s > _LOST_S and session.silent_since is None:
-                    follower.follow(await asyncio.to_thread(self._looked_up_again, on_wait))
+                    await asyncio.to_thread(lambda: follower.follow(self._looked_up_again(on_wait)))
             elif not follower.away_s and await asyncio.to_thread(self._has_other_shards):
-                follower.follow(await asyncio.to_thread(self._looked_up_again, on_wait))
+                await asyncio.to_thread(lambda: follower.follow(self._looked_up_again(on_wait)))
             if stop() or reason or not (remaining or coming):
                 break
             await asyncio.sleep(_LOOK_S)
@@ -288,10 +288,14 @@ class RayIngest:
         if former is not None and not former.ours:
             from kgray.runtime.deploy import find
 
-            with self._joining, suppress(Unavailable):
-                if (present := find(former.spec.namespace)) is not None and present.sequencers:
-                    self._deployment = present
-                    return present
+            with self._joining:
+                try:
+                    present = find(former.spec.namespace)
+                except Unavailable:  # its sequencers are being replaced
+                    present = former
+                if present is not None:
+                    self._deployment = present if present.sequencers else former
+                    return self._deployment
         deployment = self._up(tell)
         deployment.ours |= former is not None and former.ours
         return deployment
