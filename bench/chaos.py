@@ -93,6 +93,13 @@ def scheduled(episodes: int, kinds: Sequence[str], seed: int, *, outage: bool) -
     return sorted(kills, key=lambda kill: kill[0])
 
 
+def spread(episodes: int, changes: Sequence[str]) -> list[tuple[int, str]]:
+    """Return when each change of the deployment begins, in commits: evenly. Raises InputError if unknown."""
+    if unknown := set(changes) - {*CHANGES, "notice"}:
+        raise InputError(f"--changes does not know {', '.join(sorted(unknown))}: see --help")
+    return [(episodes * (1 + place) // (2 + len(changes)), kind) for place, kind in enumerate(changes)]
+
+
 def kinds_of(kills: int, *, store_kills: int = 0, head_kills: int = 0, control_kills: int = 0) -> list[str]:
     """Return the kinds of kills in their shares, and the requested numbers of the other kinds."""
     kinds = [kind for kind, share in SHARES.items() for _ in range(int(kills * share))]

@@ -104,8 +104,6 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
         kills, store_kills=of_store, head_kills=options["head_kills"], control_kills=options["control_kills"]
     )
     changes = [word for word in options["changes"].split(",") if word]
-    if unknown := set(changes) - {*measured.CHANGES, "notice"}:
-        raise InputError(f"--changes does not know {', '.join(sorted(unknown))}: see --help")
     episodes = options["episodes"] or measured.EPISODES_A_KILL * max(1, len(kinds) + 10 * len(changes))
     kills_at = measured.scheduled(episodes, kinds, seed, outage=options["outage_s"] > 0)
     schedule = KillSchedule(
@@ -114,7 +112,7 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
             [
                 *kills_at,
                 *([(6 * episodes // 10, "arrival")] if options["missing"] else []),
-                *((episodes * (1 + place) // (2 + len(changes)), kind) for place, kind in enumerate(changes)),
+                *measured.spread(episodes, changes),
             ],
             key=lambda kill: kill[0],
         ),
