@@ -157,7 +157,7 @@ class KilledBackfill:
 
     def _changes(self, data: Path, environ: Mapping[str, str]) -> dict[str, Target]:
         """Return the changes of the running deployment, undisturbed, and killed and run again."""
-        log, first = data.parent / "changes.log", self._schedule.shards
+        log, first, environ = data.parent / "changes.log", self._schedule.shards, dict(environ)
 
         def scaled() -> Iterator[ChildProcess]:
             for number in itertools.cycle((_MORE_SHARDS, first)):
@@ -169,9 +169,10 @@ class KilledBackfill:
             for number in itertools.count(1):
                 more = {"KGRAY_MODEL_TIMEOUT_S": str(60 + number)}
                 more["KGRAY_RUNTIME_WINDOW"] = str(self._schedule.window // 2 + number)
-                self.driver.use(more)  # a later start of the driver has the new settings
+                self.driver.use(more)  # later commands have the new settings
+                environ.update(more)
                 self._said = log.stat().st_size if log.exists() else 0
-                yield ChildProcess("kgray", ["up", "--data", str(data)], environ={**environ, **more}, log=log)
+                yield ChildProcess("kgray", ["up", "--data", str(data)], environ=environ, log=log)
 
         def has_moved() -> bool:
             return bool(self.reader.store.shard_map().owners != self._owners)
