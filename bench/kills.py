@@ -181,12 +181,15 @@ class KilledBackfill:
             return b"replacing models" in log.read_bytes()[self._said :]
 
         scales, updates, end = scaled(), updated(), self.actors.refresh
-        return {
+        targets = {
             "scale": CommandTarget(scales, log, end),
             "scale-killed": CommandTarget(scales, log, end, has_moved),
             "up": CommandTarget(updates, log, end),
             "up-killed": CommandTarget(updates, log, end, has_replaced),
         }
+        for target in targets.values():
+            target.others = [*targets.values()]
+        return {**targets}
 
     def run(self, log: KillLog) -> None:
         """Ingest the world, and kill as scheduled; a target that stays away too long is a fault."""
