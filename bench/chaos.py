@@ -32,6 +32,8 @@ SHARES: Mapping[str, float] = {
     "node": 0.06,
 }
 EPISODES_A_KILL = 30
+# A change of the number of shards, and of the settings, by a command that is killed and run again or not.
+CHANGES = ("scale", "scale-killed", "up", "up-killed")
 _FIRST, _LAST = 0.03, 0.92  # of the episodes: between them the kills come
 
 
@@ -89,6 +91,13 @@ def scheduled(episodes: int, kinds: Sequence[str], seed: int, *, outage: bool) -
     points = sorted(chance.randint(int(_FIRST * episodes), int(_LAST * episodes)) for _ in order)
     kills = [*zip(points, order, strict=True), *([(episodes // 2, "outage")] if outage else [])]
     return sorted(kills, key=lambda kill: kill[0])
+
+
+def spread(episodes: int, changes: Sequence[str]) -> list[tuple[int, str]]:
+    """Return when each change of the deployment begins, in commits: evenly. Raises InputError if unknown."""
+    if unknown := set(changes) - {*CHANGES, "notice"}:
+        raise InputError(f"--changes does not know {', '.join(sorted(unknown))}: see --help")
+    return [(episodes * (1 + place) // (2 + len(changes)), kind) for place, kind in enumerate(changes)]
 
 
 def kinds_of(kills: int, *, store_kills: int = 0, head_kills: int = 0, control_kills: int = 0) -> list[str]:
@@ -157,6 +166,7 @@ def _judge(backfill: KilledBackfill, outcome: ChaosOutcome) -> None:
         faults.append(
             f"{schedule.missing} workers were missing, and {named} were named: {outcome.log.started}"
         )
+    faults += backfill.missed_cuts(outcome.log)
     for name, epochs in outcome.log.epochs.items():
         if epochs != sorted(epochs):
             faults.append(f"the epoch of {name} went back: {epochs}")
@@ -175,6 +185,8 @@ def _in_flight(kind: str, schedule: KillSchedule) -> int:
     that died with its worker, is asked again once. What a sequencer or a store had in hand is a window.
     """
     next_episodes = schedule.plan.groups
+    if kind in CHANGES:  # deciders drop or end windows; replaced workers give their calls back
+        return 2 * (schedule.window + next_episodes) + schedule.latency.streams
     if kind in ("sequencer", "sequencer-node", "store"):
         return schedule.window + next_episodes
     lost = 0 if kind in ("writer", "writer-node", "driver", "head", "arrival") else schedule.latency.streams

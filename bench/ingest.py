@@ -174,7 +174,6 @@ def _processes(
         yield local, lambda ran: ran.totals
         return
     deployment = deployed(settings, data, detached=False)
-    shards = len(deployment.sequencers)
     try:
         roles: dict[str, list[int]] = {}
         for name, row in deployment.status().items():
@@ -182,9 +181,7 @@ def _processes(
         # The other children of this process are Ray itself: its stores, schedulers and agents.
         yield (
             {**local, **roles, "ray": sorted(descendants(os.getpid()))},
-            lambda _: reduce(
-                joined, [Totals(**row["totals"]) for row in asyncio.run(deployment.news([0] * shards))]
-            ),
+            lambda _: reduce(joined, [Totals(**row["totals"]) for row in asyncio.run(deployment.news({}))]),
         )
     finally:
         deployment.stop(0)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,18 @@ from typing import TYPE_CHECKING
 
 from bench.empty_stores import EmptyStore, StoreKind
 from bench.engine import Way, deployed, environ_of, given_of, opened, settings_of
-from bench.processes import ServerProcess, flags_of, options_of, redis_server
+from bench.processes import ChildProcess, ServerProcess, flags_of, options_of, redis_server
 from bench.reading import ledger
-from bench.targets import Actors, ActorTarget, Driver, DriverTarget, OutageTarget, RestartedTarget, Target
+from bench.targets import (
+    Actors,
+    ActorTarget,
+    CommandTarget,
+    Driver,
+    DriverTarget,
+    OutageTarget,
+    RestartedTarget,
+    Target,
+)
 from bench.world import Latency, Oracle, World, WorldPlan
 from bench.world.files import write
 from kgray.errors import STOPPED, Unavailable
@@ -28,6 +38,8 @@ if TYPE_CHECKING:
 _LATENCY = Latency(streams=12, first_token_s=0.15, tokens_per_s=100.0)
 _DOWN_S = 1.0  # how long a killed model server stays away
 _HEAD_AWAY_S = 5.0  # and a killed head, which Kubernetes starts again
+_NOTICE_S = 10.0  # before the end of a preempted node
+_MORE_SHARDS = 5  # a change of the number of shards goes there, the next one back
 _LOOK_S = 0.1
 _COUNT_EVERY_S = 1.0
 _EPOCH_EVERY_S = 0.5
@@ -103,7 +115,8 @@ class KilledBackfill:
     ) -> None:
         """Start all but the driver; `ends` ends them."""
         self._schedule, self._progress = schedule, progress
-        self._counted_at = 0.0
+        self._counted_at, self._said = 0.0, 0
+        self._owners: Sequence[int] = ()  # of the slots, before a change of their number
         self.asked, world = folder / "asked.tsv", folder / "world.jsonl"
         write(schedule.plan, world, None)
         latency = schedule.latency
@@ -125,7 +138,8 @@ class KilledBackfill:
         deployment = deployed(settings_of(settings_table), place.data, profile, tell=log.started.append)
         self._deployment = deployment
         self.actors = Actors(deployment)
-        self.driver = Driver([world], place.data, environ_of({**settings_table, "runtime_address": address}))
+        environ = environ_of({**settings_table, "runtime_address": address})
+        self.driver = Driver([world], place.data, environ)
         of_server = RestartedTarget(lambda _: server.kill(), server.start, down_s=_DOWN_S)
         self.targets: dict[str, Target] = {
             "writer": ActorTarget(self.actors, "writer"),
@@ -135,10 +149,47 @@ class KilledBackfill:
             "outage": OutageTarget(of_server, schedule.outage_s),
             "driver": DriverTarget(self.driver),
         }
+        self.targets |= self._changes(place.data, environ)
         if cluster is not None:
             self.targets |= _targets_of(cluster, self.actors, schedule.missing)
         if (database := place.server) is not None:
             self.targets["store"] = RestartedTarget(lambda _: database.kill(), database.start)
+
+    def _changes(self, data: Path, environ: Mapping[str, str]) -> dict[str, Target]:
+        """Return the changes of the running deployment, undisturbed, and killed and run again."""
+        log, first, environ = data.parent / "changes.log", self._schedule.shards, dict(environ)
+
+        def scaled() -> Iterator[ChildProcess]:
+            for number in itertools.cycle((_MORE_SHARDS, first)):
+                words = ["scale", "--shards", str(number), "--data", str(data)]
+                self._owners = self.reader.store.shard_map().owners
+                yield ChildProcess("kgray", words, environ=environ, log=log)
+
+        def updated() -> Iterator[ChildProcess]:
+            for number in itertools.count(1):
+                more = {"KGRAY_MODEL_TIMEOUT_S": str(60 + number)}
+                more["KGRAY_RUNTIME_WINDOW"] = str(self._schedule.window // 2 + number)
+                self.driver.use(more)  # later commands have the new settings
+                environ.update(more)
+                self._said = log.stat().st_size if log.exists() else 0
+                yield ChildProcess("kgray", ["up", "--data", str(data)], environ=environ, log=log)
+
+        def has_moved() -> bool:
+            return bool(self.reader.store.shard_map().owners != self._owners)
+
+        def has_replaced() -> bool:
+            return b"replacing models" in log.read_bytes()[self._said :]
+
+        scales, updates, end = scaled(), updated(), self.actors.refresh
+        targets = {
+            "scale": CommandTarget(scales, log, end),
+            "scale-killed": CommandTarget(scales, log, end, has_moved),
+            "up": CommandTarget(updates, log, end),
+            "up-killed": CommandTarget(updates, log, end, has_replaced),
+        }
+        for target in targets.values():
+            target.others = [*targets.values()]
+        return {**targets}
 
     def run(self, log: KillLog) -> None:
         """Ingest the world, and kill as scheduled; a target that stays away too long is a fault."""
@@ -221,6 +272,16 @@ class KilledBackfill:
             return False
         return True
 
+    def missed_cuts(self, log: KillLog) -> list[str]:
+        """Return a line for each kind of command of which not all were killed midway."""
+        lines = []
+        for kind, target in self.targets.items():
+            if isinstance(target, CommandTarget) and kind.endswith("-killed"):
+                changes = sum(kill.kind == kind for kill in log.kills)
+                if target.cuts < changes:
+                    lines.append(f"{target.cuts} of {changes} commands were killed midway ({kind})")
+        return lines
+
     def _note_epochs(self, epochs: dict[str, list[int]]) -> None:
         for name in self.actors.names("sequencer", "writer"):
             stats = self.actors.stats(name)
@@ -257,6 +318,12 @@ def _targets_of(cluster: SimulatedCluster, actors: Actors, missing: int) -> dict
     return {
         "node": RestartedTarget(cluster.kill, cluster.add, answers=work),
         "arrival": RestartedTarget(lambda _: None, arrive, answers=work),
+        "notice": RestartedTarget(
+            lambda chance: cluster.give_notice(chance, _NOTICE_S),
+            cluster.end_noticed,
+            down_s=_NOTICE_S,
+            answers=work,
+        ),
         "sequencer-node": of("sequencer"),
         "writer-node": of("writer"),
         "head": RestartedTarget(lambda _: cluster.kill_head(), cluster.start_head, down_s=_HEAD_AWAY_S),

@@ -65,6 +65,14 @@ class ChildProcess:
                 self._command, stdout=log, stderr=log, text=True, env=self._environ
             )
 
+    def running(self) -> bool:
+        """Tell whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def use(self, variables: Mapping[str, str]) -> None:
+        """Give the next start these variables, besides the others."""
+        self._environ.update(variables)
+
     def ended(self) -> int | None:
         """Return the exit code of a process that has ended by itself; None while it runs."""
         code = None if self._process is None else self._process.poll()

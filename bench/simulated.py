@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
 import psutil
 
+from kgray.errors import KgrayError
 from kgray.runtime.session import new_token, token_environment, use_token
 from kgray.runtime.spec import LimitsProfile, Profile, RayProfile, SequencerProfile, WorkersProfile
 
@@ -110,6 +112,25 @@ class SimulatedCluster:
         """End all processes of one worker node at once, as a power cut does."""
         node = self._nodes.pop(chance.randrange(len(self._nodes)))
         self._cluster.remove_node(node, allow_graceful=False)
+
+    def give_notice(self, chance: random.Random, seconds: float) -> None:
+        """Announce the end of one worker node, as a spot preemption does; `end_noticed` ends it."""
+        # `ray drain-node` uses both.
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+        from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
+
+        node = self._noticed = self._nodes.pop(chance.randrange(len(self._nodes)))
+        deadline_ms = int((time.time() + seconds) * 1000)
+        is_accepted, reason = GcsClient(address=self.address).drain_node(
+            node.node_id, DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"), "preempted", deadline_ms
+        )
+        if not is_accepted:
+            raise KgrayError(f"the node is not drained: {reason}")
+
+    def end_noticed(self) -> None:
+        """End the announced node's processes at once, and start another node."""
+        self._cluster.remove_node(self._noticed, allow_graceful=False)
+        self.add()
 
     def add_control(self) -> None:
         """Start one more node for a sequencer or a writer."""

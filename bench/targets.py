@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.processes import ChildProcess, kill
-from kgray.errors import Unavailable
+from kgray.errors import STOPPED, KgrayError, Unavailable
 
 if TYPE_CHECKING:
     from kgray.runtime.deploy import Deployment
@@ -36,7 +36,14 @@ class Actors:
 
     def __init__(self, deployment: Deployment) -> None:
         """Keep the handles: they stay good through restarts."""
-        self._handles = dict(deployment.actors)
+        self._namespace, self._handles = deployment.spec.namespace, dict(deployment.actors)
+
+    def refresh(self) -> None:
+        """Look all actors up again: a change of the deployment replaces them."""
+        from kgray.runtime.deploy import find
+
+        deployment = find(self._namespace)
+        self._handles = {} if deployment is None else dict(deployment.actors)
 
     def names(self, *kinds: str) -> list[str]:
         """Return the names of some kinds: sequencer, writer, models, embedder."""
@@ -82,6 +89,7 @@ class ActorTarget:
         return all(
             (stats := self._actors.stats(name)) is not None and stats["pid"] != pid
             for name, pid in self._killed.items()
+            if name in self._actors.names(*self._kinds)  # else a change of the deployment has ended it
         )
 
 
@@ -133,6 +141,66 @@ class OutageTarget:
     def back(self) -> bool:
         """Start it when its time has come."""
         return self._target.back()
+
+
+class CommandTarget:
+    """A command that changes the running deployment: `kgray scale`, or `kgray up` with other settings.
+
+    midway   whether the command has begun its work; if given, the command is killed then, and run again
+    """
+
+    def __init__(
+        self,
+        commands: Iterator[ChildProcess],
+        log: Path,
+        end: Callable[[], None],
+        midway: Callable[[], bool] | None = None,
+    ) -> None:
+        """commands: the next command of each change; end: called when a change is complete."""
+        self.others: Sequence[CommandTarget] = ()  # a change waits for the end of theirs
+        self._commands, self._log, self._end, self._midway = commands, log, end, midway
+        self._command: ChildProcess | None = None
+        self._cut_at: float | None = None  # when the command is killed, by time.monotonic
+        self._delay_s, self._is_due = 0.0, False
+        self.cuts = 0  # commands that were killed
+
+    def kill(self, chance: random.Random) -> bool:
+        """Start the next command."""
+        if any(target.is_running for target in (self, *self.others)):
+            return False
+        self._command, self._cut_at, self._delay_s = next(self._commands), None, chance.uniform(0.0, 1.0)
+        self._is_due = self._midway is not None
+        self._command.start()
+        return True
+
+    def back(self) -> bool:
+        """Tell whether the command has ended; run a stopped command again. Raises KgrayError if it fails."""
+        if (command := self._command) is None:
+            return True
+        if self._is_due and self._midway is not None:
+            if self._cut_at is None and self._midway():
+                self._cut_at = time.monotonic() + self._delay_s
+            if self._cut_at is not None and time.monotonic() >= self._cut_at and command.running():
+                command.kill()
+                self.cuts, self._is_due = self.cuts + 1, False
+                command.start()
+        code = command.ended()
+        if code == STOPPED:
+            command.start()
+        elif code is not None:
+            if code:
+                raise KgrayError(f"a change of the deployment ended with {code}: {self._last_lines()}")
+            self._command = None
+            self._end()
+        return self._command is None
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether its change is not complete."""
+        return self._command is not None
+
+    def _last_lines(self) -> str:
+        return self._log.read_text(errors="replace")[-600:]
 
 
 class Driver(ChildProcess):

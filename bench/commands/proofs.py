@@ -72,6 +72,7 @@ def equality(call: Call, seed: int, episodes: int, groups: str, store: StoreKind
 @count("--workers", 2, "That read.")
 @count("--missing", 0, "Of these, no node has room for so many until 60 % is done.", minimum=0)
 @count("--shards", 1, "Sequencers.")
+@listed("--changes", "", "Evenly spread: scale, up, notice, scale-killed, up-killed.")
 @store_option
 @out_option
 def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None, **options: Any) -> int:  # noqa: ANN401
@@ -81,7 +82,11 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
     server too; if asked for, the head. The graph must be the undisturbed one, every episode must end once,
     no epoch may go back, and nothing may be asked twice but what was in flight.
 
+    Changes: `kgray scale` to 5 shards and back (scale), `kgray up` with other settings (up), both also
+    killed midway and run again (scale-killed, up-killed), and a node that ends 10 s after a notice (notice).
+
       python -m bench chaos --kills 10 --outage-s 0
+      python -m bench chaos --kills 0 --outage-s 0 --shards 2 --episodes 2000 --changes scale,up,scale,notice
     """
     from bench import chaos as measured
     from bench.kills import KillSchedule
@@ -98,11 +103,19 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
     kinds = measured.kinds_of(
         kills, store_kills=of_store, head_kills=options["head_kills"], control_kills=options["control_kills"]
     )
-    episodes = options["episodes"] or measured.EPISODES_A_KILL * len(kinds)
+    changes = [word for word in options["changes"].split(",") if word]
+    episodes = options["episodes"] or measured.EPISODES_A_KILL * max(1, len(kinds) + 10 * len(changes))
     kills_at = measured.scheduled(episodes, kinds, seed, outage=options["outage_s"] > 0)
     schedule = KillSchedule(
         plan=_world(seed, episodes, options["groups"]),
-        kills=sorted([*kills_at, *([(6 * episodes // 10, "arrival")] if options["missing"] else [])]),
+        kills=sorted(
+            [
+                *kills_at,
+                *([(6 * episodes // 10, "arrival")] if options["missing"] else []),
+                *measured.spread(episodes, changes),
+            ],
+            key=lambda kill: kill[0],
+        ),
         store=store,
         outage_s=options["outage_s"],
         limit_s=60 * options["minutes"],

@@ -51,6 +51,23 @@ def lag(call: Call, facts: int, episodes: int, store: StoreKind, ray: bool, out:
     return 0
 
 
+@command("Seats of thousands of calls, divided among simulated sequencers.")
+@count("--engines", 100)
+@count("--seats", 128, "Of each engine.")
+@count("--shards", 20)
+@out_option
+def seats(call: Call, engines: int, seats: int, shards: int, out: Path | None) -> int:
+    """Lease the seats of engines by the registry's own code, in simulated time and without processes.
+
+    python -m bench seats --engines 10 --shards 4
+    """
+    from bench import seats as measured
+
+    figures = measured.run(engines, seats, shards)
+    show(call, asdict(figures), out, lambda: measured.table(figures))
+    return 0
+
+
 @command("CPU of the client for a call of a model's server.")
 @count("--calls", 2_000, "In each round.")
 @count("--concurrency", 32)
@@ -100,4 +117,4 @@ def _formats(option: str, text: str, known: Sequence[str]) -> Sequence[str]:
     return text.split(",")
 
 
-COMMANDS = (groups, lag, calls, interchange)
+COMMANDS = (groups, lag, seats, calls, interchange)

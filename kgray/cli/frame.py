@@ -207,7 +207,13 @@ class KgrayGroup(click.Group):
             result = super().main(args=words, prog_name="kgray", standalone_mode=False, **extra)
             return result if isinstance(result, int) else 0
         except click.ClickException as error:
-            error.show()
+            line, context = error.format_message(), getattr(error, "ctx", None)
+            if isinstance(error, click.exceptions.NoArgsIsHelpError):
+                error.show()  # the help
+            elif context is None:
+                printing.note(line)
+            else:
+                printing.note(f"{line} ({context.command_path} --help)")
             return error.exit_code
         except KgrayError as error:
             return _say_error(error, str(error), error.exit_code, debug=debug)

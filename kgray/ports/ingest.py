@@ -151,7 +151,7 @@ class Ingest(Protocol):
         """
 
     def seats(self) -> int:
-        """Return the number of parallel calls of this runtime's engines; 0 without engines."""
+        """Return the number of parallel calls of this runtime's engines at this moment; 0 without engines."""
 
     def close(self) -> None:
         """Release its resources, except the store; idempotent."""

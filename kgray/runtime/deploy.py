@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,9 +69,13 @@ class Deployment:
         """The sequencers, by shard."""
         return [handle for name, handle in self.actors.items() if name.startswith("sequencer-")]
 
-    async def news(self, step_counts: Sequence[int]) -> list[dict[str, Any]]:
-        """Return each sequencer's stats, with the steps after the first `step_counts`. Raises Unavailable."""
-        calls = (reached(h.stats, n) for h, n in zip(self.sequencers, step_counts, strict=True))
+    async def news(self, step_counts: Mapping[int, int]) -> list[dict[str, Any]]:
+        """Return each sequencer's stats, with the steps after `step_counts`. Raises Unavailable.
+
+        step_counts  the number of steps to leave out, by shard
+        """
+        named = (name for name in self.actors if name.startswith("sequencer-"))
+        calls = [reached(self.actors[name].stats, step_counts.get(order(name)[1], 0)) for name in named]
         try:
             async with asyncio.timeout(_NEWS_S):
                 return list(await asyncio.gather(*calls))
@@ -268,6 +272,12 @@ def _missing_reason(spec: DeploymentSpec, kinds: Collection[str], loading: Colle
         f"engine.tensor_parallel = {engine.tensor_parallel} needs {engine.cards} cards on one node, and the "
         f'largest has {largest:g}: with engine.placement = "PACK" several nodes share one'
     )
+
+
+def seats_of(deployment: Deployment) -> int:
+    """Return the seats of the running engines; while the registry does not answer, those of the profile."""
+    row = Deployment(deployment.spec, _named(deployment.spec.namespace, kind_of(REGISTRY))).status(_TELL_S)
+    return int(row.get(REGISTRY, {}).get("seats", deployment.spec.seats))
 
 
 def find(namespace: str) -> Deployment | None:

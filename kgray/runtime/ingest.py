@@ -58,6 +58,7 @@ class RayIngest:
         self._joining = threading.RLock()  # held while actors start, too: concurrent calls start them once
         self._workers: dict[str, tuple[float, list[RemoteWorker]]] = {}  # kind -> time of look-up, workers
         self._deployment: Deployment | None = None
+        self._next_count = 0.0  # time.monotonic() of the next look at the number of shards
 
     async def carry_out(
         self,
@@ -88,7 +89,9 @@ class RayIngest:
                     ended = f"the Ray at {session.address} has ended"
                     return replace(wait.outcome(), stopped=True, reason=ended, totals=follower.run_totals)
                 if follower.away_s > _LOST_S and session.silent_since is None:
-                    follower.follow(self._looked_up_again(on_wait))
+                    await asyncio.to_thread(lambda: follower.follow(self._looked_up_again(on_wait)))
+            elif not follower.away_s and await asyncio.to_thread(self._has_other_shards):
+                await asyncio.to_thread(lambda: follower.follow(self._looked_up_again(on_wait)))
             if stop() or reason or not (remaining or coming):
                 break
             await asyncio.sleep(_LOOK_S)
@@ -102,10 +105,27 @@ class RayIngest:
         reason = reason or (OUTAGES.why() if stopped else "")
         return replace(wait.outcome(), stopped=stopped, reason=reason, totals=totals)
 
+    def _has_other_shards(self) -> bool:
+        """Tell, every _WATCH_S, whether the number of shards differs from the followed sequencers."""
+        deployment, instant = self._deployment, time.monotonic()
+        if deployment is None or instant < self._next_count:
+            return False
+        self._next_count = instant + _WATCH_S
+        with suppress(Unavailable):
+            return self._store.shard_map().shards != len(deployment.sequencers)
+        return False
+
     def seats(self) -> int:
-        """Return how many calls the engines of the profile take at a time; 0 without vLLM in the workers."""
+        """Return how many calls the running engines take at a time, or those of the profile before the start.
+
+        0 without vLLM in the workers.
+        """
         if self._settings.model.backend != "vllm":
             return 0
+        if (deployment := self._deployment) is not None:
+            from kgray.runtime.deploy import seats_of
+
+            return seats_of(deployment)
         rays.require_ray()
         profile = rays.profile_for(self._settings, rays.read_head(self._data))
         return spec_of(self._settings, self._data, profile.values()).seats
@@ -260,8 +280,22 @@ class RayIngest:
             return self._deployment
 
     def _looked_up_again(self, tell: port.OnWait) -> Deployment:
-        """Return the actors after a new look-up; this process still ends the actors that it started."""
+        """Return the actors after a new look-up; this process still ends the actors that it started.
+
+        Detached actors may have got other settings or another number of shards meanwhile: this run goes on.
+        """
         former, self._deployment = self._deployment, None
+        if former is not None and not former.ours:
+            from kgray.runtime.deploy import find
+
+            with self._joining:
+                try:
+                    present = find(former.spec.namespace)
+                except Unavailable:  # its sequencers are being replaced
+                    present = former
+                if present is not None:
+                    self._deployment = present if present.sequencers else former
+                    return self._deployment
         deployment = self._up(tell)
         deployment.ours |= former is not None and former.ours
         return deployment
@@ -283,7 +317,8 @@ class Follower:
 
     def __post_init__(self) -> None:
         self._waits = False  # on_wait was called
-        self._step_counts = [0] * len(self.deployment.sequencers)
+        self._reported = False  # an outage of the sequencers, which is not over
+        self._step_counts: dict[int, int] = {}  # by shard
         self._rows: dict[int, dict[str, Any]] = {}  # each sequencer's stats at the last look, by shard
         self.run_totals = port.Totals()  # of the run, as of the last look
         self.follow(self.deployment)
@@ -304,17 +339,18 @@ class Follower:
         try:
             rows = await self.deployment.news(self._step_counts)
         except Unavailable as error:
-            self._away_since = self._away_since or time.monotonic()
+            self._away_since, self._reported = self._away_since or time.monotonic(), True
             OUTAGES.failed(_SEQUENCER, f"does not answer ({error})", since=time.time(), patience_s=_LOST_S)
             return ""  # it restarts; the store knows the entries that end in the meantime
-        if self._away_since is not None:
+        if self._reported:
             OUTAGES.answered(_SEQUENCER)
-        self._away_since = None
+        self._away_since, self._reported = None, False
         OUTAGES.tell(_SEQUENCER, (Outage(**outage) for row in rows for outage in row["waits"]))
         # All steps of fresh actors belong to this run; of older actors, only later steps do.
         fresh, self.deployment.fresh = self.deployment.fresh and not self._rows, False
         reason = ""
-        for shard, row in enumerate(rows):
+        for row in rows:
+            shard = row["shard"]
             previous, steps, self._step_counts[shard] = self._rows.get(shard), row["steps"], row["stepped"]
             if previous is None:
                 previous = row | (_NOTHING_YET if fresh else {})

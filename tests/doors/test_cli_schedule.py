@@ -73,4 +73,5 @@ def test_bad_input_is_one_line_and_exit_code_2(kgray, args, line):
     assert kgray("schedule", "add", "there", "--cron", "0 3 * * *").code == 0
     answer = kgray("schedule", *args)
     assert (answer.code, answer.out) == (2, "")
-    assert line in answer.err
+    (error,) = answer.err.splitlines()
+    assert line in error

@@ -54,6 +54,36 @@ def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
     assert max(last) > max(first)
 
 
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_backfill_goes_on_while_its_deployment_is_changed(ray_session) -> None:
+    """From 2 shards to 5 and back, and other settings: by commands that are killed midway and run again."""
+    from kgray.runtime.spec import LimitsProfile, Profile, SequencerProfile, WorkersProfile
+
+    kinds = ("scale-killed", "up-killed", "scale")
+    schedule = KillSchedule(
+        plan=WorldPlan(seed=5, episodes=300, entities=60, groups=6),
+        kills=[(20 + 60 * place, kind) for place, kind in enumerate(kinds)],
+        latency=Latency(streams=6, first_token_s=0.3, tokens_per_s=0.0),
+        window=24,
+        limit_s=1200,
+        address=ray_session.address,
+        shards=2,
+        profile=Profile(
+            sequencer=SequencerProfile(shards=2),
+            extraction=WorkersProfile(workers=2, cpus=0.1),
+            embedding=WorkersProfile(workers=0, cpus=0.1),
+            limits=LimitsProfile(health_every_s=0.2, health_deadline_s=30.0),
+        ),
+    )
+
+    outcome = chaos.run(schedule)
+
+    assert outcome.faults == []
+    assert [kill.kind for kill in outcome.log.kills] == list(kinds)
+    assert outcome.digest == outcome.expected
+
+
 def test_a_fifth_of_the_kills_at_most_meets_driver_or_node() -> None:
     kinds = chaos.kinds_of(100, store_kills=20)
 

@@ -57,7 +57,13 @@ def test_two_deciders_never_have_more_seats_than_the_engines(tmp_path: Path) -> 
         rows = [{"text": f"I like tea {n}.", "group": f"g{n % 16}", "at": "2026-03-01"} for n in range(160)]
         report = memory.add_many(rows, on_step=look)
         assert (report.committed, report.failed) == (160, 0)
-        assert max(row["seats"] for row in seen) == SEATS
+        assert max(row["seats"] for row in seen) == memory.asynchronous.runtime.seats() == SEATS
+
+        def has_more() -> bool:
+            ray.get(registry.resize.remote(SEATS + 4))  # as with another engine, until the next count
+            return bool(memory.asynchronous.runtime.seats() == SEATS + 4)
+
+        wait_for(has_more)
         assert max(sum(row["leased"].values()) for row in seen) == SEATS
         assert sorted(seen[-1]["leased"]) == ["sequencer-0", "sequencer-1"]
         assert SEATS / 2 < max(in_hand) <= SEATS

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from kgray.errors import Unavailable
 from kgray.ports.ingest import Totals
 from kgray.runtime.ingest import Follower
+from kgray.system.outages import OUTAGES
 
 Step = tuple[str, int, str]
 
@@ -20,16 +22,19 @@ class FakeDeployment:
         self.sequencers = ["sequencer-0"]
         self.steps: list[Step] = []
         self.committed = self.given_up = 0
-        self.pid = 1
+        self.pid, self.shards, self.is_away = 1, 1, False
 
     def resume(self) -> None:
         """Nothing stands still."""
 
-    async def news(self, since: Sequence[int]) -> list[dict[str, Any]]:
+    async def news(self, since: Mapping[int, int]) -> list[dict[str, Any]]:
+        if self.is_away:
+            raise Unavailable("a sequencer does not answer")
         return [
             {
+                "shard": shard,
                 "pid": self.pid,
-                "steps": self.steps[since[0] :],
+                "steps": self.steps[since.get(shard, 0) :],
                 "posting": False,
                 "stepped": len(self.steps),
                 "totals": asdict(Totals(committed=self.committed)),
@@ -39,6 +44,7 @@ class FakeDeployment:
                 "waits": [],
                 "fault": None,
             }
+            for shard in range(self.shards)
         ]
 
     def step(self, *sequences: int) -> None:
@@ -105,3 +111,30 @@ async def test_a_sequencer_that_was_started_anew_is_heard_from_its_start() -> No
 
     assert heard == [1, 2, 3, 4, 5]
     assert (await following.totals()).committed == 5
+
+
+async def test_an_outage_ends_with_the_first_answer_after_a_new_look_up() -> None:
+    fake = FakeDeployment(fresh=False)
+    following, _ = follow(fake, range(0))
+    fake.is_away = True
+    await following.look()
+    assert [outage.what for outage in OUTAGES.current()] == ["the sequencer in Ray"]
+    following.follow(following.deployment)
+    fake.is_away = False
+
+    await following.look()
+
+    assert not OUTAGES.current()
+
+
+async def test_a_shard_that_is_added_during_a_run_is_followed() -> None:
+    fake = FakeDeployment(fresh=False)
+    following, heard = follow(fake, range(3))
+    fake.step(1, 2)
+    await following.look()
+    fake.shards = 2  # of which the second reports the same steps
+    following.follow(following.deployment)
+
+    assert await following.look() == ""
+
+    assert heard == [1, 2, 1, 2]

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
-import random
-from collections import deque
-from dataclasses import dataclass, field
-
 import pytest
 
+from bench.seats import BULK, LIVE, TICK_S, Decider, simulate
 from kgray.runtime.seats import Renewal, Seats, shares, wants
-
-TICK_S = 0.25  # between two renewals of a lease
-LIVE, BULK = 0, 1
 
 
 @pytest.mark.parametrize(
@@ -41,59 +34,6 @@ def lease(
     process: str = "1",
 ) -> int:
     return seats.renew(Renewal(holder=holder, process=process, wants=wants, width=width, used=used), now)
-
-
-@dataclass
-class Decider:
-    """Makes calls while it has seats: those of its live lane first, as a decider's gate lets them in."""
-
-    name: str
-    waiting: tuple[deque[float], deque[float]] = field(default_factory=lambda: (deque(), deque()))
-    running: list[tuple[float, int]] = field(default_factory=list)  # ends of calls, with their lanes
-    width: int = 1
-    waited: list[float] = field(default_factory=list)  # seconds that live calls waited
-    ended: int = 0
-
-    @property
-    def used(self) -> int:
-        return len(self.running)
-
-    @property
-    def demand(self) -> tuple[int, int]:
-        """Calls that are in flight or wait in the window, as a decider's gate counts them."""
-        running = [sum(of == lane for _, of in self.running) for lane in (LIVE, BULK)]
-        window = max(128, 2 * self.width)
-        live = running[LIVE] + min(window, len(self.waiting[LIVE]))
-        return live, running[BULK] + min(window, len(self.waiting[BULK]))
-
-    def lease(self, seats: Seats, now: float) -> None:
-        asked = wants(self.demand, self.used, self.width, self.used + sum(map(len, self.waiting)))
-        self.width = lease(seats, self.name, asked, self.width, self.used, now=now)
-
-    def work(self, now: float, takes: random.Random) -> None:
-        while self.running and self.running[0][0] <= now:
-            heapq.heappop(self.running)
-            self.ended += 1
-        for lane in (LIVE, BULK):
-            while self.waiting[lane] and self.used < self.width:
-                start_time = self.waiting[lane].popleft()
-                if lane == LIVE:
-                    self.waited.append(now - start_time)
-                heapq.heappush(self.running, (now + takes.uniform(0.5, 3.0), lane))
-
-
-def simulate(deciders: list[Decider], seats: Seats, begin: float, end: float) -> list[int]:
-    """Let time pass; return how many seats were in use at each tick. More than there are never are."""
-    takes, used = random.Random(7), []
-    for tick in range(round(begin / TICK_S), round(end / TICK_S)):
-        for place, decider in enumerate(deciders):  # they tell one after another, never at one moment
-            decider.lease(seats, tick * TICK_S + place * TICK_S / len(deciders))
-            decider.work(tick * TICK_S, takes)
-            assert seats.occupied() <= seats.seats
-            assert sum(seats.leased().values()) <= seats.seats
-        used.append(sum(item.used for item in deciders))
-        assert used[-1] <= seats.seats
-    return used
 
 
 def test_twenty_deciders_share_a_hundred_engines_of_128_seats() -> None:

@@ -40,6 +40,7 @@ from kgray.storage.ledger import failures
 # not run far ahead.
 WAITING = 10_000
 BATCH = 250  # rows of an accepting transaction: small, so that concurrent commits wait only briefly
+_SEATS_S = 5.0  # between two counts of the engines' seats
 _PAUSE_S = 0.05  # between two looks for room in the log
 _TICK_S = 0.25  # between two reports of progress
 _SAVE_S, _SAVE_SHARE = 1.0, 20  # minimum time between two manifests: 1 s, and 20 times a save's duration
@@ -183,7 +184,7 @@ class _RunAttempt:
             g: range(page[0][0], self._first_sequences[g] + 1) for g, page in pages.items() if page
         }
         self._pending = self._store.pending_count()
-        self._most_waiting = max(WAITING, 2 * memory.runtime.seats())
+        self._most_waiting, self._next_seats = WAITING, 0.0
         self._rows = {"accepted": 0, "duplicate": 0, "refused": 0}
         self._steps: Counter[str] = Counter()  # committed and failed, as far as this process sees it
         self._unanswered: deque[PlacedRow] = deque()  # taken, but not yet accepted or refused
@@ -268,6 +269,10 @@ class _RunAttempt:
 
     async def _await_room(self) -> None:
         while not self._stop():
+            if (instant := time.monotonic()) >= self._next_seats:  # pools of engines grow and shrink
+                self._next_seats = instant + _SEATS_S
+                seats = await asyncio.to_thread(self._memory.runtime.seats)
+                self._most_waiting = max(WAITING, 2 * seats)
             room = self._budget.room(self._most_waiting, self._store.pending_count())
             # Waiting for a full batch saves a transaction for each row.
             if room >= (1 if self._budget.bounded else BATCH):
