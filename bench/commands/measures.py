@@ -127,8 +127,9 @@ def add(call: Call, episodes: int, groups: int, rounds: int, seed: int, store: s
     from bench import adding as measured
     from bench.world import WorldPlan
 
-    entities = 20 * groups if groups > 1 else WorldPlan.entities
-    plan = WorldPlan(seed=seed, episodes=episodes, groups=groups, entities=entities)
+    # A group of its own has the default number of entities; several need 20 each.
+    entities = {"entities": 20 * groups} if groups > 1 else {}
+    plan = WorldPlan(seed=seed, episodes=episodes, groups=groups, **entities)
     results = measured.run(_stores(store), plan, rounds=rounds, progress=progress)
     document = {"results": [asdict(result) for result in results]}
     show(call, document, out, lambda: measured.table(results))
