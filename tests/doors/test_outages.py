@@ -136,6 +136,7 @@ def test_the_end_of_the_patience_tells_the_reason(kgray: Shell, taken: socket.so
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
 async def test_through_ray_the_driver_knows_what_the_workers_wait_for_and_the_ledger_what_they_spent(
     tmp_path: Path, taken: socket.socket
 ) -> None:

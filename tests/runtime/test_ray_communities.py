@@ -117,6 +117,7 @@ def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(
         up.stop(0)
 
 
+@pytest.mark.slow
 def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_session: Any) -> None:
     """Level by level through the model's actors; with other settings than theirs nothing is written."""
     from kgray.runtime import deploy

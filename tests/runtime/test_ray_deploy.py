@@ -269,7 +269,7 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
     finally:
         down = run(shell, "down", "--json")
     assert (down.code, down.json["actors"], down.json["processes"] > 3) == (0, 4, True), down.err
-    scaled = run(shell, "scale", "--shards", "3")
+    scaled = shell("scale", "--shards", "3")
     assert (scaled.code, len(scaled.err.splitlines())) == (2, 1)
     assert "no deployment runs for" in scaled.err
     assert (heads.started_at(head.pid), Path(head.folder).exists()) == (None, False)
@@ -305,6 +305,7 @@ def test_scale_and_a_second_up_change_what_is_up(shell: Shell) -> None:
     assert (down.code, down.json["actors"]) == (0, 5), down.err
 
 
+@pytest.mark.slow
 def test_a_ray_that_a_command_starts_for_itself_listens_on_loopback_only(tmp_path: Path) -> None:
     """That of this process may not: tests have imported Ray before it was started."""
     script = f"""

@@ -14,6 +14,7 @@ from tests.ray_session import SMALL
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 # What a way proves alone it proves with others: windows, chunks, lanes, kinds of models. A window of 1 is in
 # test_ray_ingest, a model that says the truth in the chaos run.
+EPISODES = 48
 WAYS = (
     Way(runtime="plain", model="wild"),
     Way(runtime="ray", window=64, chunk=1, model="wild", mixed=True),
@@ -28,10 +29,12 @@ def test_every_way_gives_the_plain_loops_graph(tmp_path: Path, ways: tuple[Way, 
     profile = tmp_path / "profile.toml"
     profile.write_text(SMALL.format(workers=1, embedders=0, shards=1))
 
-    found = equality.run(WorldPlan(seed=3, episodes=80, entities=40, groups=2), setups=ways, profile=profile)
+    found = equality.run(
+        WorldPlan(seed=3, episodes=EPISODES, entities=24, groups=2), setups=ways, profile=profile
+    )
 
     assert [(run.way.name, run.way.model, found.equal(run)) for run in found.runs] == [
         (way.name, way.model, True) for way in ways
     ]
     assert len(set(found.reference.values())) == 2
-    assert {run.committed + run.failed for run in found.runs} == {80}
+    assert {run.committed + run.failed for run in found.runs} == {EPISODES}

@@ -120,6 +120,7 @@ def test_a_job_that_fails_gives_its_follower_its_log_and_exit_code(tmp_path: Pat
     assert lines[-1] == f"kgray: job {job}: failed (kgray: there is no group two)"
 
 
+@pytest.mark.slow
 def test_a_backfill_job_uses_the_actors_that_are_up_and_killed_it_goes_on(tmp_path: Path) -> None:
     """Submitted again where no actors are up, it starts its own; the graph is that of one undisturbed run."""
     client, data = job_client(), tmp_path / "data"

@@ -24,7 +24,8 @@ DIMENSIONS = 64
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow  # by default Ray writes to a folder, and this process to the server
+@pytest.mark.parametrize("killed", [False, True])
 async def test_two_shards_write_to_one_server_and_its_death_costs_time_and_nothing_else(
     tmp_path: Path, ray_session: Any, own_neo4j: Any, *, killed: bool
 ) -> None:

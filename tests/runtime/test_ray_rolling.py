@@ -122,7 +122,7 @@ async def test_a_shard_comes_while_episodes_are_ingested(tmp_path: Path) -> None
     from kgray.runtime.rolling import scale
 
     with deployment(tmp_path / "ray", 1) as (memory, spec):
-        with Feed(memory, drafts(2_000)) as feed:
+        with Feed(memory, drafts(400)) as feed:
             assert await change(scale, spec, 2) == {"from": 1, "to": 2, "moved": SLOTS // 2}
             owners = memory.store.shard_map().owners
             assert sorted(map(owners.count, range(2))) == [SLOTS // 2] * 2
