@@ -49,7 +49,7 @@ def places(engine: Engine, asked: list[tuple[int, Operation]]) -> list[int]:
     return [answer["after"] for answer in answers if answer is not None]
 
 
-@pytest.mark.parametrize(("seed", "window"), [(0, 4), (5, 64)])
+@pytest.mark.parametrize(("seed", "window"), [pytest.param(0, 4, marks=pytest.mark.slow), (5, 64)])
 def test_a_run_with_removals_in_between_is_the_plain_loop_with_the_recorded_places(tmp_path, seed, window):
     """Promise 1, in windows of 4 and 64, with wild answers, outages, refused texts, in any order.
 
