@@ -430,7 +430,7 @@ def test_many_groups_take_turns_and_each_look_asks_of_few(tmp_path: Path) -> Non
     """However many groups have a backlog, none waits for another's end; the store is not asked about all."""
     engine = Engine(tmp_path)
     said = [reading(n, [], [works(f"F{n}")]) for n in range(12)]
-    many = [f"g{n:02}" for n in range(20)]
+    many = [f"g{n:02}" for n in range(50)]
     accept(engine.store, [in_group(draft, group) for group in many for draft in said], now=1, bulk=True)
     asked: list[str] = []
     ended: list[str] = []
@@ -458,10 +458,11 @@ def test_many_groups_take_turns_and_each_look_asks_of_few(tmp_path: Path) -> Non
     assert len(asked) < 240
 
 
+@pytest.mark.slow  # test_state_loads counts them for a few groups
 def test_a_loaded_state_is_used_for_several_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a tenth of the states fits in memory, and 20 episodes wait in each group."""
     engine = Engine(tmp_path)
-    many = [f"g{n:02}" for n in range(20)]
+    many = [f"g{n:02}" for n in range(50)]
     drafts = [in_group(reading(n, [], [works(f"F{n}")]), group) for n in range(20) for group in many]
     accept(engine.store, drafts, now=1, bulk=True)
     loads: list[str] = []
@@ -473,7 +474,7 @@ def test_a_loaded_state_is_used_for_several_episodes(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(GroupState, "load", counted)
     size = 20 * (BYTES_A_STATEMENT + BYTES_A_NAME) + BYTES_A_NAME
-    parts = replace(engine.parts, window=40, state_bytes=2 * size)
+    parts = replace(engine.parts, window=80, state_bytes=5 * size)
     runner = Runner(parts)
     with engine.store.writing():
         asyncio.run(runner.run())
