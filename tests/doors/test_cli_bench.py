@@ -125,7 +125,7 @@ def test_the_graph_of_a_true_reader_is_nearly_the_truth(kgray, bench):
     assert (
         min(scores[name] for name in ("er_f1", "fact_recall", "acc_now", "acc_asof", "acc_asknown")) >= 0.97
     )
-    assert result["calls"] <= 1.3
+    assert result["calls"] <= 1.35
     assert json.loads((kgray.folder / "q.json").read_text(encoding="utf-8")) == answer.json
 
 
