@@ -100,6 +100,7 @@ def test_what_is_wrong_with_the_server_or_its_settings_is_one_line_without_the_p
         assert "hush" not in answer.err + answer.out, name
 
 
+@pytest.mark.slow
 def test_a_backup_goes_from_each_store_to_the_other(on_server):
     """The same hash of all rows, and of the graph; keys of the server go along."""
     kgray, server = on_server, dict(on_server.env)
@@ -131,6 +132,7 @@ def test_a_backup_goes_from_each_store_to_the_other(on_server):
     assert kgray("dump", "--group", "team", "--hash", "--data", "back").out == dump
 
 
+@pytest.mark.slow
 def test_another_embedder_than_the_databases_reads_and_adds_nothing(on_server):
     kgray = on_server
     jobs = kgray.write("jobs.jsonl", *JOBS)

@@ -183,6 +183,7 @@ async def test_over_stdio_on_a_neo4j_store(tmp_path, own_neo4j, monkeypatch):
 
 
 @pytest.mark.neo4j
+@pytest.mark.slow
 async def test_over_http_on_a_neo4j_store(tmp_path, own_neo4j):
     """The same tools, keys and client where a server keeps the graph."""
     store = {"store_backend": "neo4j", "store_uri": own_neo4j.uri, "store_user": own_neo4j.user}

@@ -17,7 +17,7 @@ from kgray.schema import kinds, reads
 from kgray.search.loading import run_at
 from kgray.search.ranking import Summaries
 from tests.graph.engine import SMALL, Engine, engine_on, triples
-from tests.graph.stores import EMBEDDED, Stores
+from tests.graph.stores import EMBEDDED, SELDOM_ON_NEO4J, Stores
 
 KNOWS = (("Ann", "Bob"), ("Bob", "Cara"), ("Ann", "Cara"), ("Zed", "Yola"), ("Yola", "Xen"), ("Zed", "Xen"))
 
@@ -34,6 +34,7 @@ def kept(engine: Engine, kind: kinds.Kind[Any]) -> list[Any]:
     return list(engine.store.rows(kind.all, engine.named()))
 
 
+@SELDOM_ON_NEO4J
 def test_runs_of_a_group(stores: Stores) -> None:
     engine = engine_on(stores)
     engine.add(*(triples(n, knows(*pair), client_id=f"k{n}") for n, pair in enumerate(KNOWS)))
@@ -87,6 +88,7 @@ def test_texts_in_memory_stand_until_an_operation_may_take_some(stores: Stores, 
     assert (len(held.communities.ids), len(again.communities.ids)) == (2, 1)
 
 
+@SELDOM_ON_NEO4J
 @pytest.mark.parametrize("what", ["published", "removed"])
 def test_a_reading_in_which_a_run_is_published_or_lost_texts_sees_one_moment(
     stores: Stores, what: str

@@ -127,7 +127,9 @@ def moments(engine: Engine) -> list[int | None]:
     return [None, *[row.ended_at for row in engine.store.rows(EPISODES_SINCE, engine.named())][::4]]
 
 
-@pytest.mark.parametrize("ways", WAYS, indirect=True)
+@pytest.mark.parametrize(
+    "ways", [WAYS[0], pytest.param("sqlite-neo4j", marks=[neo4j, pytest.mark.slow])], indirect=True
+)
 def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(ways, tmp_path):
     """Promise 1, across stores: the same records, dumps at every moment, searches, what follows; and back."""
     source, target = map(opened, ways)

@@ -22,7 +22,7 @@ from kgray.schema import reads
 from kgray.storage import ledger
 from kgray.storage.ledger import request
 from tests.graph.engine import Engine, engine_on, in_group, reading
-from tests.graph.stores import EMBEDDED
+from tests.graph.stores import EMBEDDED, SELDOM_ON_NEO4J
 from tests.waiting import HANGS_S
 
 EACH = 4
@@ -72,6 +72,7 @@ def state(engine: Engine, group: str = "bad") -> tuple[int, int, int]:
     return found.committed, found.accepted + found.extracted, found.held
 
 
+@SELDOM_ON_NEO4J
 def test_a_defect_holds_its_group_and_the_others_go_on(stores):
     engine = filled(stores)
     model = Faulty(engine, RuntimeError("said: Al's secret"))

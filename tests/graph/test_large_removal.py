@@ -98,7 +98,11 @@ def every_row(store: Store, group: str) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize(
     ("stores", "kind"),
-    [("sqlite", "remove"), ("sqlite", "retract"), pytest.param("neo4j", "remove", marks=pytest.mark.neo4j)],
+    [
+        ("sqlite", "remove"),
+        ("sqlite", "retract"),
+        pytest.param("neo4j", "remove", marks=[pytest.mark.neo4j, pytest.mark.slow]),
+    ],
     indirect=["stores"],
 )
 def test_a_source_that_leaves_in_pieces_is_out_of_sight_from_the_first_on(stores: Stores, kind: str) -> None:

@@ -194,6 +194,7 @@ GRAPHITIS_SEARCHES = [
 ]
 
 
+@pytest.mark.slow
 def test_graphitis_searches_find_theirs_by_word(stores, ask, group):
     """By the names of its indexes, which follow a commit within moments; and nothing of what was removed."""
     store = stores.open()
