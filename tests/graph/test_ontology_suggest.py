@@ -1,4 +1,4 @@
-"""What the answers of models speak for, from records by hand on each store: `kgray ontology suggest`."""
+"""Suggestions for the ontology from stored answers of models: `kgray ontology suggest`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from kgray.ports import Store
 from kgray.schema import kinds, rows
 from kgray.schema.record_rows import EntryRecords, Judgements
 from tests.graph.by_hand import append, ask, changes, draft, ended, episode_row
+from tests.graph.stores import EMBEDDED
+
+pytestmark = EMBEDDED
 
 
 @dataclass
