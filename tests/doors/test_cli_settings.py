@@ -212,7 +212,7 @@ def test_json_is_utf_8_whatever_the_terminal_speaks(kgray):
         "triples": [{"source": "Zoë", "relation": "KNOWS", "target": "日本"}],
     }
     kgray.write("a.jsonl", row)
-    assert kgray.process("add", "a.jsonl", "--json").code == 0
+    assert kgray("add", "a.jsonl", "--json").code == 0
     answer = kgray.process("history", "Zoë", "--group", "g", "--json")
     assert json.loads(answer.out)["facts"][0]["target"] == "日本"
     assert kgray.process("history", "Zoë", "--group", "g").code == 0

@@ -253,7 +253,9 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "two-ends" else name for name in TOLD]
+)
 def test_an_end_that_names_no_variant_gives_one_graph_in_every_order_of_arrival(
     tmp_path: Path, name: str
 ) -> None:

@@ -60,7 +60,7 @@ CORRECTIONS = st.tuples(
 )
 HISTORIES = st.lists(EPISODES | EPISODES | EPISODES | CORRECTIONS, min_size=1, max_size=9)
 SLOW = settings(
-    max_examples=int(os.environ.get("KGRAY_TEST_EXAMPLES", "8")),
+    max_examples=int(os.environ.get("KGRAY_TEST_EXAMPLES", "4")),
     suppress_health_check=list(HealthCheck),
 )
 
