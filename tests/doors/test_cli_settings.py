@@ -108,7 +108,7 @@ def test_doctor_looks_for_the_packages_that_an_installation_brings_and_no_others
     names = [check["name"] for check in kgray("doctor", "--json").json["checks"]]
 
     assert names[1 : names.index("sqlite")] == [
-        re.match(r"[\w-]+", one)[0] for one in declared["dependencies"]
+        re.match(r"[\w-]+", item)[0] for item in declared["dependencies"]
     ]
 
 

@@ -86,8 +86,8 @@ def test_every_read_begins_at_an_index_and_sorts_nothing_of_a_group(stores, neo4
         name, statement = read.name, statements.OF_READ[read]
         plan = neo4j_driver.execute_query(f"EXPLAIN {statement}", asked).summary.plan
         steps = set(operators(plan))
-        found = {step for step in steps if "LabelScan" in step or "AllNodes" in step or "TypeScan" in step}
-        assert (name, found) == (name, set())
+        results = {step for step in steps if "LabelScan" in step or "AllNodes" in step or "TypeScan" in step}
+        assert (name, results) == (name, set())
         assert (name, {step for step in steps if step.startswith(("Top", "Sort"))}) == (name, set())
 
 

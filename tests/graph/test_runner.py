@@ -581,12 +581,12 @@ def test_no_more_is_decided_ahead_than_the_model_reads_at_a_time(
     heads = [0]
 
     def noted(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules) -> Decision:
-        found = decide(read, state, answers, rules)
+        result = decide(read, state, answers, rules)
         if isinstance(state, GroupState):
             heads.append(read.episode.sequence)
-        elif found.change is not None:
+        elif result.change is not None:
             tries.append(read.episode.sequence - heads[-1])
-        return found
+        return result
 
     monkeypatch.setattr("kgray.ingest.window.decide", noted)
     engine = Engine(tmp_path, judge=WildJudge())

@@ -146,8 +146,8 @@ def test_a_question_is_answered_by_an_engine_that_is_up_and_none_is_started_for_
         assert not log.exists()
         memory.add("I like tea.", group="g")
         pieces: list[str] = []
-        found = memory.ask("Who?", group="g", general=True, on_text=pieces.append)
-        assert (pieces, found.text, found.cost.calls) == (["hel", "lo"], "hello", 1)
+        answer = memory.ask("Who?", group="g", general=True, on_text=pieces.append)
+        assert (pieces, answer.text, answer.cost.calls) == (["hel", "lo"], "hello", 1)
         with pytest.raises(Unavailable, match=r"kgray status|broke off|died in the middle"):
             memory.ask("[[DIE BETWEEN]]", group="g", general=True)
 

@@ -29,12 +29,12 @@ def test_every_way_gives_the_plain_loops_graph(tmp_path: Path, ways: tuple[Way, 
     profile = tmp_path / "profile.toml"
     profile.write_text(SMALL.format(workers=1, embedders=0, shards=1))
 
-    found = equality.run(
-        WorldPlan(seed=3, episodes=EPISODES, entities=24, groups=2), setups=ways, profile=profile
+    outcome = equality.run(
+        WorldPlan(seed=3, episodes=EPISODES, entities=40, groups=2), setups=ways, profile=profile
     )
 
-    assert [(run.way.name, run.way.model, found.equal(run)) for run in found.runs] == [
+    assert [(run.way.name, run.way.model, outcome.equal(run)) for run in outcome.runs] == [
         (way.name, way.model, True) for way in ways
     ]
-    assert len(set(found.reference.values())) == 2
-    assert {run.committed + run.failed for run in found.runs} == {EPISODES}
+    assert len(set(outcome.reference.values())) == 2
+    assert {run.committed + run.failed for run in outcome.runs} == {EPISODES}

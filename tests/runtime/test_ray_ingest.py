@@ -95,8 +95,8 @@ async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_
         assert (rest.committed, rest.failed, rest.stopped) == (90 - committed, 0, False)
         assert ledger(memory) == dict.fromkeys(sorted(GROUPS), (0, 30, 0))
         assert await hashes(memory) == plain
-        again = await memory.add_many(drafts(90))
-        assert (again.committed, again.duplicate) == (0, 90)
+        second_report = await memory.add_many(drafts(90))
+        assert (second_report.committed, second_report.duplicate) == (0, 90)
         assert sorted(steps) == sorted((g, n, "committed") for g in GROUPS for n in range(1, 31))
         await memory.add("Alice works at Acme", group="g", id="a", at="2026-01-01")
         await memory.add("Alice works at Beta", group="g", id="b", at="2026-02-01")

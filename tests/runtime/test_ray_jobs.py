@@ -45,17 +45,17 @@ def deployed(folder: Path) -> Iterator[Any]:
 
 def process_of(folder: Path) -> psutil.Process:
     """Return the process of the job that works on a data folder, once there is one."""
-    found: list[psutil.Process] = []
+    results: list[psutil.Process] = []
 
     def look() -> bool:
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
             if str(folder) in words and words[0] == sys.executable:
-                found.append(process)
-        return bool(found)
+                results.append(process)
+        return bool(results)
 
     wait_for(look)
-    return found[0]
+    return results[0]
 
 
 def job_client() -> Any:

@@ -98,8 +98,8 @@ def status(data: Path, how: dict[str, Any], session: Any) -> str:
     """Return what `kgray status` prints."""
     environ = {f"KGRAY_{key.upper()}": str(value) for key, value in how.items()}
     environ |= {"KGRAY_RUNTIME_ADDRESS": session.address, "KGRAY_DATA": str(data)}
-    found = CliRunner().invoke(cli, ["status", "--data", str(data)], env=environ, catch_exceptions=False)
-    return found.output
+    outcome = CliRunner().invoke(cli, ["status", "--data", str(data)], env=environ, catch_exceptions=False)
+    return outcome.output
 
 
 @pytest.mark.slow
@@ -111,8 +111,8 @@ def test_where_no_model_loads_the_fault_is_reported_and_nothing_is_left(tmp_path
         bad(tmp_path, models_0="ends")  # the process of one ends while it loads; the other one is well
         report = memory.add_many(rows(8))
         assert (report.committed, report.failed) == (9, 0)
-        found = memory.asynchronous.runtime._deployment.status()["sequencer-0"]
-        assert found["given_up"] == 0
+        status = memory.asynchronous.runtime._deployment.status()["sequencer-0"]
+        assert status["given_up"] == 0
 
         def quarantined() -> dict[str, str]:
             told = memory.asynchronous.runtime._deployment.status()

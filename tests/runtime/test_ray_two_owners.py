@@ -47,11 +47,11 @@ def fickle(asked: Asked) -> Say:
 
 
 def judged(question: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    ids = [one["id"] for one in question.get("candidates", ())]
+    ids = [item["id"] for item in question.get("candidates", ())]
     answers: dict[str, dict[str, Any]] = {
         "relation": {"same_as": False, "inverse_of": False, "excludes": chance.random() < 0.5},
         "cardinality": {"cardinality": chance.choice(["single", "single_object", "many", "depends"])},
-        "verdict": {"reason": "", "contradicts": [one for one in ids if chance.random() < 0.5]},
+        "verdict": {"reason": "", "contradicts": [item for item in ids if chance.random() < 0.5]},
     }
     other = {"duplicate_of": chance.choice([*ids, None])}
     return {"id": question["id"], **answers.get(question["kind"], other)}

@@ -33,7 +33,7 @@ def told(cycle: int) -> Iterator[dict[str, Any]]:
     """Yield what each group is told before a refresh: at first who knows whom, then of a newcomer."""
     for group in GROUPS:
         pairs = [(a, b) for circle in CIRCLES for a in circle for b in circle if a < b]
-        pairs = pairs if not cycle else [(f"Newcomer {cycle}", one) for one in CIRCLES[cycle % 2][:3]]
+        pairs = pairs if not cycle else [(f"Newcomer {cycle}", circle) for circle in CIRCLES[cycle % 2][:3]]
         triples = [{"source": a, "relation": "KNOWS", "target": b} for a, b in pairs]
         yield {"group": group, "id": f"c{cycle}", "at": "2026-01-01", "triples": triples}
 
@@ -46,13 +46,13 @@ def kept(memory: Any) -> Rows:
             list(memory.store.rows(kind.all, group)) for kind in (kinds.COMMUNITY_RUNS, kinds.COMMUNITIES)
         ]
 
-    found: Rows = {}
+    results: Rows = {}
     for group in GROUPS:
         runs, communities = at_one_moment(memory.store, partial(read, group))
-        found[group] = {row[0]: [] for row in runs}
+        results[group] = {row[0]: [] for row in runs}
         for row in communities:
-            found[group][row[0]].append(row)  # a row of no run that is kept fails here
-    return found
+            results[group][row[0]].append(row)  # a row of no run that is kept fails here
+    return results
 
 
 class Refreshes:
@@ -124,8 +124,8 @@ def test_a_refresh_that_is_killed_publishes_whole_runs(
     ):
         refreshes, cycle, took = Refreshes(memory, tmp_path / "killed", environ), 0, 0.0
         while refreshes.kills < KILLS:
-            for one in (calm, memory):
-                assert one.add_many(told(cycle)).committed == len(GROUPS)
+            for item in (calm, memory):
+                assert item.add_many(told(cycle)).committed == len(GROUPS)
             calm_model.communities.refresh()
             expected, before = kept(calm), kept(memory)
             while cycle and refreshes.kills < KILLS and (not landed or landed[-1] < len(GROUPS)):
