@@ -211,6 +211,7 @@ def test_a_folder_of_version_0_2_gives_the_same_hashes(tmp_path):
 
 
 @neo4j
+@pytest.mark.slow
 def test_a_database_of_version_0_1_gives_the_graph_of_then_but_for_what_the_rules_changed(
     on_neo4j, neo4j_driver
 ):

@@ -115,6 +115,7 @@ def node(cards: int) -> Iterator[None]:
         joined.wait(HANGS_S)
 
 
+@pytest.mark.slow  # test_ray_quarantine has engines by default
 def test_an_engine_that_dies_is_started_anew_and_ends_before_its_actor(tmp_path):
     (how, log), before = settings(tmp_path, PROFILE), set(sys.modules)
     with kgray.open(tmp_path / "d", create=True, **how) as memory:

@@ -23,7 +23,8 @@ WAYS = (
 ALL_WAYS = (*WAYS, Way(runtime="ray", window=64, chunk=16, model="errors", mixed=True))
 
 
-@pytest.mark.parametrize("ways", [WAYS, pytest.param(ALL_WAYS, marks=pytest.mark.slow)], ids=["one", "all"])
+@pytest.mark.parametrize("ways", [WAYS, ALL_WAYS], ids=["one", "all"])
+@pytest.mark.slow  # by default test_ray_ingest compares the graphs
 def test_every_way_gives_the_plain_loops_graph(tmp_path: Path, ways: tuple[Way, ...]) -> None:
     """Promise 1, R20-R21; models that say other things give other graphs, else nothing was proved."""
     profile = tmp_path / "profile.toml"

@@ -145,6 +145,7 @@ def until_gone(pid: int) -> None:
     wait_for(lambda: started_at(pid) is None)
 
 
+@pytest.mark.slow  # test_runner has both without Ray
 async def test_a_failure_is_the_plain_loops_and_an_outage_beyond_the_patience_stops_the_run(
     tmp_path: Path,
 ) -> None:

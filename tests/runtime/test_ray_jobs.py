@@ -104,6 +104,7 @@ def test_a_tick_is_a_job_and_one_that_is_killed_is_submitted_again(tmp_path: Pat
             wait_for(lambda: counted in samples())
 
 
+@pytest.mark.slow  # test_job_server follows a job that fails
 def test_a_job_that_fails_gives_its_follower_its_log_and_exit_code(tmp_path: Path) -> None:
     shell = Shell(tmp_path, {"KGRAY_DATA": str(tmp_path / "data")})
     with kgray.open(tmp_path / "data", create=True) as memory:
