@@ -388,11 +388,10 @@ def remove(call: Call, group: str, **chosen: Any) -> int:  # noqa: ANN401
 
 
 def _take_out(call: Call, verb: str, group: str, chosen: dict[str, Any]) -> int:
-    episodes, more_ids, yes = (chosen.pop(name) for name in ("episodes", "more", "yes"))
-    source, everything = chosen["source"], chosen["everything"]
-    if sum((bool(episodes), source is not None, everything)) != 1 or (more_ids and not episodes):
+    ids = (*chosen.pop("episodes"), *chosen.pop("more"))
+    yes, source, everything = chosen.pop("yes"), chosen["source"], chosen["everything"]
+    if sum((bool(ids), source is not None, everything)) != 1:
         raise InputError("say which episodes: --episode ID..., or --source S, or --all; one of these")
-    ids = (*episodes, *more_ids)
     if not yes:
         if sys.stdin is None or not sys.stdin.isatty():
             needs = f"kgray {verb} needs --yes where standard input is no terminal"

@@ -84,7 +84,7 @@ def test_an_unknown_id_exits_2_and_changes_nothing(team, command):
 def test_retract_reopens_what_was_closed_and_known_at_still_sees_it(team):
     then = team("history", "Alice Nguyen", "--group", "team", "--json").json["facts"][1]["created_at"]
     known = team("dump", "--group", "team", "--known-at", then).out
-    answer = team("retract", "--group", "team", "--episode", "t2", "--yes", "--json")
+    answer = team("retract", "t2", "--group", "team", "--yes", "--json")
     assert answer.code == 0
     assert set(answer.json) >= TAKEN
     assert answer.json["episodes"] == 1
