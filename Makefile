@@ -3,7 +3,7 @@
 # `make demo STORE=neo4j RAY=no` the store and whether a Ray ingests, `make test-neo4j NEO4J_VERSION=2026.09.0`
 # the server's version.
 
-.PHONY: help install page demo docs test test-neo4j test-adapters test-interchange test-embed test-vllm test-small test-k8s lint clean
+.PHONY: help install page demo docs test test-slow test-neo4j test-adapters test-interchange test-embed test-vllm test-small test-k8s lint clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -28,6 +28,7 @@ help:
 	@echo "make demo PAGE=yes  and then serves the page on the demo's data, until Ctrl-C"
 	@echo "make demo MODEL=small  a small language model on this processor reads some messages: slow, and reads badly"
 	@echo "make test        all tests but the slow ones"
+	@echo "make test-slow   the slow ones: heavy variants, many kills, long histories"
 	@echo "make test-neo4j  those on a Neo4j server; NEO4J_VERSION=2026.09.0: on that one"
 	@echo "make test-adapters  LangGraph, OpenAI's Agents SDK and LlamaIndex, in an environment of their own (0.5 GB)"
 	@echo "make test-interchange  GraphRAG and LightRAG read our exports, in an environment of their own (1.5 GB)"
@@ -113,6 +114,10 @@ endif
 test: $(DEV)
 	$(PAGE_OR_NOTE)
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup -rs --durations=40
+
+# One process: some of these start a Ray or a server of their own, and measure.
+test-slow: $(DEV)
+	@$(BIN)/python -m pytest -rs -m 'slow and not k8s and not small' --durations=40
 
 test-neo4j: $(DEV)
 	@$(if $(NEO4J_VERSION),NEO4J_VERSION=$(NEO4J_VERSION) )$(BIN)/python -m pytest -n 2 --dist loadgroup -rs -m 'neo4j and not slow'

@@ -13,19 +13,19 @@ _BY = re.compile(r"by \(([^)]*)\)")
 
 
 def board() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    reply: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return reply
 
 
 def asked(prefix: str) -> dict[str, set[str]]:
     """Return {metric: labels that panels use of it}, of the metrics that begin so."""
-    found: dict[str, set[str]] = {}
+    results: dict[str, set[str]] = {}
     for panel in board()["panels"]:
         for target in panel.get("targets", []):
             by = {label for group in _BY.findall(target["expr"]) for label in re.findall(r"\w+", group)}
-            shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
-            assert shown <= by, f"{panel['title']}: {shown - by} is in the legend, and summed away"
+            matches = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            assert matches <= by, f"{panel['title']}: {matches - by} is in the legend, and summed away"
             for name, chosen in _METRIC.findall(target["expr"]):
                 if name.startswith(prefix):
-                    found.setdefault(name, set()).update(by, re.findall(r"(\w+)[=!]", chosen))
-    return found
+                    results.setdefault(name, set()).update(by, re.findall(r"(\w+)[=!]", chosen))
+    return results

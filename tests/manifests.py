@@ -44,11 +44,11 @@ class StrictLoader(yaml.SafeLoader):
 @functools.cache
 def documents() -> list[tuple[Path, Document]]:
     """Return each object of the manifests with its file."""
-    found = []
+    results = []
     for path in sorted(set(K8S.rglob("*.yaml")) - {VALUES}):
         for document in yaml.load_all(path.read_text(encoding="utf-8"), StrictLoader):
-            found.append((path, document))
-    return found
+            results.append((path, document))
+    return results
 
 
 def objects(*kinds: str) -> list[Document]:
@@ -97,6 +97,6 @@ def rendered(choice: Sequence[str], program: tuple[str, ...] = (str(KUBECTL), "k
         }
         file |= {"resources": [base], "components": parts}
         Path(folder, "kustomization.yaml").write_text(yaml.safe_dump(file), encoding="utf-8")
-        done = subprocess.run([*program, folder], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return list(yaml.load_all(done.stdout, StrictLoader))
+        outcome = subprocess.run([*program, folder], capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    return list(yaml.load_all(outcome.stdout, StrictLoader))

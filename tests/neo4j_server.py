@@ -57,16 +57,16 @@ class Neo4jServer:
         environment["NEO4J_JAVA"] = os.environ.get("NEO4J_JAVA", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
         # In a database that grows each statement is planned anew every 10 s: a quarter of its processor time.
         environment["NEO4J_SETTINGS"] = "dbms.cypher.min_replan_interval=1h"
-        done = subprocess.run(
+        outcome = subprocess.run(
             [STARTER, command, self.folder, *more],
             env=os.environ | environment,
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode == NOT_INSTALLED:
-            pytest.skip(f"needs a Neo4j server: {done.stderr.strip().splitlines()[-1]}")
-        assert done.returncode == 0, done.stderr
+        if outcome.returncode == NOT_INSTALLED:
+            pytest.skip(f"needs a Neo4j server: {outcome.stderr.strip().splitlines()[-1]}")
+        assert outcome.returncode == 0, outcome.stderr
 
 
 def started(folder: Path) -> Neo4jServer:

@@ -120,11 +120,11 @@ def samples() -> Samples:
     address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     with urllib.request.urlopen(address, timeout=HANGS_S) as answer:
         lines = answer.read().decode().splitlines()
-    found = []
+    results = []
     for line in lines:
         name, _, rest = line.partition("{")
         if name.startswith("ray_kgray_") and not name.endswith(("_bucket", "_sum")):
             tags = dict(re.findall(r'(\w+)="([^"]*)"', rest))
             own = {tag: tags[tag] for tag in tags.keys() - OF_RAY if not tag.startswith("otel_")}
-            found.append((name.removesuffix("_count"), own, float(rest.rpartition(" ")[2])))
-    return found
+            results.append((name.removesuffix("_count"), own, float(rest.rpartition(" ")[2])))
+    return results

@@ -55,8 +55,8 @@ def shown(path: Path) -> str:
 
 def commands() -> dict[str, click.Command]:
     context = click.Context(cli, info_name="kgray")
-    found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
-    return {name: command for name, command in found.items() if command is not None}
+    results = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    return {name: command for name, command in results.items() if command is not None}
 
 
 def test_modules_are_small():
@@ -235,16 +235,16 @@ def test_pages_use_plain_sentences():
 
 def test_no_file_holds_a_path_of_somebodys_machine():
     homes = re.compile(rb"/(?:home|Users|root)" + rb"/[a-z]|" + re.escape(f"{ROOT}".encode()))
-    found = []
+    results = []
     for path in ROOT.rglob("*"):
         parts = path.relative_to(ROOT).parts
         hidden = any(
             part in UNVERSIONED or part.endswith(("_cache", ".egg-info", ".hypothesis")) for part in parts
         )
         if not hidden and path.is_file() and homes.search(path.read_bytes()):
-            found.append(shown(path))
+            results.append(shown(path))
 
-    assert found == []
+    assert results == []
 
 
 def test_what_must_pass_runs_lint_and_then_the_tests():

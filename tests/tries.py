@@ -8,5 +8,5 @@ OTHERS = "default"  # the profile whose examples are others at every run
 
 
 def tries(count: int) -> int:
-    """Return a third of a number of examples, and all of them with `--hypothesis-profile default`."""
-    return count if hypothesis.settings.get_current_profile_name() == OTHERS else (count + 2) // 3
+    """Return a sixth of a number of examples, and all of them with `--hypothesis-profile default`."""
+    return count if hypothesis.settings.get_current_profile_name() == OTHERS else (count + 5) // 6

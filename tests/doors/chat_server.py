@@ -20,16 +20,16 @@ _SECTION = re.compile(r"<([A-Z]+)>\n([^\n]*)\n</\1>(?:\n|$)")
 def sections(text: str) -> dict[str, Any]:
     """Return tag -> data of the sections of a text, as `section` makes them. Raises ValueError."""
     text = text.removesuffix(REPAIR_LINE)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     at = 0
     for match in _SECTION.finditer(text):
-        if match.start() != at or match[1] in found:
+        if match.start() != at or match[1] in results:
             raise ValueError("a section occurs twice, or there is text between two sections")
-        found[match[1]] = json.loads(match[2])
+        results[match[1]] = json.loads(match[2])
         at = match.end()
     if text[at:].strip():
         raise ValueError("there is text behind the last section")
-    return found
+    return results
 
 
 class _Server(ThreadingHTTPServer):
@@ -166,7 +166,7 @@ class ChatServer:
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     def tasks(self) -> list[str]:
-        return [one.task for one in self.asked]
+        return [item.task for item in self.asked]
 
     def close(self) -> None:
         self._server.shutdown()

@@ -34,9 +34,9 @@ def main(folder: str) -> None:
             entered.setdefault(Path(code.co_filename).relative_to(ROOT).as_posix())
 
     def taken() -> list[str]:
-        found = list(entered)
+        results = list(entered)
         entered.clear()
-        return found
+        return results
 
     # Before the memory opens: a thread that runs already is not asked any more.
     threading.setprofile(note)

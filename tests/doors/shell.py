@@ -79,10 +79,10 @@ class Bench(Shell):
     def script_of(self, code: str) -> str:
         """Run a script to its end, as a process of its own; return its output."""
         environ = {**os.environ, **self.env}
-        done = subprocess.run(
+        outcome = subprocess.run(
             [sys.executable, "-P", "-c", code], env=environ, capture_output=True, text=True, check=True
         )
-        return done.stdout
+        return outcome.stdout
 
     def __call__(self, *args: str, stdin: str | bytes | None = None) -> Answer:
         from bench.commands import bench

@@ -18,8 +18,8 @@ PAGE = entered.ROOT / "docs" / "architecture.md"
 def really_entered(tmp_path_factory):
     """In a process of its own: what other tests have cached there is not entered again."""
     command = [sys.executable, "-m", "tests.doors.entered", str(tmp_path_factory.mktemp("data"))]
-    done = subprocess.run(command, cwd=entered.ROOT, check=True, stdout=subprocess.PIPE)
-    return json.loads(done.stdout)
+    outcome = subprocess.run(command, cwd=entered.ROOT, check=True, stdout=subprocess.PIPE)
+    return json.loads(outcome.stdout)
 
 
 @pytest.mark.parametrize("what", ["message", "query"])

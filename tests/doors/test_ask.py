@@ -64,13 +64,13 @@ def opened(team):
 def test_an_answer_names_its_sources_and_drops_those_that_do_not_exist(team):
     answer = team("ask", QUESTION, "--group", "team", "--json")
 
-    found = answer.json
+    reply = answer.json
     hits = team("search", "Acme", "--group", "team", "--scope", "episode", "--json").json["hits"]
     episodes = [row["id"] for row in hits]
-    assert {row.pop("episode") for row in found["citations"]} == set(episodes)
-    sources = [(row["number"], row["scope"], row["text"]) for row in found.pop("sources")]
+    assert {row.pop("episode") for row in reply["citations"]} == set(episodes)
+    sources = [(row["number"], row["scope"], row["text"]) for row in reply.pop("sources")]
     assert sources == [(1, "episode", ROWS[0]["text"]), (2, "episode", ROWS[1]["text"])]
-    assert found == {
+    assert reply == {
         "answer": "At Beta now [2], before at Acme [1, 2]. So says Bob.",
         "found": True,
         "citations": [{"number": 1, "client_id": "a"}, {"number": 2, "client_id": "b"}],
@@ -103,8 +103,8 @@ def test_what_is_not_in_memory_is_not_guessed(team, reply):
 
 
 def test_a_group_that_holds_nothing_is_answered_without_a_call(team):
-    found = team("ask", QUESTION, "--group", "nobody", "--json").json
-    assert (found["answer"], found["found"], found["calls"]) == ("Not in memory.", False, 0)
+    reply = team("ask", QUESTION, "--group", "nobody", "--json").json
+    assert (reply["answer"], reply["found"], reply["calls"]) == ("Not in memory.", False, 0)
 
 
 def test_an_answer_without_a_source_says_so(team):
@@ -129,7 +129,7 @@ def test_a_question_that_the_script_does_not_answer_is_one_line(team):
 def test_a_model_over_http_gets_the_question_and_the_lines_fenced(serve, team):
     server = serve(lambda _: Say(pieces=["At Beta ", "[", "2", "]."], usage=(321, 12)))
 
-    found = team("ask", QUESTION, "--group", "team", "--json").json
+    reply = team("ask", QUESTION, "--group", "team", "--json").json
 
     (asked,) = server.asked
     assert server.probes == []
@@ -142,8 +142,8 @@ def test_a_model_over_http_gets_the_question_and_the_lines_fenced(serve, team):
     ]
     assert "NOT IN MEMORY" in asked.head
     assert (asked.body["stream"], asked.body["max_tokens"]) == (True, 1024)
-    assert (found["answer"], found["citations"][0]["client_id"]) == ("At Beta [2].", "b")
-    assert (found["calls"], found["prompt_tokens"], found["completion_tokens"]) == (1, 321, 12)
+    assert (reply["answer"], reply["citations"][0]["client_id"]) == ("At Beta [2].", "b")
+    assert (reply["calls"], reply["prompt_tokens"], reply["completion_tokens"]) == (1, 321, 12)
 
 
 @pytest.mark.parametrize(
@@ -190,11 +190,11 @@ def test_an_answer_is_shown_as_it_arrives(serve, team):
         shown.set()
 
     with opened(team) as memory:
-        found = memory.ask(QUESTION, group="team", on_text=on_text)
+        answer = memory.ask(QUESTION, group="team", on_text=on_text)
 
-    assert "".join(seen) == found.text == "At Beta now [2]."
+    assert "".join(seen) == answer.text == "At Beta now [2]."
     assert len(seen) >= 2
-    assert [(number, client) for number, _, client in found.citations] == [(2, "b")]
+    assert [(number, client) for number, _, client in answer.citations] == [(2, "b")]
 
 
 def test_a_terminal_gets_the_answer_without_control_characters(serve, team):
@@ -274,17 +274,17 @@ def test_drift_asks_on_and_answers_from_what_further_questions_find(team):
     question = "Tell me of Acme and what came then"
     further = replied("follow_up", "1. Where is Beta?\n- Who left Acme?", question)
     team.script(further, says("Acme [1], then Beta [2].", question))
-    found = team("ask", question, "--group", "team", "--mode", "drift", "--json").json
-    assert (found["answer"], found["calls"]) == ("Acme [1], then Beta [2].", 3)
-    assert [row["client_id"] for row in found["citations"]] == ["a", "b"]
+    results = team("ask", question, "--group", "team", "--mode", "drift", "--json").json
+    assert (results["answer"], results["calls"]) == ("Acme [1], then Beta [2].", 3)
+    assert [row["client_id"] for row in results["citations"]] == ["a", "b"]
     assert (
         team("ask", question, "--group", "team", "--mode", "drift", "--max-calls", "2", "--json").json[
             "calls"
         ]
         == 2
     ), "one call is kept for the answer"
-    asked = team("ask", question, "--group", "team", "--mode", "drift", "--max-tokens", "1500", "--json").json
-    assert asked["calls"] == 1, "the tokens of the answer are kept, too"
+    reply = team("ask", question, "--group", "team", "--mode", "drift", "--max-tokens", "1500", "--json").json
+    assert reply["calls"] == 1, "the tokens of the answer are kept, too"
     assert team("ask", question, "--group", "nobody", "--mode", "drift", "--json").json["calls"] == 0
 
 
@@ -342,10 +342,10 @@ def test_global_answers_from_points_of_the_communities_and_cites_these(kgray):
         points("Who?", ("Nobody.", [7], 20), ("They know one another.", [1], 90), ("No help.", [1], 0)),
         says("All [1].", "Who?"),
     )
-    found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
-    assert (found["answer"], found["found"], found["calls"]) == ("All [1].", True, 2)
-    assert found["citations"] == [{"number": 1, "community": community["id"], "name": community["name"]}]
-    assert found["reports"] == {"read": 1, "left_out": 0, "points": 1}
+    reply = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
+    assert (reply["answer"], reply["found"], reply["calls"]) == ("All [1].", True, 2)
+    assert reply["citations"] == [{"number": 1, "community": community["id"], "name": community["name"]}]
+    assert reply["reports"] == {"read": 1, "left_out": 0, "points": 1}
     bound = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--max-calls", "1")
     assert (bound.code, "mode global takes 2 calls at least" in bound.err) == (2, True)
     poor = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--max-tokens", "500")
@@ -353,8 +353,8 @@ def test_global_answers_from_points_of_the_communities_and_cites_these(kgray):
     narrowed = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--source", "s")
     assert (narrowed.code, "no scope and no filter" in narrowed.err) == (2, True)
     kgray.script(points("Who?"))
-    found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
-    assert (found["found"], found["calls"]) == (False, 1)
+    reply = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
+    assert (reply["found"], reply["calls"]) == (False, 1)
 
 
 def test_global_cites_every_community_that_a_point_rests_on(kgray):
@@ -363,8 +363,8 @@ def test_global_cites_every_community_that_a_point_rests_on(kgray):
     triples = [{"source": a, "relation": "KNOWS", "target": b} for a, b in pairs]
     kgray("add", kgray.write("t.jsonl", {"kind": "triples", "triples": triples}), "--group", "g")
     kgray("communities", "refresh", "--group", "g")
-    found = kgray("communities", "list", "--group", "g", "--json").json["communities"]
-    told = {one["id"]: one["name"] for one in found if one["parent"] is None}
+    reply = kgray("communities", "list", "--group", "g", "--json").json["communities"]
+    told = {item["id"]: item["name"] for item in reply if item["parent"] is None}
     assert len(told) == 2
     kgray.script(points("Who?", ("There are two circles.", [1, 2, 1], 90)), says("Two [1].", "Who?"))
     cited = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json["citations"]
@@ -376,9 +376,9 @@ def test_suggested_questions_are_those_of_the_model(team):
     """They go on from what was found, after the answer; one more call."""
     further = "Where did Alice work before?\n2) When did she leave?\n3. Who is Bob?"
     team.script(says("At Beta [2]."), replied("follow_up", further))
-    found = team("ask", QUESTION, "--group", "team", "--suggest", "2", "--json").json
-    assert found["suggestions"] == ["Where did Alice work before?", "When did she leave?"]
-    assert (found["answer"], found["calls"]) == ("At Beta [2].", 2)
+    reply = team("ask", QUESTION, "--group", "team", "--suggest", "2", "--json").json
+    assert reply["suggestions"] == ["Where did Alice work before?", "When did she leave?"]
+    assert (reply["answer"], reply["calls"]) == ("At Beta [2].", 2)
     assert "- When did she leave?" in team("ask", QUESTION, "--group", "team", "--suggest", "2").out
     team.script(says("At Beta [2]."), replied("follow_up", "NONE"))
     assert team("ask", QUESTION, "--group", "team", "--suggest", "2", "--json").json["suggestions"] == []

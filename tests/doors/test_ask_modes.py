@@ -71,11 +71,11 @@ def test_a_call_extracts_keywords_that_join_the_context(serve, team):
     )
     question = "Who pays her salary?"
     plain = team("ask", question, "--group", "team", "--json").json
-    found = team("ask", question, "--group", "team", "--mode", "keywords", "--json").json
+    reply = team("ask", question, "--group", "team", "--mode", "keywords", "--json").json
 
     assert (plain["found"], plain["calls"]) == (False, 0)
-    assert (found["answer"], found["calls"]) == ("At Beta [1].", 2)
-    assert found["keywords"] == {"high_level": ["employment", "work"], "low_level": ["Alice", "Beta"]}
+    assert (reply["answer"], reply["calls"]) == ("At Beta [1].", 2)
+    assert reply["keywords"] == {"high_level": ["employment", "work"], "low_level": ["Alice", "Beta"]}
     assert "Alice works at Beta" in "\n".join(server.asked[-1].sections["MEMORY"])
     assert server.asked[0].body["response_format"]["json_schema"]["name"] == "keywords"
 
@@ -99,10 +99,10 @@ def test_keywords_by_hand_take_no_call(serve, team):
 )
 def test_without_a_models_keywords_the_questions_own_words_are_used(serve, team, how, reply, calls):
     serve(lambda asked: reply if asked.task == "keywords" and reply else Say(pieces=["At Beta [1]."]))
-    found = team("ask", QUESTION, "--group", "team", "--mode", "keywords", *how, "--json").json
+    results = team("ask", QUESTION, "--group", "team", "--mode", "keywords", *how, "--json").json
 
-    assert found["keywords"] == {"high_level": ["work"], "low_level": ["Alice"]}
-    assert (found["answer"], found["calls"]) == ("At Beta [1].", calls)
+    assert results["keywords"] == {"high_level": ["work"], "low_level": ["Alice"]}
+    assert (results["answer"], results["calls"]) == ("At Beta [1].", calls)
 
 
 # -------------------------------------------------------------------------------------------- global
@@ -120,13 +120,13 @@ def test_global_reads_all_reports_of_a_level_side_by_side_and_says_how_many(serv
     circles(kgray, 60)
     listed = kgray("communities", "list", "--group", "g", "--json").json["communities"]
     server = serve(pointed)
-    found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--json").json
+    reply = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--json").json
 
-    finest = [one for one in listed if one["level"] == 0]
-    assert found["reports"]["read"] == len(finest) == 60
+    finest = [item for item in listed if item["level"] == 0]
+    assert reply["reports"]["read"] == len(finest) == 60
     shown = [line for asked in server.asked[:-1] for line in asked.sections["MEMORY"]]
     assert len(shown) == 60
-    assert found["calls"] == len(server.asked)
+    assert reply["calls"] == len(server.asked)
     bound = kgray(
         "ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--report-tokens", "200", "--json"
     ).json["reports"]
@@ -148,29 +148,29 @@ def test_readings_are_sent_together(serve, kgray):
         return pointed(asked)
 
     server = serve(answer)
-    found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--json")
-    assert found.code == 0
+    result = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--json")
+    assert result.code == 0
     assert server.most_at_once >= 2
 
 
 def test_a_reading_that_cannot_be_used_is_counted_and_the_others_go_on(serve, kgray):
     circles(kgray, 150)
     server = serve(lambda asked: Say("nonsense") if "Ann149" in asked.data else pointed(asked))
-    found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--json").json
+    reply = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--json").json
 
-    assert found["found"]
-    assert found["reports"]["read"] > 0
-    assert found["reports"]["left_out"] > 0
-    assert found["reports"]["read"] + found["reports"]["left_out"] == 150
-    assert found["calls"] == len(server.asked)
+    assert reply["found"]
+    assert reply["reports"]["read"] > 0
+    assert reply["reports"]["left_out"] > 0
+    assert reply["reports"]["read"] + reply["reports"]["left_out"] == 150
+    assert reply["calls"] == len(server.asked)
 
 
 def test_reports_without_help_are_no_answer(serve, kgray):
     circles(kgray, 2)
     server = serve(lambda _: as_json({"points": [{"text": "Nothing", "reports": [1], "score": 0}]}))
-    found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
-    assert (found["answer"], found["found"], len(server.asked)) == ("Not in memory.", False, 1)
-    assert found["reports"] == {"read": 2, "left_out": 0, "points": 0}
+    reply = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
+    assert (reply["answer"], reply["found"], len(server.asked)) == ("Not in memory.", False, 1)
+    assert reply["reports"] == {"read": 2, "left_out": 0, "points": 0}
 
 
 # -------------------------------------------------------------------------------------- conversations
@@ -207,9 +207,9 @@ def test_general_knowledge_is_allowed_where_asked_for_and_is_marked(serve, team)
     server = serve(lambda _: Say(pieces=["It has four strings [general knowledge]."]))
     question = "How many strings has a violin?"
     assert team("ask", question, "--group", "team", "--json").json["found"] is False
-    found = team("ask", question, "--group", "team", "--general", "--json")
-    assert (found.json["found"], found.json["general_knowledge"]) == (True, True)
-    assert "statements marked [general knowledge] are not from the memory" in found.err
+    result = team("ask", question, "--group", "team", "--general", "--json")
+    assert (result.json["found"], result.json["general_knowledge"]) == (True, True)
+    assert "statements marked [general knowledge] are not from the memory" in result.err
     assert "[general knowledge]" in server.asked[-1].head
 
 

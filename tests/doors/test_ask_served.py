@@ -46,23 +46,23 @@ def served(tmp_path, model):
 
 def events(text):
     """Return the events of a stream: (name, data)."""
-    found = []
+    results = []
     for block in filter(None, text.split("\n\n")):
         lines = dict(line.split(": ", 1) for line in block.split("\n") if not line.startswith(":"))
-        found += [(lines["event"], json.loads(lines["data"]))] if lines else []
-    return found
+        results += [(lines["event"], json.loads(lines["data"]))] if lines else []
+    return results
 
 
 def test_a_question_is_answered_with_its_sources(served):
     answer = served.client().post(ASK, json={"question": QUESTION})
 
-    found = answer.json()
-    assert (answer.status_code, found["answer"], found["found"]) == (200, "At Beta now [1].", True)
-    assert found["citations"] == [
-        {"number": 1, "episode": found["citations"][0]["episode"], "client_id": "b"}
+    reply = answer.json()
+    assert (answer.status_code, reply["answer"], reply["found"]) == (200, "At Beta now [1].", True)
+    assert reply["citations"] == [
+        {"number": 1, "episode": reply["citations"][0]["episode"], "client_id": "b"}
     ]
-    assert found["sources"][0]["text"] == "Alice works at Beta"
-    assert (found["calls"], found["prompt_tokens"]) == (1, 300)
+    assert reply["sources"][0]["text"] == "Alice works at Beta"
+    assert (reply["calls"], reply["prompt_tokens"]) == (1, 300)
     assert 'kgray_model_calls_total{outcome="ok",task="answer"} 1.0' in served.client().get("/metrics").text
 
 
@@ -159,16 +159,16 @@ def test_a_server_without_a_model_says_what_to_set(tmp_path):
 def test_the_python_client_asks_as_a_memory_does(served, model):
     pieces: list[str] = []
     with library.connect(served.url) as memory:
-        found = memory.ask(
+        answer = memory.ask(
             QUESTION, group="team", on_text=pieces.append, history=[{"role": "user", "content": "Hi"}]
         )
         with pytest.raises(InputError, match="mode local takes no level or rating"):
             memory.ask(QUESTION, group="team", level=1)
     here = served.memory_now()
     with here as memory:
-        assert found.citations[0][1:] == (memory.search("Beta", group="team")[0].fact.episodes[0])
-    assert "".join(pieces) == found.text == "At Beta now [1]."
-    assert (found.sources[0][1].text, found.cost.calls) == ("Alice works at Beta", 1)
+        assert answer.citations[0][1:] == (memory.search("Beta", group="team")[0].fact.episodes[0])
+    assert "".join(pieces) == answer.text == "At Beta now [1]."
+    assert (answer.sources[0][1].text, answer.cost.calls) == ("Alice works at Beta", 1)
     assert model.asked[0].sections["HISTORY"] == [{"role": "user", "content": "Hi"}]
 
 

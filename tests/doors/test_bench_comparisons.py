@@ -44,14 +44,14 @@ def test_the_set_has_every_word_and_questions_of_one_to_five_candidates():
 @pytest.mark.parametrize("together", [1, 10])
 def test_a_perfect_model_has_full_marks_in_every_form(bench, together):
     with closing(ChatServer(answering)) as server:
-        found = bench(
+        reply = bench(
             "comparisons", "--url", server.url, "--forms", "shipped,lists,words,rows",
             "--together", str(together), "--json",
         ).json  # fmt: skip
 
     tasks = {"batched" if together > 1 else "compare", *(f"compare_{name}" for name in FORMS)}
     assert set(server.tasks()) == tasks
-    for scores in found["forms"]:
+    for scores in reply["forms"]:
         assert (scores["questions"], scores["failed"]) == (30, 0)
         assert scores["best"] == scores["accepted"] == scores["candidates"] == sum(map(len, BEST.values()))
 

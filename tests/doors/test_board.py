@@ -24,13 +24,13 @@ async def test_every_metric_and_label_of_the_board_is_exported_by_the_server(tmp
         async with Client(f"{server.url}/mcp/team") as agent:
             await agent.call_tool("search_memory", {"query": "Alice"})
         server.door.metrics.webhooks.labels("delivered")  # exported from the first delivery on
-        found: dict[str, set[str]] = {}
+        results: dict[str, set[str]] = {}
         for family in families(client.get("/metrics").text):
             for sample in family.samples:
-                found.setdefault(sample.name, set()).update(sample.labels)
+                results.setdefault(sample.name, set()).update(sample.labels)
     wanted = asked("kgray_")
     assert len(wanted) >= 11
-    assert {name for name in wanted if name not in found} == set()
-    assert {name: labels - found[name] for name, labels in wanted.items() if labels - found[name]} == {}
-    of_server = {name for name in found if not name.endswith(("_created", "_bucket", "_sum", "_count"))}
+    assert {name for name in wanted if name not in results} == set()
+    assert {name: labels - results[name] for name, labels in wanted.items() if labels - results[name]} == {}
+    of_server = {name for name in results if not name.endswith(("_created", "_bucket", "_sum", "_count"))}
     assert of_server - wanted.keys() == set(), "exported, and on no panel"

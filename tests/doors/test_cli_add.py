@@ -160,22 +160,22 @@ def test_a_dry_run_refuses_a_taken_id_as_adding_would(kgray):
 
 def test_a_dry_run_with_replace_shows_what_goes_and_what_comes(kgray):
     kgray("add", kgray.write("a.jsonl", *JOBS))
-    before = kgray("dump", "--group", "team").out.splitlines()
+    lines_before = kgray("dump", "--group", "team").out.splitlines()
     moved = told("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Delta"), source="crm")
     file = kgray.write("b.jsonl", moved)
     dry = kgray("add", file, "--replace", "--dry-run", "--json")
     assert (dry.code, dry.err) == (0, "")
-    assert kgray("dump", "--group", "team").out.splitlines() == before
+    assert kgray("dump", "--group", "team").out.splitlines() == lines_before
     real = kgray("add", file, "--replace", "--json")
     assert counts(real.json) == (1, 0, 0, 1, 0)
-    after = kgray("dump", "--group", "team").out.splitlines()
-    come = {line for line in after if line not in before}
+    lines_after = kgray("dump", "--group", "team").out.splitlines()
+    come = {line for line in lines_after if line not in lines_before}
     ops: dict[str, set[str]] = {"add": set(), "change": set(), "remove": set()}
     for row in dry.json["changes"]:
         op = row.pop("op")
         ops[op].add(json.dumps(row, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
     assert ops["add"] | ops["change"] == come
-    assert ops["remove"] <= {line for line in before if line not in after}
+    assert ops["remove"] <= {line for line in lines_before if line not in lines_after}
     assert any("Beta" in line for line in ops["remove"])
 
 

@@ -94,20 +94,20 @@ def test_backfill_makes_the_graph_of_add_and_reports_beside_its_keys(kgray):
     assert (report["attempt"], report["state"], report["files"], report["rows"]) == (1, "done", 1, 3)
     assert set(report["seconds"]) == {"extract", "judge", "embed", "decide", "write"}
     assert report["episodes_per_s"] > 0
-    kept = json.loads((kgray.folder / "kgray-data/runs" / report["run"] / "report.json").read_text())
-    assert kept == answer.json
+    reply = json.loads((kgray.folder / "kgray-data/runs" / report["run"] / "report.json").read_text())
+    assert reply == answer.json
     assert dump(kgray) == added(kgray, file)
 
 
 def test_a_second_time_reads_nothing_and_changes_nothing(kgray):
     file = kgray.write("a.jsonl", *JOBS)
     kgray("backfill", file)
-    before = dump(kgray)
+    dump_before = dump(kgray)
     again = kgray("backfill", file, "--json")
     assert (again.code, counts(again.json)) == (0, (0, 3, 0, 0, 0))
     report = again.json["report"]
     assert (report["attempt"], report["state"], report["skipped"]) == (2, "done", 3)
-    assert dump(kgray) == before
+    assert dump(kgray) == dump_before
 
 
 def test_the_same_is_shown_for_people(kgray):
@@ -217,8 +217,8 @@ def test_what_is_refused_is_kept_with_its_place_and_a_file_put_right_is_read_aga
     }  # fmt: skip
     assert answer.json["refusals"] == [refusal]
     assert answer.err.splitlines()[-1] == "kgray: 1 refused"
-    (kept,) = (kgray.folder / "kgray-data/runs").glob("*/refused.jsonl")
-    assert json.loads(kept.read_text()).items() >= refusal.items()
+    (paths,) = (kgray.folder / "kgray-data/runs").glob("*/refused.jsonl")
+    assert json.loads(paths.read_text()).items() >= refusal.items()
     again = kgray("backfill", good, bad, "--json")
     assert (again.code, counts(again.json)) == (1, (0, 5, 1, 0, 0)), "the run still has it"
     assert again.json["refusals"] == [refusal]
@@ -250,7 +250,7 @@ def test_on_error_stop_accepts_nothing_and_exits_2(kgray):
 
 def test_a_dry_run_counts_what_would_happen_and_accepts_nothing(kgray):
     kgray("add", kgray.write("a.jsonl", *JOBS))
-    before = dump(kgray)
+    dump_before = dump(kgray)
     changed = told("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Gamma"))
     new = many(2)
     other = told("m0", "2026-01-01", triple("A", "KNOWS", "B"))
@@ -261,7 +261,7 @@ def test_a_dry_run_counts_what_would_happen_and_accepts_nothing(kgray):
     assert (answer.json["dry_run"], answer.json["plan"]) == (True, None)
     replaced = kgray("backfill", file, "--dry-run", "--replace", "--json")
     assert counts(replaced.json) == (4, 2, 1, 0, 0)
-    assert dump(kgray) == before
+    assert dump(kgray) == dump_before
     assert not (kgray.folder / "kgray-data" / "runs").exists()
     assert "Nothing is accepted" in kgray("backfill", file, "--dry-run").out
 
@@ -274,8 +274,8 @@ def test_a_dry_run_tells_the_calls_of_a_language_model_and_makes_none(kgray):
     file = kgray.write("a.jsonl", *rows)
     plan = kgray("backfill", file, "--dry-run", "--json").json["plan"]
     assert plan["calls"] >= 20
-    shown = kgray("backfill", file, "--dry-run").out
-    assert f"about {plan['calls']} model calls" in shown
+    output = kgray("backfill", file, "--dry-run").out
+    assert f"about {plan['calls']} model calls" in output
 
 
 # ---------------------------------------------------------------------------- bounds and order
@@ -317,8 +317,8 @@ def test_a_spent_budget_of_tokens_ends_with_75(kgray, monkeypatch):
     def counted(self, group=None):
         from dataclasses import replace
 
-        found = plain(self, group)
-        return {name: replace(c, prompt_tokens=100 * c.calls) for name, c in found.items()}
+        result = plain(self, group)
+        return {name: replace(c, prompt_tokens=100 * c.calls) for name, c in result.items()}
 
     monkeypatch.setattr(SqliteStore, "counts", counted)
     rows = [{"id": f"r{i}", "text": f"text {i}", "group": "team", "at": i} for i in range(20)]
@@ -384,11 +384,11 @@ def test_a_refusal_keeps_neither_the_id_nor_the_hash_of_what_was_removed(kgray):
     refused = kgray(*args).json
     assert [found["field"] for found in refused["refusals"]] == ["id", "text"]
     (path,) = (kgray.folder / "kgray-data/runs").glob("*/refused.jsonl")
-    before = path.read_text()
-    stored = before.split("stored sha256 ")[1][:64]
+    content_before = path.read_text()
+    stored = content_before.split("stored sha256 ")[1][:64]
     assert kgray("remove", "--group", "team", "--all", "--yes").code == 0
     quoted = "id 'Quillon' is taken"
-    assert path.read_text() == before.replace(quoted, "-" * len(quoted)).replace(stored, "-" * 64)
+    assert path.read_text() == content_before.replace(quoted, "-" * len(quoted)).replace(stored, "-" * 64)
     assert kgray(*args).json["refused"] == 2
 
 
@@ -410,12 +410,12 @@ def test_a_changed_file_is_read_again_and_an_unchanged_one_goes_on_behind_its_la
 def test_a_manifest_that_cannot_be_read_costs_reading_again_and_no_more(kgray):
     file = kgray.write("a.jsonl", *JOBS)
     kgray("backfill", file)
-    before = dump(kgray)
+    dump_before = dump(kgray)
     (path,) = manifests(kgray)
     path.write_text("{")
     answer = kgray("backfill", file, "--json")
     assert (counts(answer.json), answer.json["report"]["attempt"]) == ((0, 3, 0, 0, 0), 1)
-    assert dump(kgray) == before
+    assert dump(kgray) == dump_before
 
 
 def test_a_run_that_goes_on_is_not_carried_out_twice(kgray):
@@ -522,8 +522,8 @@ def test_an_outage_beyond_the_patience_ends_with_75_and_its_reason_in_the_manife
 def test_the_job_script_is_the_command(kgray):
     kgray.write("a.jsonl", *JOBS)
     script = Path(__file__).resolve().parents[2] / "jobs" / "backfill.py"
-    done = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, str(script), "a.jsonl", "--json"],
         cwd=kgray.folder, env={**os.environ, **kgray.env}, capture_output=True, check=True,
     )  # fmt: skip
-    assert counts(json.loads(done.stdout)) == (3, 0, 0, 3, 0)
+    assert counts(json.loads(outcome.stdout)) == (3, 0, 0, 3, 0)

@@ -82,15 +82,15 @@ def test_a_group_has_a_file_that_others_can_read_and_verify(team):
     more = told("m1", "2026-02-01", triple("Bo", "KNOWS", "Cy"), group="other")
     assert team("add", team.write("more.jsonl", more)).code == 0
 
-    made = team("backup", "backup", "--group", "team", "--json").json
+    reply = team("backup", "backup", "--group", "team", "--json").json
 
     text = gzip.decompress((team.folder / "backup" / ROWS).read_bytes())
     first, *rest = map(json.loads, text.splitlines())
     assert (first["group"], first["last"]) == ("team", 3)
-    assert sum(isinstance(line, list) for line in rest) == made["rows"] == made["groups"]["team"]["rows"]
+    assert sum(isinstance(line, list) for line in rest) == reply["rows"] == reply["groups"]["team"]["rows"]
     shown = json.loads((team.folder / "backup" / "backup.json").read_bytes())
-    assert shown["groups"] == {"team": made["groups"]["team"] | {"file": ROWS}}
-    assert team("restore", "backup", "--data", "back", "--json").json == made
+    assert shown["groups"] == {"team": reply["groups"]["team"] | {"file": ROWS}}
+    assert team("restore", "backup", "--data", "back", "--json").json == reply
     assert team("groups", "--data", "back", "--json").json["groups"][0]["group"] == "team"
     assert len(hashes(team, "kgray-data", "back")) == 1
 
@@ -98,9 +98,9 @@ def test_a_group_has_a_file_that_others_can_read_and_verify(team):
 @pytest.mark.parametrize("groups", [(), ("--group", "team")])
 def test_only_the_owner_can_read_a_backup(team, groups):
     assert team("backup", "backup", *groups).code == 0
-    found = [team.folder / "backup", *(team.folder / "backup").rglob("*")]
-    assert {oct(stat.S_IMODE(path.stat().st_mode)) for path in found if path.is_dir()} == {"0o700"}
-    assert {oct(stat.S_IMODE(path.stat().st_mode)) for path in found if path.is_file()} == {"0o600"}
+    results = [team.folder / "backup", *(team.folder / "backup").rglob("*")]
+    assert {oct(stat.S_IMODE(path.stat().st_mode)) for path in results if path.is_dir()} == {"0o700"}
+    assert {oct(stat.S_IMODE(path.stat().st_mode)) for path in results if path.is_file()} == {"0o600"}
 
 
 def test_the_settings_of_the_folder_go_along_without_secrets(kgray):
@@ -109,14 +109,14 @@ def test_the_settings_of_the_folder_go_along_without_secrets(kgray):
     assert kgray("add", kgray.write("jobs.jsonl", *JOBS)).code == 0
     assert kgray("backup", "backup").code == 0
 
-    kept = (kgray.folder / "backup" / "kgray.toml").read_text(encoding="utf-8")
-    given = tomllib.loads(SETTINGS)
-    assert "hush" not in kept
-    assert tomllib.loads(kept) == {
-        "model": {"timeout_s": 7.5}, "embedder": {"dimensions": 64}, "ontology": given["ontology"],
+    content = (kgray.folder / "backup" / "kgray.toml").read_text(encoding="utf-8")
+    reply = tomllib.loads(SETTINGS)
+    assert "hush" not in content
+    assert tomllib.loads(content) == {
+        "model": {"timeout_s": 7.5}, "embedder": {"dimensions": 64}, "ontology": reply["ontology"],
     }  # fmt: skip
     assert kgray("restore", "backup", "--data", "back").code == 0
-    assert (kgray.folder / "back" / "kgray.toml").read_text(encoding="utf-8") == kept
+    assert (kgray.folder / "back" / "kgray.toml").read_text(encoding="utf-8") == content
     assert len(hashes(kgray, "kgray-data", "backup", "back")) == 1
     kgray.write("other.toml", "[embedder]\ndimensions = 32\n")
     line = refusal(kgray("restore", "backup", "--data", "no", "--config", "other.toml"))
@@ -168,15 +168,15 @@ def test_what_is_damaged_is_restored_nowhere(team, kind, damage):
 def test_what_cannot_be_restored_is_one_line_and_changes_nothing(team):
     assert team("backup", "backup", "--group", "team").code == 0
     manifest = team.folder / "backup" / "backup.json"
-    shown = json.loads(manifest.read_bytes())
+    reply = json.loads(manifest.read_bytes())
     lines = {
-        "was written by a newer kgray (9.9): upgrade kgray": shown | {"format": 2, "version": "9.9"},
-        "has rows of another schema, that of kgray 0.": shown | {"schema": shown["schema"] | {"notes": []}},
-        "backup.json is missing, damaged": shown | {"rows": 1},
+        "was written by a newer kgray (9.9): upgrade kgray": reply | {"format": 2, "version": "9.9"},
+        "has rows of another schema, that of kgray 0.": reply | {"schema": reply["schema"] | {"notes": []}},
+        "backup.json is missing, damaged": reply | {"rows": 1},
         "there is no group 'absent' in the backup": None,
     }
     for line, document in lines.items():
-        manifest.write_text(json.dumps(document or shown))
+        manifest.write_text(json.dumps(document or reply))
         group = () if document else ("--group", "absent")
         assert line in refusal(team("restore", "backup", "--data", "new", *group))
         assert not (team.folder / "new").exists()

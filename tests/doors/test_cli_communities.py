@@ -16,8 +16,8 @@ from tests.doors.shell import told, triple
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "refresh_communities.py"
 PEOPLE = ("Alice Nguyen", "Bob Stone", "Cara Diaz", "Dan Okafor")
 ROWS = [
-    told(f"t{n}", f"2026-01-0{n + 1}", triple(one, "WORKS_AT", "Acme"), triple(one, "KNOWS", other))
-    for n, (one, other) in enumerate(zip(PEOPLE, PEOPLE[1:] + PEOPLE[:1], strict=True))
+    told(f"t{n}", f"2026-01-0{n + 1}", triple(item, "WORKS_AT", "Acme"), triple(item, "KNOWS", other))
+    for n, (item, other) in enumerate(zip(PEOPLE, PEOPLE[1:] + PEOPLE[:1], strict=True))
 ] + [{**told("o1", "2026-01-01", triple("Mug", "MADE_BY", "Kiln")), "group": "shop"}]
 
 
@@ -40,10 +40,10 @@ def test_refresh_list_and_show(filled):
     assert (listed["level"], listed["size"], listed["parent"]) == (0, 5, None)
     assert "Acme" in listed["name"]
 
-    shown = filled("communities", "show", listed["id"][:8], "--group", "team", "--json").json
-    assert {"id", "level", "name", "summary", "parent", "children", "members"} <= shown.keys()
-    assert [member["name"] for member in shown["members"]] == ["Acme", *PEOPLE]
-    assert (shown["children"], shown["id"]) == ([], listed["id"])
+    reply = filled("communities", "show", listed["id"][:8], "--group", "team", "--json").json
+    assert {"id", "level", "name", "summary", "parent", "children", "members"} <= reply.keys()
+    assert [member["name"] for member in reply["members"]] == ["Acme", *PEOPLE]
+    assert (reply["children"], reply["id"]) == ([], listed["id"])
     for person in ("Acme", "works at"):
         assert person in filled("communities", "show", listed["id"][:8], "--group", "team").out
 
@@ -88,11 +88,11 @@ def test_bad_input_is_one_line_and_exit_code_2(filled, args, line):
 
 
 def test_the_job_is_the_same_command(filled):
-    done = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, JOB, "--group", "team", "--json"],
         cwd=filled.folder, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert '"communities": 1' in done.stdout
+    assert '"communities": 1' in outcome.stdout
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ TAKEN = {"episodes", "statements", "facts_closed", "facts_reopened", "entities"}
 
 
 def rows(kgray, kind: str, *extra: str) -> list[dict]:
-    found = map(json.loads, kgray("dump", "--group", "team", *extra).out.splitlines())
-    return [row for row in found if row["type"] == kind]
+    result = map(json.loads, kgray("dump", "--group", "team", *extra).out.splitlines())
+    return [row for row in result if row["type"] == kind]
 
 
 def ids(kgray) -> dict[str, str]:
@@ -498,8 +498,8 @@ def test_episodes_that_had_the_removed_one_as_context_are_read_anew_where_asked_
     }  # fmt: skip
     assert answer.err.endswith("as context: c2, c3; 2 read anew, 0 failed\n")
     assert b"Quillon" not in held(chat)
-    found = {row["client_id"]: row["sequence"] for row in rows(chat, "episode")}
-    assert found == {"c4": 4, "c5": 5, "c6": 6, "c2": 8, "c3": 9}
+    results = {row["client_id"]: row["sequence"] for row in rows(chat, "episode")}
+    assert results == {"c4": 4, "c5": 5, "c6": 6, "c2": 8, "c3": 9}
 
 
 def test_what_is_read_anew_waits_for_the_model_and_the_removal_does_not(chat):

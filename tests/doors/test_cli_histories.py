@@ -93,10 +93,10 @@ class Session:
         return self._pair("distinct")
 
     def _split(self, _: int) -> tuple[Answer, set[int]]:
-        found = [row for row in self.rows("entity") if row["aliases"]]
-        if not found:
+        results = [row for row in self.rows("entity") if row["aliases"]]
+        if not results:
             return self.run("split", "Ann Lee", "--surface", "Ann Lee"), {2}
-        return self.run("split", found[0]["id"], "--surface", found[0]["aliases"][0]), {0}
+        return self.run("split", results[0]["id"], "--surface", results[0]["aliases"][0]), {0}
 
     def _undo(self, number: int) -> tuple[Answer, set[int]]:
         known = [row["sequence"] for row in self.rows("merge")]
@@ -142,11 +142,11 @@ def test_every_command_of_a_history_ends_as_promised(kgray, seed):
     session = Session(Shell(kgray.folder), random.Random(seed))  # the rules answer every question
     assert session.add(session.line("first")).code == 0
     for number in range(1, 16):
-        before = session.kgray("dump", "--group", "team", "--hash").out
+        output_before = session.kgray("dump", "--group", "team", "--hash").out
         verb, answer, codes = session.one(number)
         assert answer.code in codes, (verb, answer)
         if answer.code == 2:
-            assert session.kgray("dump", "--group", "team", "--hash").out == before, verb
+            assert session.kgray("dump", "--group", "team", "--hash").out == output_before, verb
             assert answer.err.count("\n") == 1, (verb, answer)
         committed = {row["client_id"] for row in session.rows("episode")}
         assert committed == {"first", *session.live}, verb

@@ -22,18 +22,18 @@ def team(kgray):
 
 def entities(kgray, *words: str) -> dict[str, str]:
     """Return name -> id."""
-    found = kgray("entities", *words, "--group", "team", "--json").json["entities"]
-    return {row["name"]: row["id"] for row in found}
+    reply = kgray("entities", *words, "--group", "team", "--json").json["entities"]
+    return {row["name"]: row["id"] for row in reply}
 
 
 def test_entities_with_most_facts_come_first_and_a_query_names_some(team):
-    found = team("entities", "--group", "team", "--json").json["entities"]
-    assert [(row["name"], row["facts"]) for row in found] == [
+    reply = team("entities", "--group", "team", "--json").json["entities"]
+    assert [(row["name"], row["facts"]) for row in reply] == [
         ("Acme", 2), ("Alice Nguyen", 2), ("Beta", 1), ("Bob Smith", 1), ("Mug", 1), ("Robert Smith", 1),
         ("tea", 1),
     ]  # fmt: skip
-    assert found[1].keys() == {"id", "name", "aliases", "labels", "facts", "summary", "profile"}
-    assert found[2]["summary"] == "Alice Nguyen works at Beta."
+    assert reply[1].keys() == {"id", "name", "aliases", "labels", "facts", "summary", "profile"}
+    assert reply[2]["summary"] == "Alice Nguyen works at Beta."
     assert list(entities(team, "smith")) == ["Bob Smith", "Robert Smith"]
     assert list(entities(team, "ROBERT  smith")) == ["Robert Smith"]
     assert next(iter(entities(team, "Robret Smith"))) == "Robert Smith"
@@ -50,28 +50,28 @@ def test_entities_with_most_facts_come_first_and_a_query_names_some(team):
 @pytest.mark.parametrize("called", ["alice  NGUYEN", "id", "beginning"])
 def test_history_and_show_take_a_name_an_id_and_its_beginning(team, called):
     id_ = entities(team)["Alice Nguyen"]
-    asked = {"id": id_, "beginning": id_[:4]}.get(called, called)
-    history = team("history", asked, "--group", "team", "--json").json
+    response = {"id": id_, "beginning": id_[:4]}.get(called, called)
+    history = team("history", response, "--group", "team", "--json").json
     assert (history["entity"]["id"], len(history["facts"])) == (id_, 2)
-    shown = team("show", asked, "--group", "team", "--json").json["records"]
-    assert [row["id"] for row in shown if row["type"] == "entity" and row["name"] == "Alice Nguyen"] == [id_]
+    reply = team("show", response, "--group", "team", "--json").json["records"]
+    assert [row["id"] for row in reply if row["type"] == "entity" and row["name"] == "Alice Nguyen"] == [id_]
 
 
 def test_show_takes_the_beginning_of_the_id_of_an_episode_and_of_a_fact(team):
     for scope in ("episode", "fact"):
         hits = team("search", "Alice works", "--group", "team", "--scope", scope, "--json").json["hits"]
         id_ = hits[0]["id"]
-        whole = team("show", id_, "--group", "team", "--json").json
-        assert team("show", id_[:8], "--group", "team", "--json").json == whole
-        assert whole["records"] != []
+        full_reply = team("show", id_, "--group", "team", "--json").json
+        assert team("show", id_[:8], "--group", "team", "--json").json == full_reply
+        assert full_reply["records"] != []
 
 
 def test_merge_and_split_take_names_and_beginnings(team):
     ids = entities(team)
     merged = team("merge", "bob smith", ids["Robert Smith"][:8], "--group", "team", "--json")
     assert (merged.code, merged.json["sequence"] > 0) == (0, True)
-    (found,) = team("entities", "smith", "--group", "team", "--json").json["entities"]
-    assert (found["id"], found["name"], found["aliases"]) == (ids["Bob Smith"], "Bob Smith", ["Robert Smith"])
+    (reply,) = team("entities", "smith", "--group", "team", "--json").json["entities"]
+    assert (reply["id"], reply["name"], reply["aliases"]) == (ids["Bob Smith"], "Bob Smith", ["Robert Smith"])
     split = team("split", "Robert Smith", "--surface", "Robert Smith", "--group", "team", "--json")
     assert split.code == 0
     assert set(entities(team, "smith")) == {"Bob Smith", "Robert Smith"}
@@ -96,12 +96,12 @@ def test_a_beginning_of_several_ids_exits_2_and_lists_them(kgray):
 
 @pytest.mark.parametrize("command", [["history"], ["show"], ["merge", "Acme"]])
 def test_a_mistyped_name_is_told_what_it_is_like_and_changes_nothing(team, command):
-    before = team("dump", "--group", "team").out
+    output_before = team("dump", "--group", "team").out
     answer = team(*command, "Alice Nguyn", "--group", "team")
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.endswith("'Alice Nguyn': did you mean 'Alice Nguyen'?\n")
     assert "'Alice Nguyen'" in team("history", "alice", "--group", "team").err
-    assert team("dump", "--group", "team").out == before
+    assert team("dump", "--group", "team").out == output_before
 
 
 def test_a_mistyped_group_reads_as_empty_and_says_which_there_is(team):

@@ -29,8 +29,8 @@ def test_init_add_search_doctor_and_remove_work_as_in_a_folder(on_server):
     kgray = on_server
     missing = kgray("groups")
     assert (missing.code, "run `kgray init`" in missing.err) == (2, True)
-    made = kgray("init", "--json").json
-    assert (made["data"], made["store"]) == ("kgray-data", "neo4j")
+    reply = kgray("init", "--json").json
+    assert (reply["data"], reply["store"]) == ("kgray-data", "neo4j")
     assert kgray("init").code == 0
     jobs = kgray.write("jobs.jsonl", *JOBS)
     added = kgray("add", jobs, "--json").json
@@ -100,6 +100,7 @@ def test_what_is_wrong_with_the_server_or_its_settings_is_one_line_without_the_p
         assert "hush" not in answer.err + answer.out, name
 
 
+@pytest.mark.slow
 def test_a_backup_goes_from_each_store_to_the_other(on_server):
     """The same hash of all rows, and of the graph; keys of the server go along."""
     kgray, server = on_server, dict(on_server.env)
@@ -113,24 +114,25 @@ def test_a_backup_goes_from_each_store_to_the_other(on_server):
         ("backup", "rows", "--group", "team"),
     ):
         assert kgray(*words).code == 0, words
-    made, ours = kgray("restore", "file", "--data", "again", "--json").json, kgray("keys", "list").out
+    reply, ours = kgray("restore", "file", "--data", "again", "--json").json, kgray("keys", "list").out
     dump = kgray("dump", "--group", "team", "--hash").out
 
     kgray.env = server
     assert kgray("restore", "rows").code == 0
     restored = kgray("restore", "file", "--json")
-    assert (restored.code, restored.json) == (0, made), "the group that was there is compared"
+    assert (restored.code, restored.json) == (0, reply), "the group that was there is compared"
     assert (kgray("dump", "--group", "team", "--hash").out, kgray("keys", "list").out) == (dump, ours)
-    assert kgray("backup", "server", "--json").json == made
+    assert kgray("backup", "server", "--json").json == reply
     jobs = kgray.write("more.jsonl", JOBS[0] | {"id": "t9"})
     assert kgray("add", jobs).code == 0
     refused = kgray("restore", "file")
     assert (refused.code, "already, and not the same (as in the backup" in refused.err) == (2, True)
     kgray.env = folder
-    assert kgray("restore", "server", "--data", "back", "--json").json == made
+    assert kgray("restore", "server", "--data", "back", "--json").json == reply
     assert kgray("dump", "--group", "team", "--hash", "--data", "back").out == dump
 
 
+@pytest.mark.slow
 def test_another_embedder_than_the_databases_reads_and_adds_nothing(on_server):
     kgray = on_server
     jobs = kgray.write("jobs.jsonl", *JOBS)
@@ -140,7 +142,7 @@ def test_another_embedder_than_the_databases_reads_and_adds_nothing(on_server):
     assert before == {name: answer for name, answer in read(kgray).items() if name in before}
     for words in (["groups"], ["failures"], ["show", "t2", "--group", "team"]):
         assert kgray(*words).code == 0
-    told = kgray("status", "--json").json["embedder"]
-    assert (told["name"], "was built with" in told["fault"]) == ("hashing-1/64", True)
+    reply = kgray("status", "--json").json["embedder"]
+    assert (reply["name"], "was built with" in reply["fault"]) == ("hashing-1/64", True)
     answer = kgray("add", jobs)
     assert (answer.code, "was built with" in answer.err) == (2, True)

@@ -63,7 +63,7 @@ def test_names_that_a_model_found_independent_are_suggested_with_their_lines(com
 
 def test_python_gives_the_same(compared):
     with library.open(compared.folder / "kgray-data", model_backend="rules", create=True) as memory:
-        (one,) = memory.admin.relation_suggestions(group="team")
+        (item,) = memory.admin.relation_suggestions(group="team")
         assert memory.admin.ontology_faults() == []
 
     async def awaited():
@@ -72,8 +72,8 @@ def test_python_gives_the_same(compared):
         ) as memory:
             return await memory.admin.relation_suggestions(group="team"), await memory.admin.ontology_faults()
 
-    assert one.as_dict() == compared("ontology", "suggest", "--group", "team", "--json").json["pairs"][0]
-    assert asyncio.run(awaited()) == ([one], [])
+    assert item.as_dict() == compared("ontology", "suggest", "--group", "team", "--json").json["pairs"][0]
+    assert asyncio.run(awaited()) == ([item], [])
 
 
 def test_an_unknown_group_has_none_and_a_malformed_one_is_refused(kgray):

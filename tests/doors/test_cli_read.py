@@ -194,10 +194,10 @@ def test_stored_text_cannot_steer_the_terminal(kgray):
     text = "Ann\u202e says \x1b[31mhello"
     kgray.script({"episode": "m", "extraction": {"entities": [], "facts": []}})
     kgray("add", kgray.write("a.jsonl", {"id": "m", "text": text, "at": 0, "group": "g"}))
-    shown = kgray("search", "hello", "--group", "g").out
-    assert "hello" in shown
-    assert "\x1b" not in shown
-    assert "\u202e" not in shown
+    output = kgray("search", "hello", "--group", "g").out
+    assert "hello" in output
+    assert "\x1b" not in output
+    assert "\u202e" not in output
 
 
 def test_context_stays_within_its_budget_and_names_its_hits(team):
@@ -261,8 +261,8 @@ def test_an_ambiguous_name_exits_2_and_lists_the_ids(kgray):
     assert kgray("add", kgray.write("a.jsonl", *rows)).code == 0
     answer = kgray("history", "jordan", "--group", "g")
     assert (answer.code, answer.out) == (2, "")
-    found = [json.loads(line) for line in kgray("dump", "--group", "g").out.splitlines()]
-    ids = [row["id"] for row in found if row.get("name") == "Jordan"]
+    results = [json.loads(line) for line in kgray("dump", "--group", "g").out.splitlines()]
+    ids = [row["id"] for row in results if row.get("name") == "Jordan"]
     assert len(ids) == 2
     assert all(i in answer.err for i in ids)
     assert {kgray("history", i, "--group", "g", "--json").json["facts"][0]["text"] for i in ids} == {

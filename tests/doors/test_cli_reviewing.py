@@ -27,10 +27,10 @@ def team(kgray) -> Shell:
 
 
 def pairs(kgray) -> list[tuple[tuple[str, ...], str]]:
-    found = kgray("duplicates", "--group", "team", "--json").json["pairs"]
-    assert all(set(pair) == {"a", "b", "names", "why", "score"} for pair in found)
-    assert [pair["score"] for pair in found] == sorted((pair["score"] for pair in found), reverse=True)
-    return [(tuple(pair["names"]), pair["why"]) for pair in found]
+    reply = kgray("duplicates", "--group", "team", "--json").json["pairs"]
+    assert all(set(pair) == {"a", "b", "names", "why", "score"} for pair in reply)
+    assert [pair["score"] for pair in reply] == sorted((pair["score"] for pair in reply), reverse=True)
+    return [(tuple(pair["names"]), pair["why"]) for pair in reply]
 
 
 def merges(kgray, *extra: str) -> list[dict]:
@@ -51,7 +51,7 @@ def test_likely_duplicates_are_listed_with_why(team):
 
 
 def test_what_is_said_to_be_distinct_is_off_the_list_until_that_is_undone(team):
-    before = team("dump", "--group", "team", "--hash").out
+    output_before = team("dump", "--group", "team", "--hash").out
 
     said = team("distinct", "Bob Smith", "B. Smith", "--group", "team", "--json")
 
@@ -62,7 +62,7 @@ def test_what_is_said_to_be_distinct_is_off_the_list_until_that_is_undone(team):
     undone = team("undo", "4", "--group", "team", "--json")
     assert (undone.code, undone.json) == (0, {"sequence": 5, "undone": 4, "kind": "distinct"})
     assert pairs(team) == [INITIALS, CODE]
-    assert team("dump", "--group", "team", "--hash").out == before
+    assert team("dump", "--group", "team", "--hash").out == output_before
 
 
 def test_a_merge_of_distinct_entities_is_refused(team):

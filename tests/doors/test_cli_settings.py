@@ -108,7 +108,7 @@ def test_doctor_looks_for_the_packages_that_an_installation_brings_and_no_others
     names = [check["name"] for check in kgray("doctor", "--json").json["checks"]]
 
     assert names[1 : names.index("sqlite")] == [
-        re.match(r"[\w-]+", one)[0] for one in declared["dependencies"]
+        re.match(r"[\w-]+", item)[0] for item in declared["dependencies"]
     ]
 
 
@@ -212,7 +212,7 @@ def test_json_is_utf_8_whatever_the_terminal_speaks(kgray):
         "triples": [{"source": "Zoë", "relation": "KNOWS", "target": "日本"}],
     }
     kgray.write("a.jsonl", row)
-    assert kgray.process("add", "a.jsonl", "--json").code == 0
+    assert kgray("add", "a.jsonl", "--json").code == 0
     answer = kgray.process("history", "Zoë", "--group", "g", "--json")
     assert json.loads(answer.out)["facts"][0]["target"] == "日本"
     assert kgray.process("history", "Zoë", "--group", "g").code == 0

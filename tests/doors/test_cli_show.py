@@ -80,8 +80,8 @@ def test_show_of_an_entity_begins_with_it_and_numbers_its_facts(chat):
     people = chat("show", "ann lee", "--group", "g").out
     summary = "Ann Lee has her home in Oslo. Ann Lee works at Acme."
     assert re.match(rf"Ann Lee  [0-9a-f]{{8}}\n  Person\n  {re.escape(summary)}\nm1  [0-9a-f]{{8}}\n", people)
-    shown = chat("show", "ann lee", "--group", "g", "--json").json
-    assert (shown["summary"], shown["profile"], shown["profile_sources"]) == (summary, "", [])
+    reply = chat("show", "ann lee", "--group", "g", "--json").json
+    assert (reply["summary"], reply["profile"], reply["profile_sources"]) == (summary, "", [])
     assert chat("show", "m1", "--group", "g", "--json").json["summary"] == ""
     assert "[I work at Acme now]1. The" in people
     assert "[Ann Lee]2 lives in [Oslo]2." in people

@@ -79,13 +79,13 @@ def test_what_is_at_the_target_already_and_differs_is_left_alone(full):
         "triples": [{"source": "A", "relation": "KNOWS", "target": "B"}],
     }
     assert full("add", full.write("other.jsonl", other), "--data", "there").code == 0
-    before = full("dump", "--group", "team", "--data", "there").out
+    output_before = full("dump", "--group", "team", "--data", "there").out
 
     answer = full("copy", "--group", "team", "--to-data", "there")
 
     assert answer.code == 2
     assert "already, and not the same" in answer.err
-    assert full("dump", "--group", "team", "--data", "there").out == before
+    assert full("dump", "--group", "team", "--data", "there").out == output_before
 
 
 def test_the_variables_of_a_store_speak_of_the_source_alone(full):

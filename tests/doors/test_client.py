@@ -30,7 +30,7 @@ def story(memory):
     )
     yield (report.accepted, report.committed, report.refused, report.refusals[0].line)
     none = memory.add_many([{"text": ""}, {"speaker": "Alice"}], group="team")
-    yield (none.accepted, [(one.line, one.field, one.reason) for one in none.refusals])
+    yield (none.accepted, [(refusal.line, refusal.field, refusal.reason) for refusal in none.refusals])
     for how in ({}, {"as_of": "2026-02-01"}, {"filters": kgray.Filters(relations=("WORKS_AT",))}):
         hits = memory.search("Where does Alice work?", group="team", **how)
         yield [(h.text, h.source, h.target, h.valid_at, h.invalid_at, h.told_by, h.speaker) for h in hits]
@@ -40,7 +40,7 @@ def story(memory):
     yield [(f.text, f.valid_at, f.invalid_at, f.statement, f.episodes) for f in history.facts]
     yield [record["type"] for record in memory.show("a1", group="team")]
     around = memory.neighbourhood("Alice", group="team")
-    yield ([one["name"] for one in around["entities"]], around["total"], around["truncated"])
+    yield ([item["name"] for item in around["entities"]], around["total"], around["truncated"])
     moved = memory.diff(group="team", from_as_of="2026-02-01", to_as_of="2026-04-01")
     yield ([f["target"] for f in moved["opened"]], [f["target"] for f in moved["ended"]])
     yield [e["client_id"] for c in memory.changes(group="team")["commits"] for e in c["entries"]]
@@ -115,9 +115,9 @@ def test_the_same_verbs_await(served):
             await memory.add("I work at Acme.", group="team", speaker="Alice")
             return await asyncio.gather(*(memory.search("Alice", group="team") for _ in range(4)))
 
-    found = asyncio.run(use())
-    assert found[0]
-    assert all([hit.id for hit in hits] == [hit.id for hit in found[0]] for hits in found)
+    outcome = asyncio.run(use())
+    assert outcome[0]
+    assert all([hit.id for hit in hits] == [hit.id for hit in outcome[0]] for hits in outcome)
 
 
 def test_a_key_that_does_not_reach_is_denied(served):

@@ -23,8 +23,8 @@ LINES = [
 
 def modes(folder: Path) -> dict[str, str]:
     """Return the permissions of a folder and of all in it."""
-    found = {path.relative_to(folder).as_posix(): path for path in [folder, *folder.rglob("*")]}
-    return {name: oct(stat.S_IMODE(path.stat().st_mode)) for name, path in found.items()}
+    results = {path.relative_to(folder).as_posix(): path for path in [folder, *folder.rglob("*")]}
+    return {name: oct(stat.S_IMODE(path.stat().st_mode)) for name, path in results.items()}
 
 
 def test_only_the_owner_can_read_what_is_kept(tmp_path):
@@ -41,15 +41,18 @@ def test_only_the_owner_can_read_what_is_kept(tmp_path):
             assert subprocess.run(run, check=False).returncode == ("init" not in command)
         with kgray.open(data, create=True) as memory:
             memory.add("I live in Bonn.", group="g", speaker="Al Ng", at="2026-05-01")
-            found = modes(data)
+            result = modes(data)
     finally:
         os.umask(before)
 
-    assert {mode for name, mode in found.items() if (data / name).is_dir()} == {"0o700"}
-    assert {mode for name, mode in found.items() if not (data / name).is_dir()} == {"0o600"}
+    assert {mode for name, mode in result.items() if (data / name).is_dir()} == {"0o700"}
+    assert {mode for name, mode in result.items() if not (data / name).is_dir()} == {"0o600"}
     files = {"kgray.sqlite3", "kgray.sqlite3-wal", "kgray.sqlite3-shm", "ingest.lock"}
-    assert files <= set(found)
-    assert {Path(name).name for name in found if name.startswith("runs/")} >= {"report.json", "refused.jsonl"}
+    assert files <= set(result)
+    assert {Path(name).name for name in result if name.startswith("runs/")} >= {
+        "report.json",
+        "refused.jsonl",
+    }
 
 
 COMMANDS = (
@@ -85,9 +88,9 @@ def test_what_is_said_goes_to_no_damaged_file(kgray):
     with path.open("r+b") as file:
         file.seek(path.stat().st_size // 2)
         file.write(random.Random(5).randbytes(65_536))
-    before = path.read_bytes()
+    content_before = path.read_bytes()
     for command in COMMANDS[:3]:
         answer = kgray(*command.split())
         assert answer.code == 2, command
         assert re.search(r"kgray\.sqlite3 is damaged \(.*\): restore it from a copy\n$", answer.err), command
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content_before

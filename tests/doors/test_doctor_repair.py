@@ -24,9 +24,9 @@ def said(group, triple):
 def damage(folder, statement, values=(), **names):
     """Change rows of the group `broken` behind the store's back; return those that the statement reads."""
     database = apsw.Connection(str(folder / "kgray-data" / FILE))
-    found = list(database.execute(statement.format(broken=BROKEN, **names), values))
+    results = list(database.execute(statement.format(broken=BROKEN, **names), values))
     database.close()
-    return found
+    return results
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_a_group_that_cannot_be_derived_is_in_nobody_elses_way(folder):
 
 @pytest.mark.parametrize("command", ["dump", "merge"])
 def test_its_own_commands_end_with_one_line_that_says_what_to_do(folder, command):
-    found = folder("search", "Alice", "--group", "broken", "--json").json["hits"]
-    ids = [hit["id"] for hit in found if hit["scope"] == "entity"]
+    reply = folder("search", "Alice", "--group", "broken", "--json").json["hits"]
+    ids = [hit["id"] for hit in reply if hit["scope"] == "entity"]
     more = list(dict.fromkeys([*ids, *folder_ids(folder)]))[:2] if command == "merge" else []
     damage(folder.folder, "UPDATE records SET packed = x'c1' WHERE no = {broken}")  # a merge reads but some
 
@@ -71,9 +71,9 @@ def test_its_own_commands_end_with_one_line_that_says_what_to_do(folder, command
 def folder_ids(folder):
     """Return the ids of the entities as the store has them."""
     database = apsw.Connection(str(folder.folder / "kgray-data" / FILE))
-    found = [row[0] for row in database.execute("SELECT id FROM entities")]
+    results = [row[0] for row in database.execute("SELECT id FROM entities")]
     database.close()
-    return found
+    return results
 
 
 def test_what_is_added_to_it_waits_and_is_committed_after_the_repair(folder):
@@ -123,10 +123,10 @@ def test_repair_sets_aside_records_that_contradict_each_other(folder):
     done = folder("doctor", "--repair", "--group", "broken", "--json")
 
     assert done.code == 0
-    told = done.json["repaired"]["broken"]
-    assert "set aside records 99: its entry is not stored" in told
-    assert "set aside evidence 2.0: a mention that it names is not stored" in told
-    assert "Bob" not in " ".join(told)
+    reply = done.json["repaired"]["broken"]
+    assert "set aside records 99: its entry is not stored" in reply
+    assert "set aside evidence 2.0: a mention that it names is not stored" in reply
+    assert "Bob" not in " ".join(reply)
     left = [line for line in folder.dumped.splitlines() if '"type":"fact"' in line and "Alice" in line]
     assert [line for line in folder("dump", "--group", "broken").out.splitlines() if '"fact"' in line] == left
 

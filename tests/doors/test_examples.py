@@ -150,9 +150,9 @@ def test_the_demo_prints_what_changed(demo, capfd, monkeypatch):
     monkeypatch.chdir(EXAMPLES.parent)
 
     def command(folder, *words):
-        done = CliRunner().invoke(cli, [*words, "--data", str(folder)])
-        assert done.exit_code == 0, done.stderr
-        print(f"$ kgray {shlex.join(words)}\n{done.stdout}\n", flush=True)  # noqa: T201 - as the demo does
+        outcome = CliRunner().invoke(cli, [*words, "--data", str(folder)])
+        assert outcome.exit_code == 0, outcome.stderr
+        print(f"$ kgray {shlex.join(words)}\n{outcome.stdout}\n", flush=True)  # noqa: T201 - as the demo does
 
     monkeypatch.setattr(script, "kgray", command)
     script.ask(folder, script.alone(folder))

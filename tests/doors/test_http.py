@@ -149,23 +149,23 @@ def test_rows_are_answered_one_by_one(client):
 
     answer = client.post(f"{TEAM}/episodes", json=rows)
 
-    found = answer.json()
+    reply = answer.json()
     assert answer.status_code == 202
-    assert [(row["client_id"], row["sequence"]) for row in found["accepted"]] == [("a1", 1), ("a2", 2)]
-    assert (found["duplicate"], found["refused"]) == (0, 2)
-    assert [(row["line"], row["field"]) for row in found["refusals"]] == [(3, "text"), (4, "group")]
+    assert [(row["client_id"], row["sequence"]) for row in reply["accepted"]] == [("a1", 1), ("a2", 2)]
+    assert (reply["duplicate"], reply["refused"]) == (0, 2)
+    assert [(row["line"], row["field"]) for row in reply["refusals"]] == [(3, "text"), (4, "group")]
 
 
 def test_a_dry_run_tells_what_would_be_and_keeps_nothing(client):
     told(client, ALICE[:1])
     rows = [*ALICE, {"text": "", "id": "a3"}, {"text": "Else.", "id": "a1"}]
     answer = client.post(f"{TEAM}/episodes?dry_run=true", json=rows)
-    found = answer.json()
+    reply = answer.json()
 
-    assert (answer.status_code, found["duplicate"], found["dry_run"]) == (200, 1, True)
-    assert [(one["client_id"], one["sequence"]) for one in found["accepted"]] == [("a2", 2)]
-    assert [(one["line"], one["field"]) for one in found["refusals"]] == [(3, "text"), (4, "id")]
-    assert [one["client_id"] for one in client.get(f"{TEAM}/episodes").json()["episodes"]] == ["a1"]
+    assert (answer.status_code, reply["duplicate"], reply["dry_run"]) == (200, 1, True)
+    assert [(item["client_id"], item["sequence"]) for item in reply["accepted"]] == [("a2", 2)]
+    assert [(item["line"], item["field"]) for item in reply["refusals"]] == [(3, "text"), (4, "id")]
+    assert [item["client_id"] for item in client.get(f"{TEAM}/episodes").json()["episodes"]] == ["a1"]
     assert client.post(f"{TEAM}/episodes?dry_run=1", json={"text": ""}).status_code == 422
 
 
@@ -190,10 +190,10 @@ def test_a_parameter_that_a_route_does_not_know_is_refused_and_the_known_ones_ar
     path = f"/v1{route.path}".replace("{group}", "team").replace("{sequence}", "1")
     answer = untouched.request(route.method, re.sub("{.*}", "x", path), params={"limt": 3}, content=b"{}")
     document = untouched.get("/openapi.json").json()["paths"][f"/v1{route.path}"][route.method.lower()]
-    known = [one["name"] for one in document.get("parameters", ()) if one["in"] == "query"]
+    known = [item["name"] for item in document.get("parameters", ()) if item["in"] == "query"]
 
     assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
-    assert [one["pointer"] for one in answer.json()["errors"]] == ["/limt"]
+    assert [item["pointer"] for item in answer.json()["errors"]] == ["/limt"]
     assert "'limt'" in answer.json()["detail"]
     assert (", ".join(known) or "takes none") in answer.json()["detail"]
 
@@ -210,8 +210,8 @@ def test_where_a_row_is_refused_a_careful_client_has_nothing_accepted(client):
     for wrong, field in (({"text": ""}, "text"), ({"text": "Else.", "id": "a1"}, "id")):
         answer = client.post(f"{TEAM}/episodes?on_error=stop", json=[ALICE[1], wrong])
         assert answer.status_code == (422 if field == "text" else 409), answer.text
-        assert [one["pointer"] for one in answer.json()["errors"]] == [f"/1/{field}"]
-    assert [one["client_id"] for one in client.get(f"{TEAM}/episodes").json()["episodes"]] == ["a1"]
+        assert [item["pointer"] for item in answer.json()["errors"]] == [f"/1/{field}"]
+    assert [item["client_id"] for item in client.get(f"{TEAM}/episodes").json()["episodes"]] == ["a1"]
     assert client.post(f"{TEAM}/episodes?on_error=stop", json=ALICE).json()["duplicate"] == 1
     assert client.post(f"{TEAM}/episodes?on_error=halt", json=ALICE).status_code == 422
 
@@ -219,20 +219,20 @@ def test_where_a_row_is_refused_a_careful_client_has_nothing_accepted(client):
 def test_ndjson_and_one_object_are_taken_too(client):
     lines = "\n".join(json.dumps(row) for row in ALICE) + "\n\n{broken\n"
     many = client.post(f"{TEAM}/episodes", content=lines, headers={"content-type": "application/x-ndjson"})
-    one = client.post(f"{TEAM}/episodes", json={"text": "Hello", "id": "b"})
+    response = client.post(f"{TEAM}/episodes", json={"text": "Hello", "id": "b"})
 
     assert [row["client_id"] for row in many.json()["accepted"]] == ["a1", "a2"]
     assert many.json()["refusals"][0]["line"] == 4
-    assert one.json()["accepted"][0]["sequence"] == 3
+    assert response.json()["accepted"][0]["sequence"] == 3
 
 
 def test_the_same_id_is_a_no_op_and_with_other_content_a_conflict(client):
     first, again = told(client), told(client)
-    other = client.post(f"{TEAM}/episodes", json=[{**ALICE[0], "text": "Else"}])
+    other_response = client.post(f"{TEAM}/episodes", json=[{**ALICE[0], "text": "Else"}])
 
     assert (again["accepted"], again["duplicate"], again["committed"]) == ([], 2, 2)
     assert [row["id"] for row in again["duplicates"]] == [row["id"] for row in first["accepted"]]
-    assert (other.status_code, other.json()["code"]) == (409, "conflict")
+    assert (other_response.status_code, other_response.json()["code"]) == (409, "conflict")
 
 
 @pytest.mark.parametrize("name", ["team/2026/17", "a b?c#d%e", "/", "x/history"])
@@ -291,8 +291,8 @@ async def test_what_else_there_is_to_do_is_done_between_the_answers_of_a_transac
     await running
     memory.close()
     served = order.index("served")
-    assert len([one for one in order[:served] if isinstance(one, int)]) < 32
-    assert sorted(one for one in order if isinstance(one, int)) == list(range(64))
+    assert len([item for item in order[:served] if isinstance(item, int)]) < 32
+    assert sorted(item for item in order if isinstance(item, int)) == list(range(64))
 
 
 def test_searches_and_events_are_not_kept_waiting_by_reads_of_whole_groups(served, client, monkeypatch):
@@ -310,15 +310,15 @@ def test_searches_and_events_are_not_kept_waiting_by_reads_of_whole_groups(serve
         try:
             for _ in range(Bounds().readers):
                 assert going.acquire(timeout=HANGS_S)
-            found = client.post(f"{TEAM}/search", json={"query": "Where does Alice work?"})
-            assert (found.status_code, client.get("/readyz").status_code) == (200, 200)
+            response = client.post(f"{TEAM}/search", json={"query": "Where does Alice work?"})
+            assert (response.status_code, client.get("/readyz").status_code) == (200, 200)
             assert client.get("/healthz").status_code == 200
             assert len(client.get(f"{TEAM}/changes").json()["commits"]) == 2
             with client.stream("GET", f"{TEAM}/events?since=0") as stream:
                 assert next_event(stream.iter_lines())["data"]["entries"][0]["client_id"] == "a1"
         finally:
             held.set()
-        assert [one.result().status_code for one in dumps] == [200] * 6
+        assert [dump.result().status_code for dump in dumps] == [200] * 6
 
 
 def test_too_much_that_waits_is_refused_with_a_time_to_come_back(tmp_path):
@@ -342,10 +342,10 @@ def test_a_backfill_is_streamed(client):
         yield b'{"text": ""}\n{"text": "last", "id": "last"}'
 
     first = client.post(f"{TEAM}/backfill", content=lines()).json()
-    again = client.post(f"{TEAM}/backfill", content=lines()).json()
+    second_reply = client.post(f"{TEAM}/backfill", content=lines()).json()
 
     assert (first["accepted"], first["refused"], first["refusals"][0]["line"]) == (1201, 1, 1201)
-    assert (again["accepted"], again["duplicate"]) == (0, 1201)
+    assert (second_reply["accepted"], second_reply["duplicate"]) == (0, 1201)
 
 
 # ------------------------------------------------------------------------------ reading
@@ -368,14 +368,14 @@ def test_reads_answer_as_the_memory_does(served, client):
         assert client.get(f"{TEAM}/show/a1").json()["records"] == memory.show("a1", group="team")
         assert client.get(f"{TEAM}/dump").text.splitlines() == memory.dump(group="team")
         entities = client.get(f"{TEAM}/entities", params={"q": "ali"}).json()["entities"]
-        assert [one["name"] for one in entities] == ["Alice"]
+        assert [entity["name"] for entity in entities] == ["Alice"]
 
 
 def test_a_person_searches_by_an_address(client):
     told(client)
-    found = client.get(f"{TEAM}/search", params={"q": "Where does Alice work?", "as_of": "2026-02-01"})
+    response = client.get(f"{TEAM}/search", params={"q": "Where does Alice work?", "as_of": "2026-02-01"})
     block = client.get(f"{TEAM}/context", params={"q": "Where does Alice work?", "tokens": 200})
-    assert found.json()["hits"][0]["text"] == "Alice works at Acme"
+    assert response.json()["hits"][0]["text"] == "Alice works at Acme"
     assert "Beta Labs" in block.json()["text"]
     assert block.json()["tokens"] <= 200
     assert client.get(f"{TEAM}/search").status_code == 422
@@ -401,10 +401,10 @@ def test_an_answer_that_stays_true_is_not_sent_twice(client):
     first = client.get(url)
     same = client.get(url, headers={"if-none-match": first.headers["etag"]})
     client.request("DELETE", f"{TEAM}/episodes/a1")
-    after = client.get(url, headers={"if-none-match": first.headers["etag"]})
+    response_after = client.get(url, headers={"if-none-match": first.headers["etag"]})
 
     assert (same.status_code, same.content) == (304, b"")
-    assert (after.status_code, "Acme" in after.text) == (200, False)
+    assert (response_after.status_code, "Acme" in response_after.text) == (200, False)
     assert "no-cache" in first.headers["cache-control"]
 
 
@@ -453,8 +453,8 @@ def test_a_correction_is_waited_for_or_looked_up(client):
 
     assert (merged.status_code, merged.json()["state"]) == (200, "done")
     assert undone.status_code in (200, 202)
-    found = client.get(undone.headers.get("location", f"{TEAM}/operations/{undone.json()['sequence']}"))
-    assert found.json()["kind"] == "undo"
+    response = client.get(undone.headers.get("location", f"{TEAM}/operations/{undone.json()['sequence']}"))
+    assert response.json()["kind"] == "undo"
     twice = client.post(f"{TEAM}/undo", json={"sequence": 1}, headers=WAIT)
     assert twice.status_code == 422
 
@@ -474,7 +474,7 @@ def test_removals_are_done_and_audited(served, client):
         ("retract", "team", key.split("_")[1]), ("remove", "team", key.split("_")[1]),
     ]  # fmt: skip
     # R25: the log says who and when, and keeps no word of what is gone.
-    assert all(one.startswith("sha256:") for one in entries[0]["asked"]["episodes"])
+    assert all(entry.startswith("sha256:") for entry in entries[0]["asked"]["episodes"])
     assert served.client(served.key("team", "read")).get("/v1/audit").status_code == 403
 
 
@@ -502,11 +502,11 @@ def test_once_there_is_a_key_every_request_needs_one(served, client, caplog):
 def test_a_key_reaches_its_groups_and_scopes_alone(served, client):
     told(client)
     reader = served.client(served.key("other,project-/*", "read"))
-    there, absent = reader.get(f"{TEAM}/status"), reader.get("/v1/groups/nothing-here/status")
+    response, absent = reader.get(f"{TEAM}/status"), reader.get("/v1/groups/nothing-here/status")
 
     for name in ("detail", "status", "code", "title"):
-        assert there.json()[name] == absent.json()[name]
-    assert there.status_code == 403
+        assert response.json()[name] == absent.json()[name]
+    assert response.status_code == 403
     assert reader.get("/v1/groups/project-7/status").status_code == 200
     assert reader.get("/v1/groups").json() == {"groups": []}
     assert reader.post("/v1/groups/other/episodes", json={"text": "x"}).status_code == 403
@@ -535,7 +535,7 @@ def test_a_key_makes_so_many_requests_a_second(served):
     holder = served.client(served.key("team", "read", rate=3))
     answers = [holder.get(f"{TEAM}/status") for _ in range(30)]
 
-    refused = [one for one in answers if one.status_code == 429]
+    refused = [answer for answer in answers if answer.status_code == 429]
     assert answers[0].status_code == 200
     assert refused
     assert int(refused[0].headers["retry-after"]) == 1
@@ -575,11 +575,11 @@ def test_the_document_has_every_route_and_shape(untouched):
 
 def test_metrics_name_routes_and_no_group(client):
     told(client)
-    found = client.get("/metrics").text
+    result = client.get("/metrics").text
 
-    assert 'route="/v1/groups/{group}/episodes"' in found
-    assert 'kgray_episodes_total{state="committed"} 2.0' in found
-    assert "team" not in found
+    assert 'route="/v1/groups/{group}/episodes"' in result
+    assert 'kgray_episodes_total{state="committed"} 2.0' in result
+    assert "team" not in result
 
 
 def test_calls_and_tokens_of_models_searches_and_past_views_are_counted(tmp_path):

@@ -36,26 +36,26 @@ def client(served):
 
 def fact(client, target):
     facts = client.get(f"{TEAM}/graph").json()["facts"]
-    return next(one for one in facts if one["target"] == target)
+    return next(fact for fact in facts if fact["target"] == target)
 
 
 def test_a_fact_is_known_for_words_of_a_message_and_ended_by_others(client):
     acme = fact(client, "Acme")
 
-    found = client.get(f"{TEAM}/facts/{acme['id']}").json()
+    reply = client.get(f"{TEAM}/facts/{acme['id']}").json()
 
-    assert [one["text"] for one in found["facts"]] == ["Alice Nguyen works at Acme"]
-    told = {one["client_id"]: one for one in found["messages"]}
-    assert {name: one["role"] for name, one in told.items()} == {
+    assert [item["text"] for item in reply["facts"]] == ["Alice Nguyen works at Acme"]
+    told = {item["client_id"]: item for item in reply["messages"]}
+    assert {name: item["role"] for name, item in told.items()} == {
         "a1": "evidence",
         "b1": "around",
         "a2": "end",
     }
     start, end, statement = told["a1"]["marks"][0]
     assert told["a1"]["text"][start:end] == "Acme"
-    assert statement == found["statement"]
-    assert [row["kind"] for row in found["evidence"]] == ["holds"]
-    assert found["models"][0]["calls"] == 0
+    assert statement == reply["statement"]
+    assert [row["kind"] for row in reply["evidence"]] == ["holds"]
+    assert reply["models"][0]["calls"] == 0
     assert client.get(f"{TEAM}/facts/{acme['id']}", params={"around": 0}).json()["messages"].__len__() == 2
 
 
@@ -71,8 +71,8 @@ def test_what_is_no_fact_has_no_reasons(client):
     [("ali", ["Alice Nguyen"]), ("NGU", ["Alice Nguyen"]), ("lab", ["Beta Labs"]), ("zzz", [])],
 )
 def test_a_name_is_completed_by_the_beginning_of_its_words(client, query, names):
-    found = client.get(f"{TEAM}/complete", params={"q": query}).json()["entities"]
-    assert [one["name"] for one in found] == names
+    reply = client.get(f"{TEAM}/complete", params={"q": query}).json()["entities"]
+    assert [item["name"] for item in reply] == names
 
 
 def test_names_of_a_later_commit_are_completed(tmp_path):
@@ -81,12 +81,12 @@ def test_names_of_a_later_commit_are_completed(tmp_path):
         for row in ROWS[0], {"text": "I work at Gamma.", "speaker": "Zora", "at": "2026-04-01"}:
             client.post(f"{TEAM}/episodes", json=row, headers={"prefer": "wait=30"})
             names = client.get(f"{TEAM}/complete", params={"q": "z"}).json()["entities"]
-        assert [one["name"] for one in names] == ["Zora"]
+        assert [name["name"] for name in names] == ["Zora"]
 
 
 def test_a_neighbourhood_has_bounds_of_its_own_for_facts(client):
-    found = client.get(f"{TEAM}/graph", params={"limit": 2000, "most_facts": 1}).json()
-    assert (len(found["facts"]), found["truncated"], found["total"]["facts"]) == (1, True, 2)
+    reply = client.get(f"{TEAM}/graph", params={"limit": 2000, "most_facts": 1}).json()
+    assert (len(reply["facts"]), reply["truncated"], reply["total"]["facts"]) == (1, True, 2)
     assert client.get(f"{TEAM}/graph", params={"limit": 2001}).status_code == 422
 
 
@@ -100,11 +100,11 @@ def test_communities_are_one_graph_and_colour_a_neighbourhood(tmp_path):
         memory.communities.refresh(["team"])
     with serving(tmp_path / "data") as server:
         client = server.client()
-        found = client.get(f"{TEAM}/overview").json()
-        first, second = (one["id"] for one in found["communities"])
-        assert [[*sorted(link[:2]), link[2]] for link in found["links"]] == [[*sorted((first, second)), 1]]
+        reply = client.get(f"{TEAM}/overview").json()
+        first, second = (item["id"] for item in reply["communities"])
+        assert [[*sorted(link[:2]), link[2]] for link in reply["links"]] == [[*sorted((first, second)), 1]]
         inside = client.get(f"{TEAM}/graph", params={"community": first, "level": 0}).json()
-        assert {one["community"] for one in inside["entities"]} == {first}
+        assert {item["community"] for item in inside["entities"]} == {first}
         assert len(inside["entities"]) == 5
 
 
@@ -128,16 +128,16 @@ def test_communities_are_one_graph_and_colour_a_neighbourhood(tmp_path):
 def test_a_change_is_looked_at_before_it_is_made(client, body, changes):
     before = client.get(f"{TEAM}/dump").text
 
-    found = client.post(f"{TEAM}/preview", json=body).json()["changes"]
+    reply = client.post(f"{TEAM}/preview", json=body).json()["changes"]
 
-    told = {(row["type"], row["op"], row.get("text")) for row in found}
+    told = {(row["type"], row["op"], row.get("text")) for row in reply}
     assert changes <= told
     assert client.get(f"{TEAM}/dump").text == before
 
 
 def test_a_merge_is_looked_at_before_it_is_made(client):
-    found = client.post(f"{TEAM}/preview", json={"merge": ["Acme", "Beta Labs"]}).json()["changes"]
-    entities = [(row["op"], row["name"]) for row in found if row["type"] == "entity"]
+    reply = client.post(f"{TEAM}/preview", json={"merge": ["Acme", "Beta Labs"]}).json()["changes"]
+    entities = [(row["op"], row["name"]) for row in reply if row["type"] == "entity"]
     assert ("remove", "Beta Labs") in entities
 
 
@@ -159,9 +159,9 @@ def test_a_file_is_taken_row_by_row(tmp_path):
     lines = b'{"text": "I work at Gamma.", "speaker": "Ida"}\n{"text": 7}\n{"text": "x", "group": "other"}\n'
     with serving(tmp_path / "data") as server:
         client = server.client()
-        found = client.post(f"{TEAM}/files", params={"name": "a.jsonl"}, content=lines).json()
-        assert (found["accepted"], found["refused"]) == (1, 2)
-        assert {(row["line"], row["field"]) for row in found["refusals"]} == {(2, "text"), (3, "group")}
+        reply = client.post(f"{TEAM}/files", params={"name": "a.jsonl"}, content=lines).json()
+        assert (reply["accepted"], reply["refused"]) == (1, 2)
+        assert {(row["line"], row["field"]) for row in reply["refusals"]} == {(2, "text"), (3, "group")}
         csv = client.post(
             f"{TEAM}/files", params={"name": "b.csv"}, content=b"speaker,text\nIda,I like tea.\n"
         )
@@ -189,8 +189,8 @@ def test_schedules_are_those_of_groups_that_the_key_reaches(tmp_path):
         for name, groups in (("all", ()), ("ours", ("team",)), ("theirs", ("secret",))):
             server.memory.admin.schedules.add(name, "0 3 * * *", "UTC", now, groups=groups)
         clients = {key: server.client(server.key(key, "read")) for key in ("team", "*")}
-        found = {key: client.get("/v1/schedules").json()["schedules"] for key, client in clients.items()}
-        shown = {key: [one["name"] for one in rows] for key, rows in found.items()}
+        results = {key: client.get("/v1/schedules").json()["schedules"] for key, client in clients.items()}
+        shown = {key: [row["name"] for row in rows] for key, rows in results.items()}
         assert {key: sorted(names) for key, names in shown.items()} == {
             "team": ["ours"], "*": ["all", "ours", "theirs"],
         }  # fmt: skip

@@ -25,8 +25,8 @@ def test_no_request_of_the_document_is_answered_with_a_fault(tmp_path):
         key = server.key("*", "admin")  # one is made by a request too: then one is needed
         client = server.client(key)
         row = {"text": "I work at Acme.", "speaker": "Alice", "id": "a1"}
-        told = client.post("/v1/groups/team/episodes", json=row, headers={"prefer": "wait=30"})
-        assert told.status_code == 200
+        response = client.post("/v1/groups/team/episodes", json=row, headers={"prefer": "wait=30"})
+        assert response.status_code == 200
         schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json").exclude(path=list(STREAMS))
         tried = 0
         for operation in schema.get_all_operations():

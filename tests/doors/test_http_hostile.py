@@ -47,11 +47,11 @@ def answered(served, sent: bytes, quiet_s: float = HANGS_S) -> bytes:
     with connected(served) as made:
         made.sendall(sent)
         made.settimeout(quiet_s)
-        found = b""
+        result = b""
         with suppress(OSError):
             while piece := made.recv(65536):
-                found += piece
-        return found
+                result += piece
+        return result
 
 
 def test_a_body_of_10_mb_is_refused_wherever_it_is_sent(served):
@@ -78,21 +78,21 @@ def test_a_head_that_does_not_end_is_not_waited_for(served, monkeypatch):
 
 
 def test_a_head_without_end_is_refused(served):
-    found = answered(
+    result = answered(
         served, b"GET /healthz HTTP/1.1\r\n" + b"X-Much: " + b"y" * 60_000 + b"\r\nX-More: " + b"z" * 60_000
     )
     many = answered(
         served, b"GET /healthz HTTP/1.1\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(20_000))
     )
-    assert found.startswith(b"HTTP/1.1 400")
+    assert result.startswith(b"HTTP/1.1 400")
     assert many.startswith(b"HTTP/1.1 400")
 
 
 def test_trailers_without_end_are_refused(closed):
     head = f"POST {TEAM}/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
-    found = answered(closed, head.encode() + b"".join(b"X-%d: y\r\n" % n for n in range(20_000)), quiet_s=5)
-    assert found.startswith(b"HTTP/1.1 40")
-    assert b" 400 " in found
+    result = answered(closed, head.encode() + b"".join(b"X-%d: y\r\n" % n for n in range(20_000)), quiet_s=5)
+    assert result.startswith(b"HTTP/1.1 40")
+    assert b" 400 " in result
 
 
 @pytest.mark.parametrize(
@@ -131,14 +131,14 @@ def test_slow_clients_keep_nobody_waiting(served):
 
 def open_streams(served, stack, count):
     """Open streams of events; return them."""
-    found = []
+    results = []
     for _ in range(count):
-        made = stack.enter_context(connected(served))
-        made.sendall(f"GET {TEAM}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        found.append(made)
-    for made in found:
-        assert b" 200 " in made.recv(200)
-    return found
+        result = stack.enter_context(connected(served))
+        result.sendall(f"GET {TEAM}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        results.append(result)
+    for result in results:
+        assert b" 200 " in result.recv(200)
+    return results
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
@@ -167,9 +167,9 @@ def test_streams_that_come_at_once_are_bounded_too(tmp_path):
         ExitStack() as stack,
     ):
         made = [stack.enter_context(connected(served)) for _ in range(30)]
-        for one in made:
-            one.sendall(f"GET {TEAM}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        heads = [one.recv(12).decode() for one in made]
+        for items in made:
+            items.sendall(f"GET {TEAM}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        heads = [item.recv(12).decode() for item in made]
         assert (heads.count("HTTP/1.1 200"), heads.count("HTTP/1.1 503")) == (5, 25)
 
 
@@ -200,14 +200,14 @@ http://localhost/v1/groups/team/dump http://localhost/healthz/../v1/groups/team/
 def test_no_path_leads_past_a_key(closed, target):
     for key in ("", f"Authorization: Bearer {closed.other}\r\n"):
         sent = f"GET {target} HTTP/1.1\r\nHost: localhost\r\n{key}Connection: close\r\n\r\n"
-        found = answered(closed, sent.encode())
-        status = int(found.split()[1])
-        assert b"swordfish" not in found
+        result = answered(closed, sent.encode())
+        status = int(result.split()[1])
+        assert b"swordfish" not in result
         assert status < 500
         if not key:
-            assert status in (400, 401, 404), found
+            assert status in (400, 401, 404), result
         elif "/team" in target:
-            assert status != 200, found
+            assert status != 200, result
 
 
 HEADERS = [
@@ -224,9 +224,9 @@ HEADERS = [
 def test_no_header_leads_past_a_key(closed, headers):
     for path in ("/dump", "/episodes/s", "/status"):
         sent = f"GET {TEAM}{path} HTTP/1.1\r\n{headers}\r\nConnection: close\r\n\r\n"
-        found = answered(closed, sent.encode("latin-1"))
-        assert int(found.split()[1]) in (400, 401, 421), found
-        assert b"swordfish" not in found
+        result = answered(closed, sent.encode("latin-1"))
+        assert int(result.split()[1]) in (400, 401, 421), result
+        assert b"swordfish" not in result
 
 
 ELSEWHERE = [
@@ -257,6 +257,6 @@ def test_a_page_of_another_origin_is_refused_where_no_key_is_needed(served):
 def test_a_request_of_two_lengths_is_not_read_as_two_requests(closed, lengths):
     inner = f"GET {TEAM}/dump HTTP/1.1\r\nHost: localhost\r\n\r\n"
     sent = f"POST {TEAM}/search HTTP/1.1\r\nHost: localhost\r\n{lengths}\r\n\r\n0\r\n\r\n{inner}"
-    found = answered(closed, sent.encode(), 1.0)
-    assert b"swordfish" not in found
-    assert b" 200 " not in found.partition(b"\r\n")[0]
+    result = answered(closed, sent.encode(), 1.0)
+    assert b"swordfish" not in result
+    assert b" 200 " not in result.partition(b"\r\n")[0]

@@ -93,21 +93,21 @@ def state(client):
 def test_each_commit_is_posted_once_in_order_with_ids_and_no_text(served, receiver, tmp_path):
     client = served.client()
     said(client, "I live in Lyon.", "before")
-    made = client.post(f"{TEAM}/webhooks", json={"url": receiver.url}).json()
+    reply = client.post(f"{TEAM}/webhooks", json={"url": receiver.url}).json()
     said(client, "I work at Acme.", "a1")
     said(client, "I work at Beta Labs.", "a2")
     wait_for(lambda: len(receiver.told) == 2)
 
     for headers, body in receiver.told:
-        told = Verifier(made["secret"]).verify(body, headers)
-        assert headers["webhook-id"] == f"{made['id']}_{told['data']['commit']}"
+        told = Verifier(reply["secret"]).verify(body, headers)
+        assert headers["webhook-id"] == f"{reply['id']}_{told['data']['commit']}"
         assert (told["type"], told["data"]["group"]) == ("group.committed", "team")
     assert [[e["client_id"] for e in b["data"]["entries"]] for b in receiver.bodies()] == [["a1"], ["a2"]]
     assert receiver.bodies()[0]["data"]["counts"]["opened"] >= 1
     assert not any(word in body for _, body in receiver.told for word in ("Acme", "Beta", "Alice"))
     assert "secret" not in client.get(f"{TEAM}/webhooks").text
     for file in (tmp_path / "data").rglob("*.sqlite3*"):
-        assert made["secret"].encode() not in file.read_bytes()
+        assert reply["secret"].encode() not in file.read_bytes()
 
 
 def test_what_is_not_taken_is_tried_again_then_dead_until_it_is_resent(served, receiver):
@@ -121,10 +121,10 @@ def test_what_is_not_taken_is_tried_again_then_dead_until_it_is_resent(served, r
 
     assert (state(client)["tries"], state(client)["fault"], len(receiver.told)) == (3, "answered 404", 3)
     (told_as,) = {headers["webhook-id"] for headers, _ in receiver.told}
-    left = client.get(f"{TEAM}/webhooks/{id_}/deliveries").json()
-    assert (left["state"], left["waiting"][0]["id"], len(left["waiting"])) == ("dead", told_as, 2)
+    reply = client.get(f"{TEAM}/webhooks/{id_}/deliveries").json()
+    assert (reply["state"], reply["waiting"][0]["id"], len(reply["waiting"])) == ("dead", told_as, 2)
     first = client.get(f"{TEAM}/webhooks/{id_}/deliveries?limit=1").json()
-    assert (first["waiting"], first["more"], left["more"]) == (left["waiting"][:1], True, False)
+    assert (first["waiting"], first["more"], reply["more"]) == (reply["waiting"][:1], True, False)
     assert client.get(f"{TEAM}/webhooks/none/deliveries").status_code == 404
     assert client.post(f"{TEAM}/webhooks/{id_}/resend", json={}).status_code == 202
     wait_for(lambda: len(receiver.told) == 5)
@@ -192,10 +192,10 @@ def test_who_made_and_dropped_a_webhook_is_audited_without_its_url(served, recei
     assert client.post(f"{TEAM}/webhooks/{id_}/resend", json={}).status_code == 202
     assert client.delete(f"{TEAM}/webhooks/{id_}").status_code == 200
     entries = client.get("/v1/audit").json()["entries"]
-    assert [one["action"] for one in entries] == ["webhooks add", "webhooks resend", "webhooks drop"]
-    assert [one["asked"].get("id") for one in entries] == [None, id_, id_]
+    assert [entry["action"] for entry in entries] == ["webhooks add", "webhooks resend", "webhooks drop"]
+    assert [entry["asked"].get("id") for entry in entries] == [None, id_, id_]
     assert entries[0]["asked"]["url"].startswith("sha256:")
-    assert {one["group"] for one in entries} == {"team"}
+    assert {entry["group"] for entry in entries} == {"team"}
 
 
 def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path, receiver, monkeypatch):
@@ -261,22 +261,22 @@ def test_an_address_that_cannot_be_posted_to_is_refused(served, url):
 
 def test_keys_are_made_listed_and_revoked_over_http(tmp_path):
     with serving(tmp_path / "data") as server:
-        made = server.client().post("/v1/keys", json={"groups": ["*"], "scopes": ["admin"]}).json()
+        reply = server.client().post("/v1/keys", json={"groups": ["*"], "scopes": ["admin"]}).json()
         assert server.client().get("/v1/keys").status_code == 401  # there is a key now
-        root = server.client(made["key"])
+        root = server.client(reply["key"])
         lesser = root.post("/v1/keys", json={"groups": ["team", "p/*"], "scopes": ["admin"]}).json()
         chief = server.client(lesser["key"])
 
-        assert [one["id"] for one in root.get("/v1/keys").json()["keys"]] == [made["id"], lesser["id"]]
-        assert [one["id"] for one in chief.get("/v1/keys").json()["keys"]] == [lesser["id"]]
-        assert made["key"] not in root.get("/v1/keys").text
+        assert [item["id"] for item in root.get("/v1/keys").json()["keys"]] == [reply["id"], lesser["id"]]
+        assert [item["id"] for item in chief.get("/v1/keys").json()["keys"]] == [lesser["id"]]
+        assert reply["key"] not in root.get("/v1/keys").text
         for groups, status in (
             (["team"], 200), (["pq/*"], 200), (["p"], 200), (["*"], 403), (["other"], 403), (["team/*"], 403),
             (["team", "other"], 403), (["a b"], 403),
         ):  # fmt: skip
             answer = chief.post("/v1/keys", json={"groups": groups, "scopes": ["read"]})
             assert answer.status_code == status, groups
-        assert chief.delete(f"/v1/keys/{made['id']}").status_code == 404
+        assert chief.delete(f"/v1/keys/{reply['id']}").status_code == 404
         assert chief.delete("/v1/keys/nothing").status_code == 404
         for body in ({"groups": ["a b"], "scopes": ["read"]}, {"groups": ["a"], "scopes": ["write"]},
                      {"groups": ["a"], "scopes": ["read"], "expires": "2020-01-01"},
@@ -286,7 +286,7 @@ def test_keys_are_made_listed_and_revoked_over_http(tmp_path):
         assert chief.get("/v1/keys").status_code == 401
         entries = root.get("/v1/audit").json()["entries"]
         assert entries[-1]["action"] == "keys revoke"
-        assert made["key"].split("_", 2)[2] not in json.dumps(entries)
+        assert reply["key"].split("_", 2)[2] not in json.dumps(entries)
 
 
 def test_a_key_that_expires_makes_none_that_lasts_longer(tmp_path):
@@ -315,7 +315,7 @@ def test_a_group_that_is_removed_takes_its_webhooks_with_it(tmp_path):
             memory.add("I work at Acme.", group=group, speaker="Alice")
             webhooks.add(group, f"https://example.com/{group}hook", None)
         memory.remove(group="team", everything=True)
-        assert [one.of_group for one in webhooks.every()] == ["other"]
+        assert [item.of_group for item in webhooks.every()] == ["other"]
         webhooks.drop("other", webhooks.every()[0].id)
     left = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
     assert (b"teamhook" in left, b"otherhook" in left) == (False, False)

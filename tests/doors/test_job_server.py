@@ -62,11 +62,11 @@ class Handler(BaseHTTPRequestHandler):
         self.answer("submit")
 
     def answer(self, asked: str) -> None:
-        found = self.server.replies[asked](self.server)
-        if found is None:
+        results = self.server.replies[asked](self.server)
+        if results is None:
             self.connection.shutdown(socket.SHUT_RDWR)
             return
-        status, body = found if isinstance(found, tuple) else (200, found)
+        status, body = results if isinstance(results, tuple) else (200, results)
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(sent)))

@@ -75,17 +75,20 @@ async def use(client):
     row = {"text": "I work at Acme.", "speaker": "Alice", "id": "a1", "at": "2026-01-01", "wait_s": 30}
     assert (await told(client, "add_memory", **row))["state"] == "committed"
     assert (await told(client, "add_memory", **row))["state"] == "committed"  # the same id: no change
-    found = (await told(client, "search_memory", query="Where does Alice work?", kinds='["fact"]'))["lines"]
-    assert [(one["text"], one["since"]) for one in found] == [("Alice works at Acme", "2026-01-01")]
+    result = (await told(client, "search_memory", query="Where does Alice work?", kinds='["fact"]'))["lines"]
+    assert [(item["text"], item["since"]) for item in result] == [("Alice works at Acme", "2026-01-01")]
     assert (await told(client, "search_memory", query="Alice", as_of="2025-01-01", kinds=["fact"]))[
         "lines"
     ] == []
     assert "Acme" in (await told(client, "get_context", query="Alice", tokens=200))["text"]
-    assert (await told(client, "get_history", entity="alice"))["lines"][0]["id"] == found[0]["id"]
-    sources = await told(client, "get_sources", id=found[0]["id"])
-    assert [(one["id"], one["text"]) for one in sources["messages"]] == [("a1", "I work at Acme.")]
+    assert (await told(client, "get_history", entity="alice"))["lines"][0]["id"] == result[0]["id"]
+    sources = await told(client, "get_sources", id=result[0]["id"])
+    assert [(source["id"], source["text"]) for source in sources["messages"]] == [("a1", "I work at Acme.")]
     status = await told(client, "memory_status", ids="a1", since="2026-01-01")
-    assert (status["states"], [one["kind"] for one in status["changed"]]) == ({"a1": "committed"}, ["opened"])
+    assert (status["states"], [item["kind"] for item in status["changed"]]) == (
+        {"a1": "committed"},
+        ["opened"],
+    )
     dry = await told(client, "forget", ids=["a1", "zz"], dry_run=True)
     assert (dry["messages"], dry["absent"]) == (1, ["zz"])
     assert (await told(client, "search_memory", query="Alice", kinds=["fact"]))["lines"]
@@ -183,6 +186,7 @@ async def test_over_stdio_on_a_neo4j_store(tmp_path, own_neo4j, monkeypatch):
 
 
 @pytest.mark.neo4j
+@pytest.mark.slow
 async def test_over_http_on_a_neo4j_store(tmp_path, own_neo4j):
     """The same tools, keys and client where a server keeps the graph."""
     store = {"store_backend": "neo4j", "store_uri": own_neo4j.uri, "store_user": own_neo4j.user}
@@ -194,8 +198,8 @@ async def test_over_http_on_a_neo4j_store(tmp_path, own_neo4j):
         async with kgray.connect_async(server.url, key) as memory:
             rows = [{"text": f"I work at Firm {n}.", "speaker": "Bob", "at": f"2026-0{n}-01"} for n in (1, 2)]
             assert (await memory.add_many(rows, group="team")).committed == 2
-            found = await memory.search("Bob", group="team", any_time=True, scopes=["fact"])
-            assert {hit.target for hit in found} == {"Firm 1", "Firm 2"}
+            hits = await memory.search("Bob", group="team", any_time=True, scopes=["fact"])
+            assert {hit.target for hit in hits} == {"Firm 1", "Firm 2"}
             assert (await memory.neighbourhood("Bob", group="team"))["total"]["facts"] == 2
             with pytest.raises(kgray.Denied):
                 await memory.search("Bob", group="other")
@@ -211,11 +215,11 @@ async def test_a_model_answers_through_a_tool_where_one_is_configured(tmp_path):
     with serving(tmp_path / "data", settings=settings) as server:
         async with Client(f"{server.url}/mcp/team") as client:
             listed = sorted(tool.name for tool in (await client.list_tools()).tools)
-            found = await told(client, "ask_memory", question="Where does Alice work?")
+            result = await told(client, "ask_memory", question="Where does Alice work?")
             wrong = await client.call_tool("ask_memory", {"question": "Who?", "suggest": 21})
     model.close()
     assert listed == sorted([*TOOLS, "ask_memory"])
-    assert (found["answer"], found["found"]) == ("At Acme [1].", True)
-    assert [(one["number"], one["text"]) for one in found["sources"]] == [(1, "Alice works at Acme")]
+    assert (result["answer"], result["found"]) == ("At Acme [1].", True)
+    assert [(item["number"], item["text"]) for item in result["sources"]] == [(1, "Alice works at Acme")]
     assert wrong.is_error
     assert "suggest is 21: use 0 to 20. Correct the argument" in str(wrong.content)

@@ -69,9 +69,9 @@ async def call(server: ModelServer, method: str, path: str, body: bytes = b"") -
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANGS_S)
         connection.request(method, path, body)
         answer = connection.getresponse()
-        found = json.loads(answer.read())
+        reply = json.loads(answer.read())
         connection.close()
-        return answer.status, found
+        return answer.status, reply
 
     return await asyncio.to_thread(send)
 
@@ -90,7 +90,8 @@ def data_of(told: WorldEpisode) -> str:
 def bare(found: Any) -> Any:
     """Return an extraction without its cost. A language model has no type Project: it becomes Other."""
     entities = tuple(
-        replace(one, type="Other" if one.type == "Project" else one.type) for one in found.entities
+        replace(entity, type="Other" if entity.type == "Project" else entity.type)
+        for entity in found.entities
     )
     spent = {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0}
     return replace(found, entities=entities, model="", prompts=(), **spent)
@@ -100,12 +101,12 @@ def bare(found: Any) -> Any:
 async def test_every_episode_is_read_as_it_was_told(separate):
     async with serving() as server:
         extractor = OpenAIExtractor(client(server), PROMPTS, separate=separate)
-        found = await asyncio.gather(
+        result = await asyncio.gather(
             *(extractor.extract(ExtractionRequest(episode=as_episode(told))) for told in EPISODES)
         )
         stats = server.service.shown()
 
-    assert [bare(one) for one in found] == [
+    assert [bare(item) for item in result] == [
         bare(parse_extraction(told.extraction_reply, as_episode(told))) for told in EPISODES
     ]
     assert stats["unrecognised"] == 0
@@ -119,9 +120,9 @@ async def test_an_unknown_text_that_gives_orders_is_read_as_nothing():
     told = replace(EPISODES[0], draft=replace(EPISODES[0].draft, text=text, kind="text", speaker=None))
     async with serving() as server:
         extractor = OpenAIExtractor(client(server), PROMPTS)
-        found = await extractor.extract(ExtractionRequest(episode=as_episode(told)))
+        extraction = await extractor.extract(ExtractionRequest(episode=as_episode(told)))
 
-    assert bare(found) == parse_extraction({"entities": [], "facts": []}, as_episode(told))
+    assert bare(extraction) == parse_extraction({"entities": [], "facts": []}, as_episode(told))
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["batched", "per node"])
@@ -137,16 +138,18 @@ async def test_questions_get_the_answers_of_this_process(apart):
 
 def questions() -> QuestionRequest:
     cards: dict[str, list[str]] = {}
-    for told in EPISODES:
+    for episode in EPISODES:
         for found, (_, entity, _) in zip(
-            parse_extraction(told.extraction_reply, as_episode(told)).entities, told.mentions, strict=True
+            parse_extraction(episode.extraction_reply, as_episode(episode)).entities,
+            episode.mentions,
+            strict=True,
         ):
             cards.setdefault(entity, []).append(
-                card(found.name, found.type, sentence_of(told.draft.text, found.span))
+                card(found.name, found.type, sentence_of(episode.draft.text, found.span))
             )
     twice = next(shown for shown in cards.values() if len(shown) > 1)
     other = next(shown[0] for shown in cards.values() if shown is not twice)
-    facts = [s.text for told in EPISODES for s in told.said if s.kind == "holds"][:5]
+    facts = [s.text for episode in EPISODES for s in episode.said if s.kind == "holds"][:5]
     return QuestionRequest(
         episode=as_episode(EPISODES[0]),
         questions=(
@@ -160,12 +163,12 @@ def questions() -> QuestionRequest:
 async def test_a_wild_server_answers_by_the_whole_prompt_and_always_the_same():
     async with serving(wild=True) as server:
         judge = OpenAIJudge(client(server), PROMPTS)
-        first, again = await judge.judge(questions()), await judge.judge(questions())
+        first, second_judgement = await judge.judge(questions()), await judge.judge(questions())
         alone = replace(questions(), questions=questions().questions[1:])
-        other = await judge.judge(alone)
+        other_judgement = await judge.judge(alone)
 
-    assert first.answers == again.answers
-    assert len(other.answers) == 2
+    assert first.answers == second_judgement.answers
+    assert len(other_judgement.answers) == 2
 
 
 async def test_embeddings_are_spelling_and_with_affinity_the_same_thing():
@@ -201,9 +204,9 @@ async def test_embeddings_are_spelling_and_with_affinity_the_same_thing():
 )
 async def test_each_request_gets_an_answer(method, path, body, status):
     async with serving() as server:
-        found, answer = await call(server, method, path, body)
+        result, answer = await call(server, method, path, body)
 
-    assert found == status
+    assert result == status
     assert ("error" in answer) == (status != 200)
 
 
@@ -222,9 +225,9 @@ async def test_a_connection_is_kept_for_the_next_request():
 async def test_the_server_listens_on_the_loopback_address_alone():
     async with serving() as server:
         listening = {
-            one.laddr.ip
-            for one in psutil.Process().net_connections(kind="tcp")
-            if one.status == psutil.CONN_LISTEN and one.laddr.port == server.port
+            connection.laddr.ip
+            for connection in psutil.Process().net_connections(kind="tcp")
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == server.port
         }
 
     assert listening == {"127.0.0.1"}
@@ -253,10 +256,10 @@ async def test_faults_depend_on_the_request_and_the_attempt_alone():
     async def run(order: list[bytes]) -> dict[bytes, list[int]]:
         faults = Faults(throttled=0.3, failed=0.2)
         async with serving(faults=faults) as server:
-            found: dict[bytes, list[int]] = {body: [] for body in bodies}
+            results: dict[bytes, list[int]] = {body: [] for body in bodies}
             for body in order * 3:
-                found[body].append((await call(server, "POST", "/v1/chat/completions", body))[0])
-            return found
+                results[body].append((await call(server, "POST", "/v1/chat/completions", body))[0])
+            return results
 
     first = await run(bodies)
 
@@ -270,15 +273,15 @@ async def test_a_client_gets_through_every_fault_with_the_same_result():
     async with serving(faults=faults) as server:
         extractor = OpenAIExtractor(client(server, timeout_s=0.5, patience_s=HANGS_S), PROMPTS)
         told = EPISODES[:60]
-        found = await asyncio.gather(
-            *(extractor.extract(ExtractionRequest(episode=as_episode(one))) for one in told)
+        result = await asyncio.gather(
+            *(extractor.extract(ExtractionRequest(episode=as_episode(item))) for item in told)
         )
         made = dict(faults.made)
 
     assert {"malformed", "truncated", "throttled", "failed"} <= set(made)
-    whole = [bare(parse_extraction(one.extraction_reply, as_episode(one))) for one in told]
+    whole = [bare(parse_extraction(item.extraction_reply, as_episode(item))) for item in told]
     # A reply that was cut keeps its complete items: what is there is right, and it says that it was cut.
-    for one, right in zip(found, whole, strict=True):
+    for one, right in zip(result, whole, strict=True):
         assert bare(one) == right or (one.dropped and set(one.facts) <= set(right.facts))
 
 
@@ -355,11 +358,11 @@ def test_a_taken_port_is_told_in_one_line(bench):
     process = bench.start("model-server", "--episodes", "1", "--json")
     try:
         port = json.loads(process.stdout.readline())["base_url"].rsplit(":", 1)[1].split("/")[0]
-        other = bench.process("model-server", "--episodes", "1", "--port", port)
+        other_outcome = bench.process("model-server", "--episodes", "1", "--port", port)
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=HANGS_S)
 
-    assert other.code == 2
-    assert other.err.count("\n") == 1
-    assert f"--port {port} cannot be used" in other.err
+    assert other_outcome.code == 2
+    assert other_outcome.err.count("\n") == 1
+    assert f"--port {port} cannot be used" in other_outcome.err

@@ -23,10 +23,10 @@ def run(*arguments, **environment):
 def test_what_it_cannot_do_is_answered_by_what_it_can(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
-    done = run(*arguments)
+    outcome = run(*arguments)
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "usage: server start DIR [PORT]" in done.stderr
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    assert "usage: server start DIR [PORT]" in outcome.stderr
 
 
 def test_a_folder_that_is_not_there_and_a_port_that_is_none_are_named(tmp_path):
@@ -43,18 +43,18 @@ def test_a_release_without_its_java_is_not_tried(tmp_path):
     bare = tmp_path / "bin"
     bare.mkdir()
     for name in ("bash", "dirname", "env", "sed", "head"):
-        found = next(path for path in ("/bin", "/usr/bin") if os.path.exists(f"{path}/{name}"))  # noqa: PTH110
-        (bare / name).symlink_to(f"{found}/{name}")
+        result = next(path for path in ("/bin", "/usr/bin") if os.path.exists(f"{path}/{name}"))  # noqa: PTH110
+        (bare / name).symlink_to(f"{result}/{name}")
     java = bare / "java"
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     java.chmod(0o755)
     (tmp_path / "jvm").mkdir()
-    done = run(
+    outcome = run(
         "check", PATH=str(bare), JAVA_HOME="", NEO4J_VERSION="5.26.30", NEO4J_JVMS=str(tmp_path / "jvm")
     )
 
-    assert done.returncode == 3
-    assert "needs Java 17 or newer" in done.stderr
+    assert outcome.returncode == 3
+    assert "needs Java 17 or newer" in outcome.stderr
 
 
 @pytest.mark.neo4j

@@ -48,12 +48,12 @@ def answer(asked: Asked) -> Say:
     told = asked.sections["EPISODE"]
     facts = {"I work at Acme.": ("WORKS_AT", "Acme"), TEA: ("LIKES", "tea")}
     entities = [{"name": told["speaker"], "type": "Person"}]
-    found = []
+    results = []
     if told["text"] in facts:
         relation, other = facts[told["text"]]
         entities.append({"name": other, "type": ""})
         sentence = f"{told['speaker']} {relation} {other}"
-        found = [
+        results = [
             {
                 "subject": told["speaker"],
                 "relation": relation,
@@ -64,7 +64,7 @@ def answer(asked: Asked) -> Say:
                 "end": None,
             }
         ]
-    return as_json({"entities": entities, "facts": found})
+    return as_json({"entities": entities, "facts": results})
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def server(kgray):
 
 
 def asked_about(server: ChatServer, text: str) -> Asked:
-    (found,) = [a for a in server.asked if a.task == "combined" and a.sections["EPISODE"]["text"] == text]
-    return found
+    (results,) = [a for a in server.asked if a.task == "combined" and a.sections["EPISODE"]["text"] == text]
+    return results
 
 
 @pytest.mark.parametrize("name", ATTACKS, ids=str)

@@ -235,8 +235,8 @@ def test_vectors_that_are_none_hold_the_group_and_fail_no_episode(kgray, serve):
     server = serve(answer)
     added = add_with_embedder(kgray, server)
     assert (added.code, added.json["committed"], added.json["failed"]) == (1, 0, 0)
-    told = kgray("failures", "--group", "g", "--json").json
-    assert f"the embedder's server at {server.url} sent vectors that are none, 3 times" in str(told)
+    reply = kgray("failures", "--group", "g", "--json").json
+    assert f"the embedder's server at {server.url} sent vectors that are none, 3 times" in str(reply)
 
     breaks = False
     assert kgray("retry", "--group", "g", "--json").json["committed"] == 2
@@ -261,13 +261,13 @@ def test_a_dry_run_counts_what_would_be_sent_and_sends_nothing(kgray, serve):
 
     assert (answer.code, answer.json["refused"]) == (1, 1)
     assert server.asked == server.probes == []
-    found = answer.json["plan"]
-    assert (found["episodes"], found["triples"]) == (3, 1)
-    assert found["calls"] == 3  # two extractions, and half a call of questions for each
+    reply = answer.json["plan"]
+    assert (reply["episodes"], reply["triples"]) == (3, 1)
+    assert reply["calls"] == 3  # two extractions, and half a call of questions for each
     kgray("add", file, "--group", "g")
     sent = sum(-(-len(a.head) // 4) + -(-len(a.data) // 4) for a in server.asked if a.task == "combined")
-    assert sent < found["prompt_tokens"] < sent * 1.6  # the questions come on top
-    assert found["fixed_tokens"] > 0.6 * found["prompt_tokens"]
+    assert sent < reply["prompt_tokens"] < sent * 1.6  # the questions come on top
+    assert reply["fixed_tokens"] > 0.6 * reply["prompt_tokens"]
 
 
 def test_a_dry_run_follows_the_pipeline_settings(kgray, serve):
@@ -291,6 +291,6 @@ def test_help_imports_no_heavy_library():
         "except SystemExit: pass\n"
         "print({'numpy', 'aiohttp', 'openai', 'pydantic'} & set(sys.modules), file=sys.stderr)"
     )
-    asked = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    outcome = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
 
-    assert asked.stderr == "set()\n"
+    assert outcome.stderr == "set()\n"

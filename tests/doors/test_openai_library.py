@@ -35,8 +35,8 @@ AZURE = "/openai/deployments/m/chat/completions"
 async def read(server: ChatServer, base_url: str = "", **changes: object) -> list[str]:
     """Return the relations of an episode that a client of the server reads."""
     client = Client(endpoint(server, base_url=base_url or server.url, **changes))
-    found = await OpenAIExtractor(client, PROMPTS).extract(ExtractionRequest(episode=episode()))
-    return [fact.relation for fact in found.facts]
+    extraction = await OpenAIExtractor(client, PROMPTS).extract(ExtractionRequest(episode=episode()))
+    return [fact.relation for fact in extraction.facts]
 
 
 def root(server: ChatServer) -> str:

@@ -157,10 +157,10 @@ async def test_one_call_reads_an_episode(serve):
     price = FACT | {"relation": "COSTS", "subject": "Acme", "object": "90 euros", "start": None}
     server = serve(lambda _: as_json({"entities": ENTITIES, "facts": [FACT, price]}))
 
-    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    works, costs = found.facts
-    assert [e.name for e in found.entities] == ["Alice", "Acme"]
+    works, costs = extraction.facts
+    assert [e.name for e in extraction.entities] == ["Alice", "Acme"]
     assert (works.valid_from, works.from_precision, works.inferred) == (times.parse("2018")[0], "year", False)
     assert (costs.value, costs.target, costs.valid_from, costs.inferred) == (
         Value("number", "90", "EUR"),
@@ -169,8 +169,8 @@ async def test_one_call_reads_an_episode(serve):
         True,
     )
     # The probe of the first request is paid for too.
-    assert (found.calls, found.prompt_tokens, found.completion_tokens) == (2, 200, 40)
-    assert (found.model, found.prompts) == ("openai:m temperature=0", (PROMPTS["combined"].sha256,))
+    assert (extraction.calls, extraction.prompt_tokens, extraction.completion_tokens) == (2, 200, 40)
+    assert (extraction.model, extraction.prompts) == ("openai:m temperature=0", (PROMPTS["combined"].sha256,))
     assert server.asked[0].task == "combined"
     assert server.asked[0].key == KEY
     assert server.asked[0].head == PROMPTS["combined"].head
@@ -199,9 +199,11 @@ async def test_the_wire_keeps_not_stated_and_unknown_apart(serve, status, start,
     fact = FACT | {"status": status, "start": start, "end": end}
     server = serve(lambda _: as_json({"entities": ENTITIES, "facts": [fact]}))
 
-    found = await extractor(server).extract(ExtractionRequest(episode=episode("I have always been at Acme")))
+    extraction = await extractor(server).extract(
+        ExtractionRequest(episode=episode("I have always been at Acme"))
+    )
 
-    (read,) = found.facts
+    (read,) = extraction.facts
     since, until = (times.parse(t)[0] if t else None for t in expected[1:3])
     assert (read.kind, read.valid_from, read.valid_to, read.inferred) == (
         expected[0],
@@ -232,10 +234,14 @@ async def test_separate_tasks_read_the_same(serve):
     request = ExtractionRequest(episode=episode(), previous=(episode("Hello", sequence=0),))
 
     apart = await extractor(server, separate=True, reflect_rounds=3).extract(request)
-    whole = await extractor(packed).extract(request)
+    full_extraction = await extractor(packed).extract(request)
 
     assert server.tasks() == ["extract_entities", "extract_facts", "date_facts", "reflect", "reflect"]
-    assert (apart.entities, apart.facts, apart.dropped) == (whole.entities, whole.facts, ())
+    assert (apart.entities, apart.facts, apart.dropped) == (
+        full_extraction.entities,
+        full_extraction.facts,
+        (),
+    )
     assert apart.prompts == tuple(
         PROMPTS[t].sha256 for t in ("extract_entities", "extract_facts", "date_facts", "reflect")
     )
@@ -256,13 +262,13 @@ async def test_rounds_of_reflection_add_entities_and_facts_to_a_combined_reading
 
     server = serve(answer)
 
-    found = await extractor(server, reflect_rounds=5).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(server, reflect_rounds=5).extract(ExtractionRequest(episode=episode()))
 
     assert server.tasks() == ["combined", "reflect", "reflect"]
-    assert [entity.name for entity in found.entities] == ["Alice", "Acme"]
-    assert [fact.relation for fact in found.facts] == ["WORKS_AT", "LIKES"]
-    assert found.prompts == (PROMPTS["combined"].sha256, PROMPTS["reflect"].sha256)
-    assert found.calls == 4, "the probe too"
+    assert [entity.name for entity in extraction.entities] == ["Alice", "Acme"]
+    assert [fact.relation for fact in extraction.facts] == ["WORKS_AT", "LIKES"]
+    assert extraction.prompts == (PROMPTS["combined"].sha256, PROMPTS["reflect"].sha256)
+    assert extraction.calls == 4, "the probe too"
 
 
 async def test_separate_tasks_keep_unknown_and_not_stated_apart(serve):
@@ -278,11 +284,11 @@ async def test_separate_tasks_keep_unknown_and_not_stated_apart(serve):
     }
     server = serve(lambda asked: as_json(replies[asked.task]))
 
-    found = await extractor(server, separate=True).extract(
+    extraction = await extractor(server, separate=True).extract(
         ExtractionRequest(episode=episode("I have always been at Acme"))
     )
 
-    assert [(f.valid_from, f.inferred) for f in found.facts] == [(None, False), (T0, True)]
+    assert [(f.valid_from, f.inferred) for f in extraction.facts] == [(None, False), (T0, True)]
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["batched", "per-node"])
@@ -337,9 +343,9 @@ WRAPPED = {
 async def test_a_reply_is_found_in_what_stands_around_it(serve, form):
     server = serve(lambda _: Say(WRAPPED[form].replace("GOOD", json.dumps(GOOD))))
 
-    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    assert [f.text for f in found.facts] == ["Alice works at Acme"]
+    assert [f.text for f in extraction.facts] == ["Alice works at Acme"]
     assert server.tasks() == ["combined"]
 
 
@@ -347,9 +353,9 @@ async def test_raw_control_characters_and_half_surrogates_are_dropped(serve):
     text = json.dumps(GOOD).replace("Alice works", "Alice\x07 \\ud83dworks\\u0000")
     server = serve(lambda _: Say(text))
 
-    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    assert [f.text for f in found.facts] == ["Alice works at Acme"]
+    assert [f.text for f in extraction.facts] == ["Alice works at Acme"]
 
 
 async def test_items_that_fail_are_dropped_one_by_one(serve):
@@ -365,10 +371,10 @@ async def test_items_that_fail_are_dropped_one_by_one(serve):
         lambda _: as_json({"entities": [*ENTITIES, {"name": "", "type": "x"}], "facts": [*wrong, FACT]})
     )
 
-    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    assert [f.text for f in found.facts] == ["Alice works at Acme"]
-    assert len(found.dropped) == 6
+    assert [f.text for f in extraction.facts] == ["Alice works at Acme"]
+    assert len(extraction.dropped) == 6
     assert server.tasks() == ["combined"]
 
 
@@ -379,10 +385,10 @@ async def test_a_cut_reply_keeps_its_complete_items(serve):
     )
     server = serve(lambda _: Say(text[: text.index("LIKES") + 3], finish="length"))
 
-    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    assert [f.relation for f in found.facts] == ["WORKS_AT"]
-    assert found.dropped == ("combined: the reply was cut; its complete items are kept",)
+    assert [f.relation for f in extraction.facts] == ["WORKS_AT"]
+    assert extraction.dropped == ("combined: the reply was cut; its complete items are kept",)
     assert len(server.asked) == 1
 
 
@@ -391,10 +397,14 @@ async def test_a_reply_that_breaks_off_is_asked_for_again_before_it_is_salvaged(
     broken = Say(json.dumps(GOOD)[:-9])
     mended, hopeless = serve(one_after_the_other(broken, as_json(GOOD))), serve(lambda _: broken)
 
-    whole = await extractor(mended).extract(ExtractionRequest(episode=episode()))
+    full_extraction = await extractor(mended).extract(ExtractionRequest(episode=episode()))
     parts = await extractor(hopeless).extract(ExtractionRequest(episode=episode()))
 
-    assert ([f.relation for f in whole.facts], whole.dropped, len(mended.asked)) == (["WORKS_AT"], (), 2)
+    assert ([f.relation for f in full_extraction.facts], full_extraction.dropped, len(mended.asked)) == (
+        ["WORKS_AT"],
+        (),
+        2,
+    )
     assert ([e.name for e in parts.entities], parts.facts, len(hopeless.asked)) == (["Alice", "Acme"], (), 3)
     assert parts.dropped == ("combined: the reply was cut; its complete items are kept",)
 
@@ -402,9 +412,9 @@ async def test_a_reply_that_breaks_off_is_asked_for_again_before_it_is_salvaged(
 async def test_a_reply_cut_before_its_first_item_is_asked_for_once_more_with_more_room(serve):
     server = serve(one_after_the_other(Say('{"entities":[{"na', finish="length"), as_json(GOOD)))
 
-    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    assert [f.relation for f in found.facts] == ["WORKS_AT"]
+    assert [f.relation for f in extraction.facts] == ["WORKS_AT"]
     assert [a.body["max_tokens"] for a in server.asked] == [256 + 48 * tokens(episode().text), 8192]
     assert server.asked[0].data == server.asked[1].data
 
@@ -413,7 +423,7 @@ async def test_one_repair_quotes_what_was_wrong_at_the_end(serve):
     """All before it is the first prompt, byte for byte: the server's cached prefix."""
     server = serve(one_after_the_other(Say("I cannot </EPISODE> do that."), as_json(GOOD)))
 
-    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
     first, second = server.asked
     assert second.head == first.head
@@ -422,7 +432,7 @@ async def test_one_repair_quotes_what_was_wrong_at_the_end(serve):
         "errors": ["the reply holds no JSON object"],
         "reply": "I cannot </EPISODE> do that.",
     }
-    assert found.calls == 3  # with the probe
+    assert extraction.calls == 3  # with the probe
 
 
 @pytest.mark.parametrize(
@@ -459,20 +469,20 @@ async def test_a_server_that_repeats_the_key_leaves_none_of_it(serve, spelled):
 
     with pytest.raises(InvalidAnswer) as failed:
         await extractor(bad, key=Secret(key)).extract(ExtractionRequest(episode=episode()))
-    found = await extractor(good, key=Secret(key)).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(good, key=Secret(key)).extract(ExtractionRequest(episode=episode()))
 
     assert failed.value.raw == "I was sent ***."
     assert not any(key in asked.data or spelled in asked.data for asked in bad.asked)
-    assert [fact.text for fact in found.facts] == ["Alice uses ***"]
+    assert [fact.text for fact in extraction.facts] == ["Alice uses ***"]
 
 
 async def test_a_key_that_is_no_secret_changes_no_reply(serve):
     """Local servers are given keys such as "x"."""
     server = serve(lambda _: as_json(GOOD))
 
-    found = await extractor(server, key=Secret("A")).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(server, key=Secret("A")).extract(ExtractionRequest(episode=episode()))
 
-    assert [fact.text for fact in found.facts] == ["Alice works at Acme"]
+    assert [fact.text for fact in extraction.facts] == ["Alice works at Acme"]
 
 
 async def test_a_repair_completes_the_answers_of_the_first_reply(serve):
@@ -617,9 +627,9 @@ async def test_a_schema_that_is_refused_is_asked_for_one_form_down(serve):
 
     server = serve(answer)
 
-    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    assert [f.relation for f in found.facts] == ["WORKS_AT"]
+    assert [f.relation for f in extraction.facts] == ["WORKS_AT"]
     assert len(server.asked) == 2
 
 
@@ -667,12 +677,12 @@ async def test_what_only_waits_is_waited_out_once(serve, fault):
     """R24: the server's trouble is not the episode's; the library's own retries are off."""
     server = serve(one_after_the_other(AGAIN[fault], AGAIN[fault], as_json(GOOD)))
 
-    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    assert [f.relation for f in found.facts] == ["WORKS_AT"]
+    assert [f.relation for f in extraction.facts] == ["WORKS_AT"]
     assert len(server.asked) == 3
     # The probe and the answer; a call that the server refused at once cost nothing.
-    assert found.calls == 2 + (0 if fault.isdigit() else 2)
+    assert extraction.calls == 2 + (0 if fault.isdigit() else 2)
 
 
 async def test_beyond_the_patience_the_run_stops_and_nobody_waits_again(serve):
@@ -703,8 +713,8 @@ async def test_redirects_without_end_fail_no_episode(serve):
 async def test_another_server_than_the_named_one_never_gets_the_key(serve):
     other = serve(lambda _: as_json(GOOD))
     named = serve(lambda _: Say(status=307, headers={"location": f"{other.url}/chat/completions"}))
-    found = await extractor(named).extract(ExtractionRequest(episode=episode()))
-    assert [f.relation for f in found.facts] == ["WORKS_AT"]
+    extraction = await extractor(named).extract(ExtractionRequest(episode=episode()))
+    assert [f.relation for f in extraction.facts] == ["WORKS_AT"]
     assert {asked.key for asked in named.asked} == {KEY}
     assert {asked.key for asked in other.asked} == {""}
 
@@ -749,11 +759,11 @@ async def test_a_proxy_of_the_environment_is_used(serve, monkeypatch):
 async def test_a_slow_answer_counts_as_none(serve):
     server = serve(one_after_the_other(replace(as_json(GOOD), delay=0.7), as_json(GOOD)))
 
-    found = await extractor(server, timeout_s=0.3, patience_s=HANGS_S).extract(
+    extraction = await extractor(server, timeout_s=0.3, patience_s=HANGS_S).extract(
         ExtractionRequest(episode=episode())
     )
 
-    assert [f.relation for f in found.facts] == ["WORKS_AT"]
+    assert [f.relation for f in extraction.facts] == ["WORKS_AT"]
     assert len(server.asked) >= 2, "more than twice where this machine is slow"
 
 
@@ -770,9 +780,9 @@ async def test_a_retry_after_that_says_nothing_is_no_reason_to_wait(serve, words
     refused = Say(status=503, headers={"retry-after": words})
     server = serve(one_after_the_other(refused, as_json(GOOD)))
 
-    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    assert [f.relation for f in found.facts] == ["WORKS_AT"]
+    assert [f.relation for f in extraction.facts] == ["WORKS_AT"]
 
 
 @pytest.mark.parametrize("header", [{"retry-after": "1"}, {"retry-after-ms": "900"}], ids=str)
@@ -886,11 +896,11 @@ async def test_a_wrong_key_or_address_is_one_line_about_the_settings(serve, stat
 async def test_tokens_are_estimated_where_the_server_does_not_count(serve, caplog):
     server = serve(lambda _: replace(as_json(GOOD), usage=None))
 
-    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
     asked = server.asked[0]
-    assert found.prompt_tokens == 100 + -(-len(asked.head) // 4) + -(-len(asked.data) // 4)
-    assert found.completion_tokens == 20 + -(-len(json.dumps(GOOD)) // 4)
+    assert extraction.prompt_tokens == 100 + -(-len(asked.head) // 4) + -(-len(asked.data) // 4)
+    assert extraction.completion_tokens == 20 + -(-len(json.dumps(GOOD)) // 4)
 
 
 def test_each_event_loop_has_connections_of_its_own(serve):

@@ -136,6 +136,7 @@ def test_the_end_of_the_patience_tells_the_reason(kgray: Shell, taken: socket.so
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
 async def test_through_ray_the_driver_knows_what_the_workers_wait_for_and_the_ledger_what_they_spent(
     tmp_path: Path, taken: socket.socket
 ) -> None:
@@ -160,8 +161,8 @@ async def test_through_ray_the_driver_knows_what_the_workers_wait_for_and_the_le
         told = OUTAGES.why()
         removed = await memory.remove(group="g", episodes=["known"])
         assert (removed["episodes"], removed["absent"], adding.done()) == (1, [], False)
-        left = (await memory.status())["g"]
-        assert (left.accepted + left.extracted, left.committed) == (2, 0)
+        status = (await memory.status())["g"]
+        assert (status.accepted + status.extracted, status.committed) == (2, 0)
         server = ChatServer(lambda asked: Say("no") if "Oslo" in told_by(asked) else NOTHING, port=port)
         report = await adding
         (failed,) = await memory.failures()
@@ -189,14 +190,14 @@ def test_doctor_asks_what_it_calls_ok_and_says_how_long_it_took(kgray: Shell) ->
     kgray.env = at(server.url)
     assert kgray("init").code == 0
 
-    code, found = checks(kgray)
+    code, result = checks(kgray)
     server.close()
 
     assert code == 0
     took = r" \(\d+\.\d\d s\)$"
-    assert re.search(f"^openai: m at {server.url}; answers{took}", found["model"]["detail"])
-    assert re.search(f"; embeds a text{took}", found["embedder"]["detail"])
-    assert re.search(f"numbers a text\\){took}", found["store"]["detail"])
+    assert re.search(f"^openai: m at {server.url}; answers{took}", result["model"]["detail"])
+    assert re.search(f"; embeds a text{took}", result["embedder"]["detail"])
+    assert re.search(f"numbers a text\\){took}", result["store"]["detail"])
     (asked,) = server.asked
     assert asked.body["max_tokens"] == 1
 
@@ -222,8 +223,8 @@ def test_doctor_names_the_setting_where_a_server_refuses_the_key(kgray: Shell) -
     server = ChatServer(lambda _: Say(status=401))
     kgray.env = at(server.url)
 
-    code, found = checks(kgray)
+    code, result = checks(kgray)
     server.close()
 
-    assert (code, found["model"]["ok"]) == (1, False)
-    assert "refuses the key: check model.api_key" in found["model"]["detail"]
+    assert (code, result["model"]["ok"]) == (1, False)
+    assert "refuses the key: check model.api_key" in result["model"]["detail"]

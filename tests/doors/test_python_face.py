@@ -95,8 +95,8 @@ async def test_what_is_removed_stays_in_no_folder_of_a_run(tmp_path):
     """R25: a report tells of failures; rows that are sorted by time lie in a file without a name."""
     rows = [{"id": f"{n}", "at": n, "group": "g", "triples": ANN} for n in range(9)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = find([str(tmp_path / "rows.jsonl")], tmp_path / "d")
-    asked = RunRequest(run="r", inputs=found, defaults=Defaults(), order="reference-time", limit=5)
+    deployment = find([str(tmp_path / "rows.jsonl")], tmp_path / "d")
+    asked = RunRequest(run="r", inputs=deployment, defaults=Defaults(), order="reference-time", limit=5)
     async with kgray.open_async(tmp_path / "d", create=True) as memory:
         await backfill(memory, tmp_path / "d", asked)
         kept = tmp_path / "d" / "runs" / "r"
@@ -205,8 +205,8 @@ def test_times_go_in_and_out_as_aware_datetimes(tmp_path):
         assert hit.fact.created_at < hit.fact.expired_at == second.created_at
         known = memory.search("Ann Lee", group="g", known_at=first.created_at, scopes=["fact"])
         assert [(hit.target, hit.invalid_at) for hit in known] == [("Acme", None)]
-        said = memory.search("Ann Lee", group="g", scopes=["episode"], said_after=march)
-        assert [(hit.client_id, hit.reference_time) for hit in said] == [("b", march)]
+        hits = memory.search("Ann Lee", group="g", scopes=["episode"], said_after=march)
+        assert [(hit.client_id, hit.reference_time) for hit in hits] == [("b", march)]
         early = kgray.Filters(said=(None, march))
         assert [h.client_id for h in memory.search("Ann", group="g", scopes=["episode"], filters=early)] == [
             "a"

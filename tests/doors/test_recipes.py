@@ -70,10 +70,10 @@ def test_the_command_line_and_python_find_the_same(kgray, folder, memory):
     options = ("--recent", "2", "--center", "Alice Nguyen")
     for recipe in NAMES:
         ask = ("search", QUESTION, "--group", "team", "--recipe", recipe, *options, "--data", str(folder))
-        found = kgray(*ask, "--json")
-        assert found.code == 0, (recipe, found.err)
+        result = kgray(*ask, "--json")
+        assert result.code == 0, (recipe, result.err)
         expected = memory.search(QUESTION, group="team", recipe=recipe, **GIVEN)
-        assert [hit["id"] for hit in found.json["hits"]] == [hit.id for hit in expected], recipe
+        assert [hit["id"] for hit in result.json["hits"]] == [hit.id for hit in expected], recipe
     ask = ("context", QUESTION, "--group", "team", "--data", str(folder))
     shown = kgray(*ask, "--template", "paper", "--recipe", "edge_hybrid_search_rrf")
     assert shown.out.startswith("FACTS and ENTITIES represent relevant context")

@@ -109,10 +109,10 @@ def test_search_orders_by_the_server_and_doctor_asks_it(kgray, serve):
     rows = [{"id": f"m{n}", "at": "2026-03-01", "text": text} for n, text in enumerate(["I like tea", long])]
     kgray("add", kgray.write("a.jsonl", *rows), "--group", "g")
 
-    found = kgray("search", "tea", "--group", "g", "--recipe", "reranked", "--scope", "episode", "--json")
+    result = kgray("search", "tea", "--group", "g", "--recipe", "reranked", "--scope", "episode", "--json")
 
-    assert [hit["text"] for hit in found.json["hits"]] == [long, "I like tea"]
-    assert [hit["score"] for hit in found.json["hits"]] == pytest.approx(
+    assert [hit["text"] for hit in result.json["hits"]] == [long, "I like tea"]
+    assert [hit["score"] for hit in result.json["hits"]] == pytest.approx(
         [by_length(long), by_length("I like tea")]
     )
     told = {check["name"]: check for check in kgray("doctor", "--json").json["checks"]}

@@ -57,19 +57,19 @@ def test_what_was_accepted_survives_a_kill(kgray):
 
 
 def test_keys_are_shown_once_and_revoked(kgray):
-    made = kgray("keys", "add", "--groups", "team,project-/*", "--scopes", "read,add", "--json").json
+    reply = kgray("keys", "add", "--groups", "team,project-/*", "--scopes", "read,add", "--json").json
     listed = kgray("keys", "list", "--json")
-    assert kgray("keys", "revoke", made["id"]).code == 0
+    assert kgray("keys", "revoke", reply["id"]).code == 0
 
-    assert made["key"].startswith(f"kg_{made['id']}_")
+    assert reply["key"].startswith(f"kg_{reply['id']}_")
     assert (listed.json["keys"][0]["groups"], listed.json["keys"][0]["revoked_at"]) == (
         ["team", "project-/*"],
         None,
     )
-    assert made["key"].split("_", 2)[2] not in listed.out
+    assert reply["key"].split("_", 2)[2] not in listed.out
     assert kgray("keys", "list", "--json").json["keys"][0]["revoked_at"] is not None
     for folder in kgray.folder.rglob("*.sqlite3*"):
-        assert made["key"].split("_", 2)[2].encode() not in folder.read_bytes()
+        assert reply["key"].split("_", 2)[2].encode() not in folder.read_bytes()
 
 
 @pytest.mark.parametrize(

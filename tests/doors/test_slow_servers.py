@@ -54,8 +54,8 @@ def written(text: str, pause_s: float = 0.0, *, breaks: bool = False) -> Iterabl
 
 
 async def relations(server: ChatServer, **changes: float) -> list[str]:
-    found = await extractor(server, **changes).extract(ExtractionRequest(episode=episode()))
-    return [fact.relation for fact in found.facts]
+    extraction = await extractor(server, **changes).extract(ExtractionRequest(episode=episode()))
+    return [fact.relation for fact in extraction.facts]
 
 
 async def test_a_fast_server_is_not_asked_for_a_stream(serve):
@@ -103,12 +103,12 @@ async def test_a_reply_that_did_not_come_in_time_is_asked_for_as_a_stream(serve)
 async def test_a_reply_that_repeats_itself_is_ended_and_what_is_complete_is_kept(serve):
     server = serve(lambda _: Say(pieces=written(RAMBLING, 0.001)), probe=slow_probe)
 
-    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+    extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    assert [one.name for one in found.entities] == ["Alice", "Acme"]
-    assert found.dropped[:1] == ("combined: the reply was cut; its complete items are kept",)
+    assert [entity.name for entity in extraction.entities] == ["Alice", "Acme"]
+    assert extraction.dropped[:1] == ("combined: the reply was cut; its complete items are kept",)
     assert len(server.asked) == 1
-    assert found.completion_tokens < len(RAMBLING) / 4 / 5
+    assert extraction.completion_tokens < len(RAMBLING) / 4 / 5
 
 
 async def test_a_server_that_streams_nothing_is_asked_for_whole_replies(serve, monkeypatch):
@@ -218,7 +218,7 @@ def test_a_server_that_writes_a_reply_is_out_of_reach_no_longer() -> None:
         watch = ReplyWatch("the model", room=1000)
         for _ in range(33):
             watch("a ")
-        assert [one.slow for one in OUTAGES.current(time.time() + 3)] == [True]
+        assert [item.slow for item in OUTAGES.current(time.time() + 3)] == [True]
 
 
 @pytest.mark.parametrize(

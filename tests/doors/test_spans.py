@@ -36,7 +36,7 @@ def kept(exported):
 
 
 def named(kept, name):
-    return [one for one in kept.get_finished_spans() if one.name == name]
+    return [span for span in kept.get_finished_spans() if span.name == name]
 
 
 def test_stages_searches_and_faults_are_spans_without_texts(kept, tmp_path):
@@ -49,13 +49,13 @@ def test_stages_searches_and_faults_are_spans_without_texts(kept, tmp_path):
     told = kept.get_finished_spans()
 
     stages = {"kgray extract", "kgray embed", "kgray decide", "kgray write"}
-    assert stages | {"kgray search", "kgray context"} <= {one.name for one in told}
+    assert stages | {"kgray search", "kgray context"} <= {item.name for item in told}
     (extract,) = named(kept, "kgray extract")
     assert dict(extract.attributes) == {"kgray.sequence": 1}
     assert extract.end_time >= extract.start_time
-    faults = [one for one in named(kept, "kgray search") if not one.status.is_ok]
-    assert [dict(one.attributes) for one in faults] == [{"error.type": "NotFound"}]
-    everything = " ".join(one.to_json() for one in told)
+    faults = [item for item in named(kept, "kgray search") if not item.status.is_ok]
+    assert [dict(fault.attributes) for fault in faults] == [{"error.type": "NotFound"}]
+    everything = " ".join(item.to_json() for item in told)
     assert not any(word in everything for word in ("Acme", "Alice", "Zanzibar", "team"))
 
 

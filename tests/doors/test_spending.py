@@ -170,7 +170,7 @@ def test_a_failed_episode_shows_the_last_reply_and_takes_it_along_when_it_is_rem
     kgray("add", "in.jsonl", "--group", "g")
 
     (failed,) = kgray("failures", "--json").json["failures"]
-    shown = kgray("show", "m0", "--group", "g", "--json").json["records"]
+    reply = kgray("show", "m0", "--group", "g", "--json").json["records"]
 
     why = {
         "class": "InvalidAnswer",
@@ -180,7 +180,7 @@ def test_a_failed_episode_shows_the_last_reply_and_takes_it_along_when_it_is_rem
     }
     id_ = failed["id"]
     assert failed == {"id": id_, "client_id": "m0", "group": "g", **why}
-    assert [row for row in shown if row["type"] == "failure"] == [{"type": "failure", "episode": id_, **why}]
+    assert [row for row in reply if row["type"] == "failure"] == [{"type": "failure", "episode": id_, **why}]
     assert "I would rather not." in kgray("show", "m0", "--group", "g").out
     assert kgray("remove", "--group", "g", "--episode", "m0", "--yes").code == 0
     assert b"rather not" not in (kgray.folder / "kgray-data" / "kgray.sqlite3").read_bytes()

@@ -117,8 +117,8 @@ def test_a_fact_is_found_by_the_words_of_its_sentence(tom, words, moment, first)
 
 
 def test_the_context_says_what_holds_and_what_happened(tom):
-    told = tom("context", "Tom Okafor", "--group", "g", "--as-of", "2026-08-01", "--scope", "fact").out
-    block = told.partition("<FACTS>\n")[2].partition("</FACTS>")[0]
+    output = tom("context", "Tom Okafor", "--group", "g", "--as-of", "2026-08-01", "--scope", "fact").out
+    block = output.partition("<FACTS>\n")[2].partition("</FACTS>")[0]
     assert {line.split("] ", 1)[1] for line in block.splitlines()} == {
         "Tom Okafor restarted printer on 2026-06-03",
         "Tom Okafor restarted printer on 2026-06-09",

@@ -31,7 +31,7 @@ def run(commands: str, folder: Path) -> str:
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),  # the package of this checkout
     }
-    done = subprocess.run(
+    outcome = subprocess.run(
         ["/bin/bash", "-euo", "pipefail", "-c", commands],
         cwd=folder,
         env=environment,
@@ -40,8 +40,8 @@ def run(commands: str, folder: Path) -> str:
         check=False,
         timeout=600,
     )
-    assert done.returncode == 0, f"{commands}{done.stdout}{done.stderr}"
-    return done.stdout
+    assert outcome.returncode == 0, f"{commands}{outcome.stdout}{outcome.stderr}"
+    return outcome.stdout
 
 
 @pytest.mark.parametrize(("page", "least"), [("README.md", 3), ("docs/tutorial.md", 10)])

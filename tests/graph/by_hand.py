@@ -157,7 +157,9 @@ def with_judgements(
 ) -> RowChanges:
     """Return a commit of `told` that records declarations and verdicts too."""
     at = commit.recorded_at or 0
-    judgements = Judgements([(one, at) for one in declarations], [(one, at) for one in verdicts])
+    judgements = Judgements(
+        [(declaration, at) for declaration in declarations], [(verdict, at) for verdict in verdicts]
+    )
     (row,) = commit.puts[kinds.RECORDS]
     judged = kinds.RecordRow(*row)._replace(timed=at, judged=judged_column(judgements))
     return replace(commit, puts={**commit.puts, kinds.RECORDS: [judged]})
@@ -240,13 +242,13 @@ def remove(store: Store, sequences: Sequence[int], *, group: str = "g", **named:
 def rows_of(store: Store, sequences: Sequence[int], *, group: str = "g") -> dict[Kind, list[Key]]:
     """Return the keys of all rows that came of these episodes, told by hand."""
     named = {f"{letter}{n}" for n in sequences for letter in "ESF"}
-    found: dict[Kind, list[Key]] = {}
+    results: dict[Kind, list[Key]] = {}
     for kind in KINDS:
         for row in store.rows(kind.all, group):
             values = dict(zip(kind.names, row, strict=True))
             if values.get("sequence") in sequences or named & {values[name] for name in kind.key}:
-                found.setdefault(kind, []).append(kind.key_of(row))
-    return found
+                results.setdefault(kind, []).append(kind.key_of(row))
+    return results
 
 
 # ------------------------------------------------------------------------------------- reading
@@ -280,7 +282,7 @@ def everything(store: Store, group: str = "g") -> dict[str, object]:
 def worded(store: Store, scope: str, text: str, group: str = "g") -> list[Any]:
     """Return what bears any word of a text, in the scan's order: evidence places, entity ids, sequences."""
     asked = {term(word) for word in words(text)}
-    found: list[Any] = []
+    results: list[Any] = []
     for row in store.rows(reads.SEARCHED, group):
         columns = search_columns(row.search)
         bearers: list[tuple[Any, bytes]] = [((row.sequence, at), terms) for at, _, terms in columns.evidence]
@@ -288,8 +290,8 @@ def worded(store: Store, scope: str, text: str, group: str = "g") -> list[Any]:
             bearers = [(entity, terms) for _, _, entity, _, terms, _ in columns.names]
         elif scope == "episode":
             bearers = [(row.sequence, columns.episode[0])] if columns.episode else []
-        found += [owner for owner, terms in bearers if not asked.isdisjoint(array("I", terms))]
-    return found
+        results += [owner for owner, terms in bearers if not asked.isdisjoint(array("I", terms))]
+    return results
 
 
 def fill(store: Store, matrix: Matrix, *, group: str = "g", scope: str = "fact", first: int = 0) -> None:

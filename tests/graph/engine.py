@@ -191,14 +191,14 @@ class Engine:
         view = StoredView(self.store, self.named(group))
         entities = {e.id: e.name for e in self.view(group=group).all_entities()}
         facts = {f.id: f for f in view.facts_at(list(entities), None, None) if f.relation == relation}
-        found: dict[str, list[tuple[Any, Any]]] = {}
+        results: dict[str, list[tuple[Any, Any]]] = {}
         order = sorted(
             facts.values(), key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.invalid_at or 0)
         )
         for fact in order:
             name = entities[fact.target] if fact.target else fact.value.shown()  # type: ignore[union-attr]
-            found.setdefault(name, []).append((in_days(fact.valid_at), in_days(fact.invalid_at)))
-        return found
+            results.setdefault(name, []).append((in_days(fact.valid_at), in_days(fact.invalid_at)))
+        return results
 
     def check(self, group: str = GROUP) -> None:
         """Assert that the kept state equals a loaded one, and the stored index what the records derive."""
@@ -241,7 +241,7 @@ def fingerprint(state: GroupState) -> dict[str, Any]:
         ],
         "verdicts": graph.verdicts,
         "moved": graph.moved,
-        "shows": {one: graph.shows_as(one) for one in {**graph.entities, **graph.shows}},
+        "shows": {item: graph.shows_as(item) for item in {**graph.entities, **graph.shows}},
         "near": {s: sorted(state.names.near(s)) for n in graph.entities.values() for s in n.surfaces},
         "bearers": {s: sorted(state.names.bearers(s)) for n in graph.entities.values() for s in n.surfaces},
         "vectors": state._owners,

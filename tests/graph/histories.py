@@ -152,8 +152,8 @@ class Played:
     def _correct(self, kind: str, a: int, b: int) -> None:
         # By birth and by sequence, not by id: a history is the same in every group.
         entities = [e.id for e in sorted(self.engine.view().all_entities(), key=lambda e: e.born)]
-        found = sorted(of(rows(self.engine.dump()), "episode"), key=lambda row: row["sequence"])
-        episodes = [row["id"] for row in found]
+        results = sorted(of(rows(self.engine.dump()), "episode"), key=lambda row: row["sequence"])
+        episodes = [row["id"] for row in results]
         if kind in {"merge", "distinct"} and entities:
             self.engine.ask(kind, entities=(entities[a % len(entities)], entities[b % len(entities)]))
         elif kind == "split" and entities:
@@ -168,8 +168,8 @@ class Played:
             self.erased |= before - self._sequences()
 
     def _correction(self, a: int) -> int:
-        found = [row[0] for row in self._rows("operations") if row[1] in {"merge", "distinct", "split"}]
-        return int(found[a % len(found)]) if found else a
+        results = [row[0] for row in self._rows("operations") if row[1] in {"merge", "distinct", "split"}]
+        return int(results[a % len(results)]) if results else a
 
     def _made(self) -> set[str]:
         """Return the ids that splits in force made."""
@@ -253,6 +253,6 @@ def played(make: Callable[..., Engine], told: list[Step]) -> Played:
     """Play a history on a new engine."""
     reader = Refuses()
     engine = make(judge=Quoting(), extractor=reader)
-    found = Played(engine, reader)
-    found.play(told)
-    return found
+    result = Played(engine, reader)
+    result.play(told)
+    return result

@@ -12,23 +12,23 @@ from kgray.schema.record_rows import search_columns, vector_at
 
 def statement_vectors(store: Store, group: str) -> list[tuple[str, bytes | None, bytes]]:
     """Return (statement, weights, vector), sorted."""
-    found = []
+    results = []
     for row in store.rows(kinds.RECORDS.all, group):
         statements = search_columns(row.search).statements
         for (id_, weights, _), vector in zip(statements, _vectors(store, row), strict=False):
-            found.append((id_, weights, vector))
-    return sorted(found)
+            results.append((id_, weights, vector))
+    return sorted(results)
 
 
 def episode_vectors(store: Store, group: str) -> list[tuple[int, bytes | None, bytes]]:
     """Return (sequence, weights, vector), sorted."""
-    found = []
+    results = []
     for row in store.rows(kinds.RECORDS.all, group):
         episode = search_columns(row.search).episode
         if episode is not None:
             *_, vector = _vectors(store, row)
-            found.append((row.sequence, episode[1], vector))
-    return sorted(found)
+            results.append((row.sequence, episode[1], vector))
+    return sorted(results)
 
 
 def _vectors(store: Store, row: RecordRow) -> Iterator[bytes]:

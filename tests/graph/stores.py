@@ -27,6 +27,10 @@ _TOLD: set[str] = set()  # group names that a test was told of already
 KINDS = ("sqlite", pytest.param("neo4j", marks=pytest.mark.neo4j))
 # Of a test whose answer is decided above the stores: a server would give the same.
 EMBEDDED = pytest.mark.parametrize("stores", ["sqlite"], indirect=True)
+# Of a test that takes long on a server, where others read and write the same kinds of rows by default.
+SELDOM_ON_NEO4J = pytest.mark.parametrize(
+    "stores", ["sqlite", pytest.param("neo4j", marks=[pytest.mark.neo4j, pytest.mark.slow])], indirect=True
+)
 
 
 class Stores(ABC):

@@ -23,11 +23,11 @@ def log_of(store, group, after):
 
 def test_keys_are_kept_without_their_secrets(stores, store):
     access, other = Access(store), Access(stores.open())
-    before = access.changes()
+    changes_before = access.changes()
     id_, key = access.add(["team", "project-/*"], ["read", "add"], rate=5)
 
-    kept = {one.id: one for one in other.every()}[id_]
-    assert other.changes() > before
+    kept = {item.id: item for item in other.every()}[id_]
+    assert other.changes() > changes_before
     assert (kept.groups, kept.scopes, kept.rate) == (("team", "project-/*"), ("read", "add"), 5)
     assert key.split("_", 2)[2] not in repr(kept)
     reached = [group for group in ("team", "teams", "project-7", "other") if kept.reaches(group)]
@@ -40,7 +40,7 @@ def test_keys_are_kept_without_their_secrets(stores, store):
     change = other.changes()
     access.revoke(id_)
     assert other.changes() > change
-    assert not {one.id: one for one in other.every()}[id_].stands(times.now())
+    assert not {item.id: item for item in other.every()}[id_].stands(times.now())
     with pytest.raises(NotFound):
         access.revoke("nothing")
 

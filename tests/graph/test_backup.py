@@ -45,16 +45,16 @@ def test_restored_groups_are_the_same_in_every_row_and_go_on_the_same(source, tm
     assert ours.named() == "g"
     to = tmp_path / "backup"
 
-    made = backup(source, str(to), groups)
+    report = backup(source, str(to), groups)
     back = restore(SETTINGS, tmp_path / "back", str(to))
 
     assert (to / FILE).exists() == (chosen == "all")
-    assert back == made
-    assert made.groups.keys() == {"g", "other"}
+    assert back == report
+    assert report.groups.keys() == {"g", "other"}
     with closing(opened(tmp_path / "back")) as target:
-        for group in made.groups:
-            assert sum_of(target.store, group).sha256 == made.groups[group].sha256
-            assert sum_of(source.store, group).sha256 == made.groups[group].sha256
+        for group in report.groups:
+            assert sum_of(target.store, group).sha256 == report.groups[group].sha256
+            assert sum_of(source.store, group).sha256 == report.groups[group].sha256
         theirs = Engine(store=target.store, prefix="", judge=WildJudge())
         for moment in moments(ours):
             assert ours.dump(moment) == theirs.dump(moment)
@@ -68,10 +68,10 @@ def test_restored_groups_are_the_same_in_every_row_and_go_on_the_same(source, tm
 def test_the_text_of_a_group_has_its_rows(source):
     lived(source.store, "")
     lines: list[bytes] = []
-    found = sum_of(source.store, "g")
-    rows = list(rows_of(source.store, "g", found.head))
+    result = sum_of(source.store, "g")
+    rows = list(rows_of(source.store, "g", result.head))
 
-    assert list(found.passing(rows, write=lines.append)) == rows
+    assert list(result.passing(rows, write=lines.append)) == rows
 
     assert list(parse_rows(lines[1:])) == rows
     assert any(isinstance(value, bytes) for _, row in rows for value in row)
@@ -90,11 +90,11 @@ def test_the_file_of_a_store_is_copied_as_of_one_moment_while_others_write(sourc
             if steps <= 3:
                 append(other.store, draft(f"later {steps}"))
 
-        made = backup(source, str(tmp_path / "backup"), on_row=written)
+        report = backup(source, str(tmp_path / "backup"), on_row=written)
         assert len(list(other.store.pending_sequences("g", 0, 999))) == 253
 
     assert steps > 250
-    assert made.groups["g"].sha256 == before.sha256
+    assert report.groups["g"].sha256 == before.sha256
 
 
 def test_all_groups_are_written_as_of_one_moment_while_others_write(source, tmp_path):
@@ -106,9 +106,9 @@ def test_all_groups_are_written_as_of_one_moment_while_others_write(source, tmp_
         def written() -> None:
             accept(other.store, [in_group(triples(9, works("Later")), "h")], now=times.now())
 
-        made = backup(source, str(tmp_path / "backup"), ["g", "h"], on_row=written)
+        report = backup(source, str(tmp_path / "backup"), ["g", "h"], on_row=written)
 
-    assert {group: entry.sha256 for group, entry in made.groups.items()} == before
+    assert {group: entry.sha256 for group, entry in report.groups.items()} == before
     assert source.store.heads(["h"])["h"].last > 1
 
 
@@ -120,11 +120,11 @@ def test_keys_and_numbers_that_were_used_are_in_a_full_backup_alone(source, tmp_
         tell(source.store, "Bo", "one", group="gone")
         remove(source.store, [], group="gone", everything=True)
 
-    made = backup(source, str(tmp_path / "all"))
-    one = backup(source, str(tmp_path / "one"), ["g"])
+    report = backup(source, str(tmp_path / "all"))
+    items = backup(source, str(tmp_path / "one"), ["g"])
     restore(SETTINGS, tmp_path / "back", str(tmp_path / "all"))
 
-    assert (set(made.groups), set(one.groups)) == ({"g", OWN}, {"g"})
+    assert (set(report.groups), set(items.groups)) == ({"g", OWN}, {"g"})
     with closing(opened(tmp_path / "back")) as target:
         assert Access(target.store).every() == Access(source.store).every() != []
         assert append(target.store, draft("again", group="gone")) == append(
@@ -153,7 +153,7 @@ def test_a_log_that_a_lost_file_left_behind_is_not_applied(source, tmp_path):
     """SQLite takes any log beside a file for its own."""
     tell_all = [draft(f"text {n}", client_id=str(n)) for n in range(50)]
     append(source.store, *tell_all)
-    made = backup(source, str(tmp_path / "backup"))
+    report = backup(source, str(tmp_path / "backup"))
     append(source.store, *(draft("z" * 5_000, client_id=f"z{n}") for n in range(200)))
     lost = tmp_path / "lost"
     lost.mkdir()
@@ -163,4 +163,4 @@ def test_a_log_that_a_lost_file_left_behind_is_not_applied(source, tmp_path):
     restore(SETTINGS, lost, str(tmp_path / "backup"))
 
     with closing(opened(lost)) as target:
-        assert sum_of(target.store, "g").sha256 == made.groups["g"].sha256
+        assert sum_of(target.store, "g").sha256 == report.groups["g"].sha256

@@ -22,16 +22,16 @@ def since_then(store, group, since, limit):
 @pytest.fixture
 def read(store, monkeypatch):
     """Count the rows that are taken of each read."""
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     rows = store.rows
 
     def counted(asked, *more):
         for row in rows(asked, *more):
-            found[asked.name] += 1
+            result[asked.name] += 1
             yield row
 
     monkeypatch.setattr(store, "rows", counted)
-    return found
+    return result
 
 
 def test_what_changed_is_read_and_nothing_else(store, group, read):
@@ -42,15 +42,15 @@ def test_what_changed_is_read_and_nothing_else(store, group, read):
         for n in range(3):
             tell(store, f"M{n}", "one", group=group)
     read.clear()
-    found = since_then(store, group, since, 200)
-    assert [one["entries"][0]["sequence"] for one in found["commits"]] == [61, 62, 63]
-    assert [one["opened"] for one in found["commits"]] == [["F61"], ["F62"], ["F63"]]
-    assert (found["last"], found["more"]) == (head(store, group).last_recorded, False)
+    result = since_then(store, group, since, 200)
+    assert [item["entries"][0]["sequence"] for item in result["commits"]] == [61, 62, 63]
+    assert [item["opened"] for item in result["commits"]] == [["F61"], ["F62"], ["F63"]]
+    assert (result["last"], result["more"]) == (head(store, group).last_recorded, False)
     assert sum(read.values()) == 6, read
 
     read.clear()
     first = since_then(store, group, 0, 5)
-    assert ([one["entries"][0]["sequence"] for one in first["commits"]], first["more"]) == ([1, 2], True)
+    assert ([item["entries"][0]["sequence"] for item in first["commits"]], first["more"]) == ([1, 2], True)
     assert sum(read.values()) < 10, "what is behind the page is not read"
 
 
@@ -63,8 +63,8 @@ def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, oth
         (second,) = append(store, draft("second", group=group))
         store.apply([failed(second, head(store, group).last_recorded + 10, group=group)])
         tell(store, "Bo", "two", group=group)
-        asked = ask(store, Operation(group=group, kind="merge", entities=("E1", "E3")))
-        store.apply([declined(asked, head(store, group).last_recorded + 10, "no", group=group)])
+        answer = ask(store, Operation(group=group, kind="merge", entities=("E1", "E3")))
+        store.apply([declined(answer, head(store, group).last_recorded + 10, "no", group=group)])
         at = head(store, group).last_recorded + 10
         (fifth,) = append(store, draft("fifth", group=group))
         (old,) = store.rows(reads.FACTS_OF, group, ["F1"])
@@ -78,9 +78,9 @@ def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, oth
         since, pages = page["last"], pages + 1
         if not page["more"]:
             break
-    entries = [(one["type"], one["state"]) for commit in told for one in commit["entries"]]
+    entries = [(item["type"], item["state"]) for commit in told for item in commit["entries"]]
     assert pages > 2
-    assert [one["commit"] for one in told] == sorted({one["commit"] for one in told})
+    assert [item["commit"] for item in told] == sorted({item["commit"] for item in told})
     assert entries == [("episode", "committed")] * 2 + [("merge", "refused"), ("remove", "done")]
     assert [commit["opened"] for commit in told if commit["opened"]] == [["F1"], ["F3"]]
     assert [(commit["commit"], commit["ended"]) for commit in told if commit["ended"]] == [(at, ["F1"])]

@@ -69,19 +69,19 @@ def kept(memory, group="team"):
 
 
 def test_a_run_without_a_model_names_its_members_and_does_not_touch_the_graph(memory):
-    before = memory.dump_hash(group="team")
+    digest_before = memory.dump_hash(group="team")
     done = refreshed(memory)
     told = memory.communities.list(group="team")
 
     assert (done.run, done.cold, done.communities, done.offline) == (1, True, len(told), len(told))
     companies = [
-        {*one.name.split(", ")} & {"Lumen Systems", "Brightwater", "Harbor Analytics"} for one in told
+        {*item.name.split(", ")} & {"Lumen Systems", "Brightwater", "Harbor Analytics"} for item in told
     ]
     assert sorted(map(len, companies)) == [1, 1, 1], (
         "each company of the chat is what one of them is named by"
     )
-    assert len({one.name for one in told}) == len(told)
-    assert memory.dump_hash(group="team") == before
+    assert len({item.name for item in told}) == len(told)
+    assert memory.dump_hash(group="team") == digest_before
 
 
 def test_without_news_nothing_is_done_and_a_cold_run_finds_the_same(memory):
@@ -243,7 +243,7 @@ def test_readers_never_mix_two_runs(memory):
         with kgray.open(folder, create=True) as reader:
             while not stop.is_set():
                 listed = reader.communities.list(group="team")
-                (run,) = {one.run for one in listed}
+                (run,) = {item.run for item in listed}
                 seen.add((run, len(listed)))
 
     with ThreadPoolExecutor(1) as pool:
@@ -302,13 +302,13 @@ def test_the_newest_run_that_was_known_then_and_two_are_kept(memory):
 
 def test_who_comes_later_is_a_member_at_once_and_the_community_is_stale(memory):
     refreshed(memory)
-    (home,) = [one for one in memory.communities.list(group="team") if "Lumen Systems" in one.name]
+    (home,) = [item for item in memory.communities.list(group="team") if "Lumen Systems" in item.name]
     memory.add("I work at Lumen Systems.", group="team", speaker="Zelda Brand", at=LATER)
-    shown = memory.communities.get(home.id[:8], group="team")
+    response = memory.communities.get(home.id[:8], group="team")
 
-    assert "Zelda Brand" in {name for _, name in shown.members}
-    assert (shown.community.stale, shown.community.size) == (True, home.size + 1)
-    assert "Zelda Brand" not in shown.community.summary
+    assert "Zelda Brand" in {name for _, name in response.members}
+    assert (response.community.stale, response.community.size) == (True, home.size + 1)
+    assert "Zelda Brand" not in response.community.summary
     with pytest.raises(NotFound, match="no community 'ffff'"):
         memory.communities.get("ffff", group="team")
 
@@ -320,7 +320,7 @@ def test_a_group_is_refreshed_alone(memory):
     refreshed(memory, group="other")
 
     assert kept(memory) == before
-    assert [set(one.name.split(", ")) for one in memory.communities.list(group="other")] == [{"Acme", "Bo"}]
+    assert [set(item.name.split(", ")) for item in memory.communities.list(group="other")] == [{"Acme", "Bo"}]
     assert memory.search("Lumen Systems", group="other", scopes=["community"]) == []
 
 
@@ -345,16 +345,16 @@ def test_communities_are_a_scope_of_searches_and_contexts(memory):
 
 
 def test_without_a_model_an_entity_has_a_summary_and_no_profile(memory):
-    said = memory.history("Alice Nguyen", group="team")
-    assert (said.profile, said.profile_sources) == ("", ())
-    assert "Alice Nguyen works at Brightwater." in said.entity.summary
-    assert "Lumen" not in said.entity.summary, "that has ended"
+    history = memory.history("Alice Nguyen", group="team")
+    assert (history.profile, history.profile_sources) == ("", ())
+    assert "Alice Nguyen works at Brightwater." in history.entity.summary
+    assert "Lumen" not in history.entity.summary, "that has ended"
     then = memory.history("Alice Nguyen", group="team", as_of="2025-10-01")
     assert "works at Lumen Systems." in then.entity.summary
     (listed,) = memory.entities("Alice Nguyen", group="team")
-    assert (listed.profile, listed.entity.summary) == ("", said.entity.summary)
+    assert (listed.profile, listed.entity.summary) == ("", history.entity.summary)
     shown = memory.describe("Alice Nguyen", group="team")
-    assert (shown.profile, shown.summary) == ("", said.entity.summary)
+    assert (shown.profile, shown.summary) == ("", history.entity.summary)
     assert memory.describe("t039", group="team").summary == ""
 
     text = memory.context("Alice Nguyen", group="team", scopes=["entity"]).text
@@ -379,15 +379,15 @@ def test_a_model_writes_profiles_where_that_is_asked_for_and_its_answers_are_kep
     assert (again.calls, again.profiles, again.kept) == (0, done.profiles, done.communities)
     assert refreshed(memory, model).profiles == done.profiles, "without news all stays"
     assert len(memory.communities.list(group="team")) == done.communities, "a profile is no community"
-    found = memory.history("Alice Nguyen", group="team")
-    said = found.profile
+    history = memory.history("Alice Nguyen", group="team")
+    said = history.profile
     assert "ENTITY" in said
     assert "pair programming" in said
-    assert found.entity.summary == before, "what a model wrote is no summary"
-    supporting = {episode for fact in found.facts for episode in fact.episodes}
-    assert set(found.profile_sources) >= supporting, "it is marked with all that it rests on"
+    assert history.entity.summary == before, "what a model wrote is no summary"
+    supporting = {episode for fact in history.facts for episode in fact.episodes}
+    assert set(history.profile_sources) >= supporting, "it is marked with all that it rests on"
     shown = memory.describe("Alice Nguyen", group="team")
-    assert (shown.profile, shown.profile_sources) == (said, found.profile_sources)
+    assert (shown.profile, shown.profile_sources) == (said, history.profile_sources)
     then = memory.history("Alice Nguyen", group="team", as_of="2026-06-01")
     assert (then.profile, then.profile_sources) == ("", ()), "it says what held at the run"
     assert "ENTITY" in memory.context("Alice Nguyen", group="team", scopes=["entity"]).text
@@ -487,8 +487,8 @@ def test_no_word_of_a_removed_episode_is_left_in_any_profile(memory):
     assert "Zyqqvorp" in memory.history("Alice Nguyen", group="team").profile
     memory.remove(group="team", episodes=["z1"])
     assert "zyqqvorp" not in repr(kept(memory)).lower()
-    left = memory.history("Alice Nguyen", group="team")
-    assert (left.profile, "Brightwater" in left.entity.summary) == ("", True)
+    history = memory.history("Alice Nguyen", group="team")
+    assert (history.profile, "Brightwater" in history.entity.summary) == ("", True)
     refreshed(memory, model, profiles=True)
     assert "ENTITY" in memory.history("Alice Nguyen", group="team").profile
 
@@ -517,9 +517,9 @@ def test_a_profile_of_a_model_goes_with_the_end_of_an_old_fact_and_with_a_merge(
 
 def test_a_profile_does_not_depend_on_what_is_listed_beside_it(memory, monkeypatch):
     monkeypatch.setattr(CONTEXT, "_READ", 2)
-    for one in memory.entities(group="team", limit=100):
-        (alone,) = memory.entities(one.entity.name, group="team", limit=1)
-        assert (alone.entity.name, alone.profile) == (one.entity.name, one.profile)
+    for entity in memory.entities(group="team", limit=100):
+        (alone,) = memory.entities(entity.entity.name, group="team", limit=1)
+        assert (alone.entity.name, alone.profile) == (entity.entity.name, entity.profile)
 
 
 def circles():
@@ -528,7 +528,7 @@ def circles():
         names = [f"C{circle}P{n}" for n in range(6)]
         pairs = [(a, b) for a in names for b in names if a < b]
         later = range(circle + 1, circle // 4 * 4 + 4)
-        yield told(f"c{circle}", pairs + [(names[n], f"C{other}P{n}") for other in later for n in range(4)])
+        yield told(f"c{circle}", pairs + [(names[n], f"C{item}P{n}") for item in later for n in range(4)])
 
 
 def told(id_, pairs, at="2026-01-01"):
@@ -565,9 +565,9 @@ def test_a_large_community_is_written_in_parts_and_each_part_once(memory, monkey
         f"C{circle}P{n}" for circle in range(12) for n in range(6)
     ), "each member is in one part"
     assert len(reports) == 3
-    below = [one["name"] for part in parts for one in shown(part, "COMMUNITIES") or ()]
+    below = [item["name"] for part in parts for item in shown(part, "COMMUNITIES") or ()]
     assert len(below) == len(set(below)) == 12, "no community is left out"
-    assert {one["name"] for report in reports for one in shown(report, "COMMUNITIES")} <= set(said)
+    assert {item["name"] for report in reports for item in shown(report, "COMMUNITIES")} <= set(said)
 
     asked = len(model.asked)
     assert refreshed(memory, model, group="rings", cold=True).calls == 0
@@ -581,12 +581,12 @@ def test_a_text_stays_while_it_is_true_and_says_most_of_its_community(memory, mo
     memory.add_many(circles())
     model = CountingSummarizer()
     refreshed(memory, model, group="rings")
-    before = {one.id: one for one in memory.communities.list(group="rings", level=0)}
+    before = {item.id: item for item in memory.communities.list(group="rings", level=0)}
 
     memory.add_many([told("n1", [("C0P0", "Newcomer One"), ("C0P1", "Newcomer One")], at="2026-02-01")])
     done = refreshed(memory, model, group="rings")
     assert (done.run, done.kept, done.calls) == (2, done.communities, 0)
-    (home,) = [one for one in memory.communities.list(group="rings", level=0) if one.stale]
+    (home,) = [item for item in memory.communities.list(group="rings", level=0) if item.stale]
     assert (home.size, home.text) == (7, before[home.id].text)
     assert memory.communities.get(home.id, group="rings").as_of == home.told_at(None)
     assert (
@@ -596,21 +596,21 @@ def test_a_text_stays_while_it_is_true_and_says_most_of_its_community(memory, mo
     (hit,) = memory.search(home.name, group="rings", scopes=["community"], limit=1)
     assert (hit.id, hit.known_at) == (home.id, home.told_at(None))
 
-    gone = json.loads(home.summary.partition("<FACTS>\n")[2].partition("\n")[0])[0]["fact"]
-    a, _, b = gone.partition(" (")[0].partition(" knows ")
+    reply = json.loads(home.summary.partition("<FACTS>\n")[2].partition("\n")[0])[0]["fact"]
+    a, _, b = reply.partition(" (")[0].partition(" knows ")
     ended = {"source": a, "relation": "KNOWS", "target": b, "valid_at": None, "invalid_at": "2026-03-01"}
     left = {"group": "rings", "id": "n2", "at": "2026-03-02", "triples": [ended]}
     assert memory.add_many([left]).committed == 1
     again = refreshed(memory, model, group="rings")
     assert again.calls >= 1, "something that it says has ended"
-    (home,) = [one for one in memory.communities.list(group="rings", level=0) if one.id == home.id]
+    (home,) = [item for item in memory.communities.list(group="rings", level=0) if item.id == home.id]
     assert not home.stale
-    assert gone not in home.summary
+    assert reply not in home.summary
 
     new = [(f"C0P{n}", f"Newcomer {m}") for m in range(3) for n in range(6)]
     memory.add_many([told("n3", new)])
     assert refreshed(memory, model, group="rings").calls >= 1, "it has grown by more than a quarter"
-    assert not any(one.stale for one in memory.communities.list(group="rings", level=0))
+    assert not any(item.stale for item in memory.communities.list(group="rings", level=0))
 
 
 def test_what_a_text_that_stays_rests_on_counts_for_those_above_it_too():
@@ -634,7 +634,7 @@ def test_a_profile_and_a_part_rest_on_what_names_the_other_ends_of_their_facts(m
     for triple in (triple for row in rows for triple in row["triples"]):
         triple["text"] = f"We say that {triple['source']} knows {triple['target']}"
     memory.add_many(rows)
-    webbs = {one.entity.name for one in memory.entities("Webb", group="rings")}
+    webbs = {entity.entity.name for entity in memory.entities("Webb", group="rings")}
     if len(webbs) > 1:
         memory.merge(*sorted(webbs), group="rings")
     refreshed(memory, CountingSummarizer(), group="rings", profiles=True)

@@ -17,7 +17,7 @@ from kgray.schema import kinds, reads
 from kgray.search.loading import run_at
 from kgray.search.ranking import Summaries
 from tests.graph.engine import SMALL, Engine, engine_on, triples
-from tests.graph.stores import EMBEDDED, Stores
+from tests.graph.stores import EMBEDDED, SELDOM_ON_NEO4J, Stores
 
 KNOWS = (("Ann", "Bob"), ("Bob", "Cara"), ("Ann", "Cara"), ("Zed", "Yola"), ("Yola", "Xen"), ("Zed", "Xen"))
 
@@ -34,18 +34,19 @@ def kept(engine: Engine, kind: kinds.Kind[Any]) -> list[Any]:
     return list(engine.store.rows(kind.all, engine.named()))
 
 
+@SELDOM_ON_NEO4J
 def test_runs_of_a_group(stores: Stores) -> None:
     engine = engine_on(stores)
     engine.add(*(triples(n, knows(*pair), client_id=f"k{n}") for n, pair in enumerate(KNOWS)))
-    before = engine.dump()
+    dump_before = engine.dump()
     first = refreshed(engine)
     assert (first.run, first.communities, refreshed(engine).news) == (1, 2, False)
     told = list_of(engine.store, engine.named(), None, None)
-    assert [sorted(one.name.split(", ")) for one in told if "Ann" in one.name] == [["Ann", "Bob", "Cara"]]
+    assert [sorted(item.name.split(", ")) for item in told if "Ann" in item.name] == [["Ann", "Bob", "Cara"]]
 
     for number in range(2):
         engine.add(triples(20 + number, knows("Ann", f"Newcomer {number}"), client_id=f"n{number}"))
-        (home,) = [one for one in list_of(engine.store, engine.named(), 0, None) if "Ann" in one.name]
+        (home,) = [item for item in list_of(engine.store, engine.named(), 0, None) if "Ann" in item.name]
         assert home.stale
         members = {name for _, name in one_of(engine.store, engine.named(), home.id, None).members}
         assert members >= {"Ann", f"Newcomer {number}"}
@@ -57,7 +58,7 @@ def test_runs_of_a_group(stores: Stores) -> None:
     engine.ask("remove", episodes=("n0", "n1"))
     assert "Newcomer" not in repr(kept(engine, kinds.COMMUNITIES))
     assert len(kept(engine, kinds.COMMUNITIES)) == 2, "those of the other community, in both runs"
-    assert engine.dump() == before
+    assert engine.dump() == dump_before
     refreshed(engine)
     assert len([row for row in kept(engine, kinds.COMMUNITIES) if row[0] == 4]) == 2
     engine.ask("remove", everything=True)
@@ -82,11 +83,12 @@ def test_texts_in_memory_stand_until_an_operation_may_take_some(stores: Stores, 
     assert held.are_current(engine.store, engine.named(), known)
     engine.ask(how, episodes=("k0",))
     assert not held.are_current(engine.store, engine.named(), known)
-    again = read()
-    assert again.are_current(engine.store, engine.named(), known)
-    assert (len(held.communities.ids), len(again.communities.ids)) == (2, 1)
+    second_content = read()
+    assert second_content.are_current(engine.store, engine.named(), known)
+    assert (len(held.communities.ids), len(second_content.communities.ids)) == (2, 1)
 
 
+@SELDOM_ON_NEO4J
 @pytest.mark.parametrize("what", ["published", "removed"])
 def test_a_reading_in_which_a_run_is_published_or_lost_texts_sees_one_moment(
     stores: Stores, what: str

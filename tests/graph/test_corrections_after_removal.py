@@ -94,16 +94,16 @@ def test_either_half_of_a_merge_can_be_removed_and_every_command_still_works(
 def test_a_split_goes_with_the_last_mention_that_it_moved(engine: Engine) -> None:
     """R16: and with its undo; what is left has its own id again."""
     engine.add(triples(0, fact("Bob Smith", "KNOWS", "Acme"), client_id="e1"))
-    before = engine.dump()
+    dump_before = engine.dump()
     engine.add(triples(1, fact("Rob", "KNOWS", "Beta"), client_id="e2"))
-    found = ids(engine)
-    engine.ask("merge", entities=(found["Bob Smith"], found["Rob"]))
-    split = engine.ask("split", entities=(found["Bob Smith"],), surfaces=("Rob",))
+    result = ids(engine)
+    engine.ask("merge", entities=(result["Bob Smith"], result["Rob"]))
+    split = engine.ask("split", entities=(result["Bob Smith"],), surfaces=("Rob",))
     engine.ask("undo", target=split["sequence"])
 
     engine.ask("remove", episodes=("e2",))
 
-    assert engine.dump() == before
+    assert engine.dump() == dump_before
     engine.check()
     assert [row.kind for row in engine.store.rows(kinds.OPERATIONS.all, engine.named())] == ["remove"]
 
@@ -141,15 +141,15 @@ def test_three_that_were_merged_stay_one_when_the_first_is_removed(engine: Engin
     """R16: ids stay; the merges that still join what is left are those that are dumped."""
     for number, name in enumerate(("Alice", "Bob", "Carl")):
         engine.add(triples(number, fact(name, "KNOWS", "Acme"), client_id=name))
-    found = ids(engine)
-    engine.ask("merge", entities=(found["Alice"], found["Bob"]))
-    engine.ask("merge", entities=(found["Alice"], found["Carl"]))
+    result = ids(engine)
+    engine.ask("merge", entities=(result["Alice"], result["Bob"]))
+    engine.ask("merge", entities=(result["Alice"], result["Carl"]))
 
     engine.ask("remove", episodes=("Alice",))
 
     engine.check()
     [merged] = [entity for entity in engine.view().all_entities() if entity.name != "Acme"]
-    assert (merged.id, merged.name, merged.aliases) == (found["Alice"], "Bob", ("Carl",))
+    assert (merged.id, merged.name, merged.aliases) == (result["Alice"], "Bob", ("Carl",))
     assert len(of(engine, "merge")) == 2
 
 
@@ -171,7 +171,7 @@ def test_removing_the_episode_that_brought_a_declaration_leaves_it_in_force(tmp_
         row for row in of(engine, "fact") if row["text"].endswith("Bob") and row["invalid_at"] is None
     ]
     assert [row["text"] for row in open_now] == ["Cid guides Bob"]
-    assert [one.aspect for one in declarations(engine)] == ["listed", "cardinality"]
+    assert [declaration.aspect for declaration in declarations(engine)] == ["listed", "cardinality"]
     engine.store.close()
 
 
@@ -219,13 +219,13 @@ def test_removing_the_last_episode_that_brought_a_declaration_gives_the_graph_wi
     """R26 goes before R25: no later episode is left that the declaration could matter to."""
     engine = with_relations(tmp_path, GUIDES={"cardinality": "single"})
     engine.add(triples(0, fact("Zed", "HELPS", "Yan"), client_id="e0"))
-    before = engine.dump()
+    dump_before = engine.dump()
     engine.add(triples(1, fact("Zed", "GUIDES", "Yul"), client_id="e1"))
     assert declarations(engine) != []
 
     engine.ask("remove", episodes=("e1",))
 
-    assert engine.dump() == before
+    assert engine.dump() == dump_before
     assert declarations(engine) == []
     engine.store.close()
 
@@ -233,13 +233,13 @@ def test_removing_the_last_episode_that_brought_a_declaration_gives_the_graph_wi
 def verdicts(engine: Engine) -> list[tuple[bool, str]]:
     """Return (whether the two exclude each other, reason) of each stored verdict."""
     judged = stored_records(engine.store, engine.named()).judged.values()
-    return [(one.exclusive, one.reason) for each in judged for one, _ in each.verdicts]
+    return [(item.exclusive, item.reason) for each in judged for item, _ in each.verdicts]
 
 
 def declarations(engine: Engine) -> list[Declaration]:
     """Return the stored declarations."""
     judged = stored_records(engine.store, engine.named()).judged.values()
-    return [one for each in judged for one, _ in each.declarations]
+    return [item for each in judged for item, _ in each.declarations]
 
 
 FEELS = [

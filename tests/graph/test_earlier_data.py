@@ -73,6 +73,7 @@ def test_nothing_of_the_machine_that_made_a_folder_is_in_it(folder):
     assert sum(path.stat().st_size for path in DATA.iterdir()) < 400_000
 
 
+@pytest.mark.slow
 def test_a_database_of_version_0_1_is_refused_in_one_line_and_stays_as_it_is(
     tmp_path, own_neo4j, neo4j_driver
 ):

@@ -46,23 +46,25 @@ def loose(rows: dict[str, list[Row]], operations: list[Any]) -> dict[str, set[An
     removals = {row.sequence for row in rows["operations"] if row.kind == "remove"}
     records = UnpackedRecords()
     records.take(rows["records"], {})
-    borne = {(one.entity, one.surface) for one in records.mentions}
-    spoken = {one.statement for one in records.evidence}
+    borne = {(mention.entity, mention.surface) for mention in records.mentions}
+    spoken = {item.statement for item in records.evidence}
     corrected = {id_ for o in operations for id_ in (*o.entities, o.made)}
     named = {entity for entity, _ in borne} | spoken | corrected
     judged = [judgements(row.judged) for row in rows["records"]]
-    found: dict[str, set[Any]] = {name: {row.sequence for row in rows[name]} - there for name in OWN}
+    results: dict[str, set[Any]] = {name: {row.sequence for row in rows[name]} - there for name in OWN}
     # A removal saves what others still use of the removed episodes, in the row of its own sequence.
-    found["records"] = {row.sequence for row in rows["records"]} - there - removals
-    found["mentions"] = {one.sequence for one in (*records.mentions, *records.evidence)} - there
-    verdicts = [one for each in judged for one, _ in each.verdicts]
-    found["verdicts"] = {one.sequence for one in verdicts if one.sequence not in there and one.reason}
-    names = {(one.entity, one.surface) for row in rows["records"] for one in name_vectors(row.names)}
-    found["names"] = names ^ borne
-    found["births"] = {id_ for o in operations for id_, *_ in o.births} - named
+    results["records"] = {row.sequence for row in rows["records"]} - there - removals
+    results["mentions"] = {item.sequence for item in (*records.mentions, *records.evidence)} - there
+    verdicts = [item for each in judged for item, _ in each.verdicts]
+    results["verdicts"] = {
+        verdict.sequence for verdict in verdicts if verdict.sequence not in there and verdict.reason
+    }
+    names = {(vector.entity, vector.surface) for row in rows["records"] for vector in name_vectors(row.names)}
+    results["names"] = names ^ borne
+    results["births"] = {id_ for o in operations for id_, *_ in o.births} - named
     vectors = {id_ for row in rows["records"] for id_, *_ in search_columns(row.search).statements}
-    found["statement_vectors"] = vectors - spoken
-    return {name: rest for name, rest in found.items() if rest}
+    results["statement_vectors"] = vectors - spoken
+    return {name: rest for name, rest in results.items() if rest}
 
 
 @pytest.fixture(scope="module")

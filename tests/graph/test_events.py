@@ -125,8 +125,8 @@ def test_events_are_compared_where_they_may_be_one_alone(
     engine.add(told(on, text, source=name, relation=relation, target=place))
 
     assert judge.compared == compared
-    one = [(3, None, True, 2)]
-    assert restarts(engine) == (one if compared else [(3, None, True, 1), (on, None, True, 1)])
+    items = [(3, None, True, 2)]
+    assert restarts(engine) == (items if compared else [(3, None, True, 1), (on, None, True, 1)])
     engine.check()
 
 

@@ -90,26 +90,26 @@ async def test_as_of_a_moment_the_fact_of_then_is_first(world):
 
 
 async def test_two_facts_in_a_chain_answer(world):
-    found = await hits(world, "Where does the head of Apollo live?")
-    assert [hit.text for hit in found[:2]] == ["Apollo is led by Ben Cole", "Ben Cole lives in Oslo"]
+    result = await hits(world, "Where does the head of Apollo live?")
+    assert [hit.text for hit in result[:2]] == ["Apollo is led by Ben Cole", "Ben Cole lives in Oslo"]
 
 
 async def test_a_question_about_words_has_no_fact_first(world):
-    found = await hits(world, "What did Ann Reed say about where she works?")
-    assert not any("answers" in hit.signals for hit in found)
+    result = await hits(world, "What did Ann Reed say about where she works?")
+    assert not any("answers" in hit.signals for hit in result)
 
 
 async def test_a_fact_brings_its_message_and_an_older_one_is_marked(world):
-    found = await hits(world, "Where does Ann Reed work?")
-    assert found[0].message.client_id == "new"
-    assert "new" not in {hit.client_id for hit in found}
-    old = next(hit for hit in found if hit.client_id == "old")
+    result = await hits(world, "Where does Ann Reed work?")
+    assert result[0].message.client_id == "new"
+    assert "new" not in {hit.client_id for hit in result}
+    old = next(hit for hit in result if hit.client_id == "old")
     assert (old.outdated, old.as_dict()["outdated"]) == (True, True)
 
 
 async def test_facts_of_one_sentence_are_one_hit_with_all_participants(world):
-    found = [hit for hit in await hits(world, "Whom did Ann Reed meet?") if hit.fact]
-    met = [hit for hit in found if hit.fact.relation == "MET"]
+    results = [hit for hit in await hits(world, "Whom did Ann Reed meet?") if hit.fact]
+    met = [hit for hit in results if hit.fact.relation == "MET"]
     assert [set(hit.participants) for hit in met] == [{"Ann Reed", "Ben Cole", "Dan Fox"}]
 
 

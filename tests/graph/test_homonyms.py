@@ -62,13 +62,13 @@ class KnownNames(WorldModel):
 def unconfirmed(engine: Engine, group: str) -> set[tuple[int, str]]:
     """Return (sequence, name) of each mention by an alias that rested on one answer of a model (R14a)."""
     notes: dict[str, EntityNote] = {}
-    found = set()
+    results = set()
     for mention in engine.view(group=group).records.mentions:
         note = notes.setdefault(mention.entity, EntityNote(id=mention.entity, born=(0, 0)))
         if note.surfaces and not note.is_confirmed(mention.surface):
-            found.add((mention.sequence, mention.surface))
+            results.add((mention.sequence, mention.surface))
         note.take(mention)
-    return found
+    return results
 
 
 def says(at: float, relation: str, other: str | None, text: str, **more: Any) -> Draft:
@@ -303,11 +303,11 @@ def test_entities_that_are_distinct_are_no_candidates_for_each_other(tmp_path: P
     ]
     judge.asked.clear()
 
-    said = engine.ask("distinct", entities=(both["Bobby Webb"], both["Bob Webb"]))
+    answer = engine.ask("distinct", entities=(both["Bobby Webb"], both["Bob Webb"]))
     engine.add(seen(3, "Bob Webb"))
     assert judge.asked == []
 
-    engine.ask("undo", target=said["sequence"])
+    engine.ask("undo", target=answer["sequence"])
     engine.add(seen(4, "Bob Webb"))
     assert [q.candidates for q in judge.asked] == [("Bobby Webb", "Bob Webb")]
     engine.check()
@@ -318,8 +318,8 @@ def test_a_repair_leaves_a_distinction_that_was_undone_alone(tmp_path: Path) -> 
     engine = Engine(tmp_path)
     engine.add(triples(1, works("Acme")), triples(2, works("Beta")))
     both = {entity.name: entity.id for entity in engine.view().all_entities()}
-    said = engine.ask("distinct", entities=(both["Acme"], both["Beta"]))
-    engine.ask("undo", target=said["sequence"])
+    answer = engine.ask("distinct", entities=(both["Acme"], both["Beta"]))
+    engine.ask("undo", target=answer["sequence"])
 
     assert repaired(engine.store, "g") == []
     assert engine.view().graph.fold.in_force == []

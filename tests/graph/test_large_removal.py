@@ -70,7 +70,7 @@ def everything(store: Store, group: str) -> dict[str, Any]:
     facts = [fact for row in people for fact in history_of(store, view, row.entity.id, None, None).facts]
     # By words and without a tail: scores count the rows that are stored, so they change with each piece.
     words = Recipe(methods=("bm25",), weights=Weights(floor=0.0, tail=0.0))
-    found = [
+    results = [
         asyncio.run(
             Searcher(store, SMALL).search(
                 Query(text=text, group=group, any_time=True, limit=50, recipe=words)
@@ -82,7 +82,7 @@ def everything(store: Store, group: str) -> dict[str, Any]:
     return {
         "people": [(row.entity.id, row.entity.name, row.entity.aliases) for row in people],
         "facts": sorted((fact.id, fact.valid_at, fact.invalid_at) for fact in facts),
-        "found": [sorted((hit.scope, hit.id, hit.text) for hit in hits) for hits in found],
+        "found": [sorted((hit.scope, hit.id, hit.text) for hit in hits) for hits in results],
         "news": sorted(
             (sorted(row["opened"]), sorted(row["ended"])) for row in news if row["opened"] or row["ended"]
         ),
@@ -98,7 +98,11 @@ def every_row(store: Store, group: str) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize(
     ("stores", "kind"),
-    [("sqlite", "remove"), ("sqlite", "retract"), pytest.param("neo4j", "remove", marks=pytest.mark.neo4j)],
+    [
+        ("sqlite", "remove"),
+        ("sqlite", "retract"),
+        pytest.param("neo4j", "remove", marks=[pytest.mark.neo4j, pytest.mark.slow]),
+    ],
     indirect=["stores"],
 )
 def test_a_source_that_leaves_in_pieces_is_out_of_sight_from_the_first_on(stores: Stores, kind: str) -> None:
@@ -161,7 +165,11 @@ def test_pieces_leave_the_rows_that_one_change_leaves(
 
 def plain(rows: dict[str, list[Any]]) -> dict[str, Any]:
     """Return how many rows of each kind there are, and evidence with what it shows as (None or not)."""
-    told = [(row.sequence, int(one.partition(" ")[0])) for row in rows["records"] for one in row.statements]
+    told = [
+        (row.sequence, int(statement.partition(" ")[0]))
+        for row in rows["records"]
+        for statement in row.statements
+    ]
     hidden = {(row.sequence, row.ordinal) for row in rows["shown_evidence"] if row.shown is None}
     counts: dict[str, Any] = {name: len(found) for name, found in rows.items()}
     return counts | {"shows": [(*place, place in hidden) for place in told]}

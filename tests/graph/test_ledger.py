@@ -65,7 +65,7 @@ def statuses(answers):
 def foreseen(store, drafts, *, replace=False, again=False):
     """Return what accepting these would do, told one by one."""
     foresight = Foresight(store, replace=replace, again=again)
-    return [answer for one in drafts for answer in foresight.of([one])]
+    return [answer for draft in drafts for answer in foresight.of([draft])]
 
 
 def retracted(store, sequence, **named):
@@ -116,7 +116,7 @@ def test_a_conflict_among_rows_that_are_accepted_whole_leaves_the_log_as_it_is(s
     rows_ = [draft("b", client_id="2"), draft("else", client_id="1"), draft("c", group="h")]
     with pytest.raises(NoneAccepted) as stopped:
         accept(store, rows_, now=8, whole=True)
-    assert [one.status for one in stopped.value.outcomes] == ["accepted", "conflict", "accepted"]
+    assert [outcome.status for outcome in stopped.value.outcomes] == ["accepted", "conflict", "accepted"]
     assert {group: counted.accepted for group, counted in store.counts().items()} == {"g": 1}
     assert statuses(accept(store, [rows_[0], draft("a", client_id="1")], now=9, whole=True)) == [
         ("accepted", 2), ("duplicate", 1),
@@ -235,8 +235,8 @@ def test_retracted_declarations_are_seen_before_only(store):
     commit = told(1, "Al", "one", 10)
     (row,) = commit.puts[RECORDS]
     judged, blank = (
-        judged_column(Judgements([(declared, 10)], [(one, 10)]))
-        for one in (verdict, replace(verdict, reason=""))
+        judged_column(Judgements([(declared, 10)], [(item, 10)]))
+        for item in (verdict, replace(verdict, reason=""))
     )
     accept(store, [draft("Al says one", client_id="c")], now=1)
     with store.writing():
@@ -434,5 +434,7 @@ def test_a_removed_episode_is_found_by_nothing(store):
     assert [entity.id for entity in view.entities(["E1", "E2"])] == ["E2"]
     assert view.supporters(list(ids.values())) == {ids["b"]: "b"}
     assert [row.sequence for row in view.episodes([1, 2])] == [2]
-    names = [one for row in all_of(store, RECORDS) for one in name_vectors(row.names)]
-    assert [(one.entity, one.surface, one.sequence, one.ordinal) for one in names] == [("E2", "Bo", 2, 0)]
+    names = [vector for row in all_of(store, RECORDS) for vector in name_vectors(row.names)]
+    assert [(name.entity, name.surface, name.sequence, name.ordinal) for name in names] == [
+        ("E2", "Bo", 2, 0)
+    ]

@@ -58,8 +58,8 @@ def run(engine: Engine, slowly: Slowly) -> None:
 def test_other_groups_go_on_while_one_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load of seconds keeps its own group waiting; the graph is the plain loop's."""
     engine, plain = Engine(tmp_path / "a"), Engine(tmp_path / "b")
-    for one in (engine, plain):
-        one.accept(*drafts(5, 24, 2))
+    for item in (engine, plain):
+        item.accept(*drafts(5, 24, 2))
     plain.run()
     slowly = Slowly(GroupState.load)
     monkeypatch.setattr(GroupState, "load", slowly)
@@ -115,7 +115,7 @@ def test_the_collector_waits_for_the_last_of_several_long_calls() -> None:
     first, second = threading.Event(), threading.Event()
 
     async def overlapping() -> bool:
-        calls = [asyncio.create_task(at_length(one.wait)) for one in (first, second)]
+        calls = [asyncio.create_task(at_length(item.wait)) for item in (first, second)]
         await asyncio.sleep(0)
         first.set()
         await calls[0]

@@ -15,11 +15,11 @@ from tests.graph.stores import Stores
 
 
 def test_a_look_finds_what_was_appended_since_the_last(store, mine, group, other):
-    found, mark = store.newly_pending(0)
-    assert mine(found) == {}
+    result, mark = store.newly_pending(0)
+    assert mine(result) == {}
     append(store, draft("Al says one", group=group))
-    found, mark = store.newly_pending(mark)
-    assert mine(found) == {group: True}
+    result, mark = store.newly_pending(mark)
+    assert mine(result) == {group: True}
     append(store, draft("Bo says two", group=other), draft("Cy says three", group=group))
     assert mine(store.newly_pending(mark)[0]) == {group: True, other: True}
     with store.writing():
@@ -45,7 +45,7 @@ def test_what_a_correction_or_a_retry_leaves_pending_is_found(store, mine, group
 
     store.append([group], again)
     assert mine(pending_groups(store)) == {group: True}
-    assert [one.episode.group for one in failures(store) if one.episode.group == group] == []
+    assert [failure.episode.group for failure in failures(store) if failure.episode.group == group] == []
 
 
 @pytest.mark.slow

@@ -97,16 +97,18 @@ def test_names_and_texts_that_look_like_queries_are_names_and_texts(pair, ask, t
         for engine in (ours, theirs):
             engine.add(made)
     assert ours.dump() == theirs.dump()
-    one, other, group = ours.store, theirs.store, ours.named()
+    items, other, group = ours.store, theirs.store, ours.named()
     spoken = [word for triple in told for word in triple]
     for query in dict.fromkeys([*asked, *spoken]):
-        assert StoredView(one, group).entities_named(query) == StoredView(other, group).entities_named(query)
-        assert find(one, group, query) == find(other, group, query)
+        assert StoredView(items, group).entities_named(query) == StoredView(other, group).entities_named(
+            query
+        )
+        assert find(items, group, query) == find(other, group, query)
         both = Operation(group=group, kind="remove", episodes=(query,), source=query)
         # Ids and keys are made by us, of whole characters.
         ours_alone = query.encode(errors="replace").decode()
-        assert named(one, both) == named(other, both)
-        assert list(one.rows(ANSWERS_TO, group, [ours_alone])) == []
+        assert named(items, both) == named(other, both)
+        assert list(items.rows(ANSWERS_TO, group, [ours_alone])) == []
     assert {label for (labels,) in ask("MATCH (n) RETURN DISTINCT labels(n)") for label in labels} <= ALLOWED
     assert {kind for (kind,) in ask("MATCH ()-[r]->() RETURN DISTINCT type(r)")} <= {
         "RELATES_TO", "MENTIONS"
@@ -116,23 +118,23 @@ def test_names_and_texts_that_look_like_queries_are_names_and_texts(pair, ask, t
 def test_every_query_is_read_as_words_and_finds_its_own_group_alone(pair):
     """Promise 5: the same words in two groups; whatever is asked of one, the other's rows stay unseen."""
     neo4j, sqlite = (stores.open() for stores in pair)
-    one, two = (pair[0].prefix + name for name in ("one", "two"))
+    item, two = (pair[0].prefix + name for name in ("one", "two"))
     for store in (neo4j, sqlite):
         with store.writing():
-            for group in (one, two):
+            for group in (item, two):
                 for name in ("Al AND Bo", "Al*", '"quoted" name', "n.words:Al"):
                     tell(store, name, f"{group} {name}", group=group, client_id=f"{group} {name}")
     odd = ("al", "a*", "*:*", "al OR two", "\ud800 al", "al\0bo")
     for read in (MESSAGES, SEARCHED, VECTORS, NAME_VECTORS):
-        assert list(neo4j.rows(read, one)) == list(sqlite.rows(read, one)), read.name
-        assert len(list(neo4j.rows(read, one))) == 4, read.name
+        assert list(neo4j.rows(read, item)) == list(sqlite.rows(read, item)), read.name
+        assert len(list(neo4j.rows(read, item))) == 4, read.name
     for query in [*CYPHER[::2], *STRANGE[::2], LUCENE, *odd]:
         for identifier in (query, f"{two} Al*"):
-            assert not find(neo4j, one, identifier)
-            assert not find(sqlite, one, identifier)
+            assert not find(neo4j, item, identifier)
+            assert not find(sqlite, item, identifier)
     with neo4j.writing():
         remove(neo4j, [1], group=two, episodes=(f"{two} Al AND Bo",))
-    assert len(list(dumped_episodes(neo4j, one))) == 4
+    assert len(list(dumped_episodes(neo4j, item))) == 4
 
 
 def test_a_removal_whose_ids_are_cypher_takes_what_bears_them_and_nothing_else(pair, ask):

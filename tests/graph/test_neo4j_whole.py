@@ -51,11 +51,11 @@ def test_a_store_keeps_its_embedder_and_another_schema_is_refused(stores, own_ne
     with pytest.raises(StoreError, match="kgray init"):
         opened(own_neo4j, embedder="")
     stores.open()
-    before = ask("MATCH (m:KgrayMeta) RETURN properties(m)")
+    answer_before = ask("MATCH (m:KgrayMeta) RETURN properties(m)")
     for options in ({"embedder": "other"}, {"dimensions": WIDTH + 1}, {"embedder": "", "create": False}):
         with closing(opened(own_neo4j, **options)) as store:
             assert (store.embedder, store.dimensions) == (EMBEDDER, WIDTH)
-    assert ask("MATCH (m:KgrayMeta) RETURN properties(m)") == before
+    assert ask("MATCH (m:KgrayMeta) RETURN properties(m)") == answer_before
     ask("MATCH (m:KgrayMeta) SET m.schema = 99")
     with pytest.raises(StoreError, match=rf"schema 99; this one knows {VERSION}\): upgrade kgray"):
         opened(own_neo4j)
@@ -194,14 +194,15 @@ GRAPHITIS_SEARCHES = [
 ]
 
 
+@pytest.mark.slow
 def test_graphitis_searches_find_theirs_by_word(stores, ask, group):
     """By the names of its indexes, which follow a commit within moments; and nothing of what was removed."""
     store = stores.open()
 
     def by_word(index, word, shown, _):
         ask("CALL db.index.fulltext.awaitEventuallyConsistentIndexRefresh()")
-        kind, found = ("Relationships", "relationship") if shown == "fact" else ("Nodes", "node")
-        query = f"CALL db.index.fulltext.query{kind}($index, $words) YIELD {found} AS x RETURN x.{shown}"
+        kind, result = ("Relationships", "relationship") if shown == "fact" else ("Nodes", "node")
+        query = f"CALL db.index.fulltext.query{kind}($index, $words) YIELD {result} AS x RETURN x.{shown}"
         return [row[0] for row in ask(query, index=index, words=f'group_id:"g" AND ({word})')]
 
     with store.writing():
@@ -209,7 +210,7 @@ def test_graphitis_searches_find_theirs_by_word(stores, ask, group):
             tell(store, name, value, group=group)
         tell(store, "Bo", "two", group="other")
         for search in GRAPHITIS_SEARCHES:
-            assert by_word(*search) == [found for found in search[3:] if found]
+            assert by_word(*search) == [result for result in search[3:] if result]
         remove(store, [2], episodes=("x",), group=group)
         assert [by_word(*search) for search in GRAPHITIS_SEARCHES] == [[]] * 4
 

@@ -30,7 +30,7 @@ from tests.graph.wrong_answers import (
 )
 
 Fresh = Callable[..., Engine]
-EXAMPLES = int(os.environ.get("KGRAY_TEST_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("KGRAY_TEST_EXAMPLES", "12"))
 MANY = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
 
 

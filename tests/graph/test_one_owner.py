@@ -121,14 +121,14 @@ def two_deciders(stores: Stores, seed: int) -> None:
 def taken_over(stores: Stores, seed: int) -> None:
     """Let a second process take the hold from a run that lives: the first ends as stale."""
     engine, steps = filled(stores), list[tuple[str, int]]()
-    other = stores.open()
+    other_memory = stores.open()
 
     async def both() -> list[Any]:
-        first, second = runners(engine, seed, steps, engine.store, other)
+        first, second = runners(engine, seed, steps, engine.store, other_memory)
         going = asyncio.create_task(first)
         await asyncio.sleep(random.Random(seed).random() * 0.02)
         stores.lose_hold()
-        with other.writing():
+        with other_memory.writing():
             return await asyncio.gather(going, second, return_exceptions=True)
 
     with engine.store.writing():
@@ -260,28 +260,28 @@ def test_a_commit_that_rests_on_an_older_record_changes_nothing(store, group):
 @pytest.mark.neo4j
 @pytest.mark.parametrize("stores", [pytest.param("neo4j", marks=pytest.mark.neo4j)], indirect=True)
 def test_who_divides_the_groups_otherwise_is_refused_and_a_local_run_takes_all_or_none(stores, group):
-    one, other, local = stores.open(), stores.open(), stores.open()
-    append(one, draft("Al says one", group=group))
+    item, other_memory, local = stores.open(), stores.open(), stores.open()
+    append(item, draft("Al says one", group=group))
     own = slot_of(group) % 3
-    with one.writing(shard=own, shards=3) as epoch:
+    with item.writing(shard=own, shards=3) as epoch:
         with pytest.raises(StoreError, match=r"divided among 3 shards.*this deployment has 2"):
-            other.writing(shard=0, shards=2).__enter__()
+            other_memory.writing(shard=0, shards=2).__enter__()
         with pytest.raises(Locked, match="is ingesting"):
             local.writing().__enter__()
         beside = (own + 1) % 3
         with (
-            other.writing(shard=beside, shards=3),
+            other_memory.writing(shard=beside, shards=3),
             pytest.raises(StaleWriter, match="which this run does not hold"),
         ):
-            other.apply([told(1, "Al", "one", 10, group=group)])
-        one.apply([told(1, "Al", "one", 10, group=group)])
+            other_memory.apply([told(1, "Al", "one", 10, group=group)])
+        item.apply([told(1, "Al", "one", 10, group=group)])
     with local.writing() as newer:
         assert newer > epoch
         with pytest.raises(Locked, match="is ingesting"):
-            one.writing(shard=0, shards=3).__enter__()
+            item.writing(shard=0, shards=3).__enter__()
         with pytest.raises(Locked, match="is ingesting"):
-            other.writing(shard=0, shards=2).__enter__()
-    with other.writing(shard=0, shards=2), pytest.raises(StaleWriter):  # nobody held one: divided anew
-        one.writing(epoch=epoch, shard=own, shards=3).__enter__()
-    with one.writing(shard=0, shards=1):
+            other_memory.writing(shard=0, shards=2).__enter__()
+    with other_memory.writing(shard=0, shards=2), pytest.raises(StaleWriter):  # nobody held one: divided anew
+        item.writing(epoch=epoch, shard=own, shards=3).__enter__()
+    with item.writing(shard=0, shards=1):
         pass

@@ -1,4 +1,4 @@
-"""What the answers of models speak for, from records by hand on each store: `kgray ontology suggest`."""
+"""Suggestions for the ontology from stored answers of models: `kgray ontology suggest`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from kgray.ports import Store
 from kgray.schema import kinds, rows
 from kgray.schema.record_rows import EntryRecords, Judgements
 from tests.graph.by_hand import append, ask, changes, draft, ended, episode_row
+from tests.graph.stores import EMBEDDED
+
+pytestmark = EMBEDDED
 
 
 @dataclass
@@ -99,7 +102,7 @@ class Group:
     def found(self, ontology: Ontology | None = None, limit: int = 50) -> list[tuple[Any, ...]]:
         """Return (kind, names, value) of what is suggested."""
         every = suggestions(self.store, self.name, ontology or shipped(), limit=limit)
-        return [(one.kind, one.names, one.value) for one in every]
+        return [(item.kind, item.names, item.value) for item in every]
 
 
 @pytest.fixture
@@ -110,12 +113,12 @@ def hand(store, group):
 
 def test_names_that_were_independent_three_times_and_never_exclusive_are_suggested(hand):
     hand.compare("PAINTED", "SKETCHED", False, False, False)
-    (one,) = suggestions(hand.store, hand.name, shipped(), limit=50)
-    assert (one.kind, one.names) == ("independent", ("PAINTED", "SKETCHED"))
-    assert one.counts == {"independent": 3, "exclusive": 0, "same": 0, "reversed": 0}
-    assert one.examples == (hand.texts["PAINTED-0-0"], hand.texts["SKETCHED-0-1"])
-    assert one.settings == '[ontology.relations.PAINTED]\nindependent = ["SKETCHED"]\n'
-    declared = tomllib.loads(one.settings)["ontology"]["relations"]
+    (item,) = suggestions(hand.store, hand.name, shipped(), limit=50)
+    assert (item.kind, item.names) == ("independent", ("PAINTED", "SKETCHED"))
+    assert item.counts == {"independent": 3, "exclusive": 0, "same": 0, "reversed": 0}
+    assert item.examples == (hand.texts["PAINTED-0-0"], hand.texts["SKETCHED-0-1"])
+    assert item.settings == '[ontology.relations.PAINTED]\nindependent = ["SKETCHED"]\n'
+    declared = tomllib.loads(item.settings)["ontology"]["relations"]
     assert hand.found(shipped().extended(declared)) == []
 
 
@@ -154,15 +157,15 @@ def test_what_was_retracted_does_not_count(hand):
 
 def test_a_listed_name_gets_the_table_by_its_main_name(hand):
     hand.compare("LOVES", "ADMIRES", False, False, False)
-    (one,) = suggestions(hand.store, hand.name, shipped(), limit=50)
-    assert one.settings == '[ontology.relations.LIKES]\nindependent = ["ADMIRES"]\n'
+    (item,) = suggestions(hand.store, hand.name, shipped(), limit=50)
+    assert item.settings == '[ontology.relations.LIKES]\nindependent = ["ADMIRES"]\n'
 
 
 def test_the_table_keeps_what_the_settings_declare_already(hand):
     hand.compare("PAINTED", "SKETCHED", False, False, False)
     ontology = shipped().extended({"PAINTED": {"independent": ["CARVED"]}})
-    (one,) = suggestions(hand.store, hand.name, ontology, limit=50)
-    assert one.settings == '[ontology.relations.PAINTED]\nindependent = ["CARVED", "SKETCHED"]\n'
+    (item,) = suggestions(hand.store, hand.name, ontology, limit=50)
+    assert item.settings == '[ontology.relations.PAINTED]\nindependent = ["CARVED", "SKETCHED"]\n'
 
 
 @pytest.mark.parametrize(("is_reversed", "kind"), [(False, "same_as"), (True, "inverse_of")])
@@ -171,10 +174,10 @@ def test_names_that_say_one_statement_are_suggested_as_one(hand, is_reversed, ki
         hand.say(f"s{number}", "SUPERVISED", f"Ann{number}", "Bob")
         hand.say(f"s{number}", "OVERSAW", f"Ann{number}", "Bob", is_reversed=is_reversed)
     hand.say("s3", "OVERSAW", "Zoe", "Bob")  # the name that is used more often is kept
-    (one,) = suggestions(hand.store, hand.name, shipped(), limit=50)
-    assert (one.kind, one.names) == (kind, ("SUPERVISED", "OVERSAW"))
-    assert set(one.examples) == {"Ann0 supervised Bob", "Ann0 oversaw Bob"}
-    assert one.settings == (
+    (item,) = suggestions(hand.store, hand.name, shipped(), limit=50)
+    assert (item.kind, item.names) == (kind, ("SUPERVISED", "OVERSAW"))
+    assert set(item.examples) == {"Ann0 supervised Bob", "Ann0 oversaw Bob"}
+    assert item.settings == (
         f'[ontology.relations.OVERSAW]\n\n[ontology.relations.SUPERVISED]\n{kind} = "OVERSAW"\n'
     )
 
@@ -251,13 +254,13 @@ def test_a_name_folds_to_one_relation_so_that_the_lines_together_can_be_loaded(h
         hand.say(f"v{number}", "GUIDED", "Eve", f"Dan{number}")
     hand.compare("PAINTED", "ЛЮБИТ", False, False, False)
     hand.compare("PAINTED", "CARVED", False, False, False)
-    found = suggestions(hand.store, hand.name, shipped(), limit=50)
-    assert [(one.kind, one.names) for one in found] == [
+    result = suggestions(hand.store, hand.name, shipped(), limit=50)
+    assert [(item.kind, item.names) for item in result] == [
         ("same_as", ("STEERED", "OVERSAW")),
         ("independent", ("CARVED", "PAINTED")),
         ("independent", ("PAINTED", "ЛЮБИТ")),
     ]
-    declared = tomllib.loads(settings_of(found))["ontology"]["relations"]
+    declared = tomllib.loads(settings_of(result))["ontology"]["relations"]
     ontology = shipped().extended(declared)
     assert faults_of(ontology) == []
     assert hand.found(ontology) == [("inverse_of", ("GUIDED", "OVERSAW"), "")], "the next step"

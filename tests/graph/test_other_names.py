@@ -74,8 +74,8 @@ def test_a_code_and_its_name_are_asked_about_and_never_one_unasked(
         engine.add(reading(number, [], [fact], client_id=f"n{number}"))
 
     assert [(q.item, q.candidates) for q in judge.asked] == [(then, (first,))]
-    found = sorted({first, then} & {e.name for e in engine.view().all_entities()})
-    assert found == ([first] if answer == 0 else sorted((first, then)))
+    results = sorted({first, then} & {e.name for e in engine.view().all_entities()})
+    assert results == ([first] if answer == 0 else sorted((first, then)))
     engine.check()
 
 
@@ -144,9 +144,9 @@ def test_a_name_that_a_text_gives_is_told_to_be_anothers(
     """Whether the extractor listed it or not; what only looks like one gives nothing."""
     told = told_names(*message(text, speaker, *([speaker] if speaker else []), *listed))
 
-    found = {tuple(sorted((a, b))) for a, others in told.same_entities.items() for b in others}
+    results = {tuple(sorted((a, b))) for a, others in told.same_entities.items() for b in others}
     names = [entity.name for entity in told.extraction.entities]
-    assert sorted(sorted((names[a], names[b])) for a, b in found) == sorted(map(sorted, pairs))
+    assert sorted(sorted((names[a], names[b])) for a, b in results) == sorted(map(sorted, pairs))
     assert len(names) == len(set(names))
 
 

@@ -60,7 +60,7 @@ CORRECTIONS = st.tuples(
 )
 HISTORIES = st.lists(EPISODES | EPISODES | EPISODES | CORRECTIONS, min_size=1, max_size=9)
 SLOW = settings(
-    max_examples=int(os.environ.get("KGRAY_TEST_EXAMPLES", "8")),
+    max_examples=int(os.environ.get("KGRAY_TEST_EXAMPLES", "4")),
     suppress_health_check=list(HealthCheck),
 )
 
@@ -156,10 +156,10 @@ def test_removing_the_last_episode_gives_the_graph_without_it(
     """R26, first sentence: byte for byte."""
     engine = fresh()
     play(engine, history)
-    before = engine.dump()
+    dump_before = engine.dump()
     one(engine, 99, last)
     engine.ask("remove", episodes=("e99",))
-    assert engine.dump() == before
+    assert engine.dump() == dump_before
     engine.check()
 
 
@@ -169,14 +169,14 @@ def test_undoing_a_merge_gives_the_graph_before_it(fresh: Fresh, history: list[A
     """R16: ids stay, mentions and statements come back; the two records are not dumped."""
     engine = fresh()
     play(engine, history)
-    before = engine.dump()
+    dump_before = engine.dump()
     entities = sorted(e.id for e in engine.view().all_entities())
     assume(len(entities) > 1 and a % len(entities) != b % len(entities))
     merged = engine.ask("merge", entities=(entities[a % len(entities)], entities[b % len(entities)]))
     engine.check()
     engine.ask("undo", target=merged["sequence"])
     engine.check()
-    assert engine.dump() == before
+    assert engine.dump() == dump_before
 
 
 @SLOW

@@ -88,12 +88,12 @@ async def test_entities_are_listed_and_called_by_name_and_by_the_beginning_of_an
     assert [(row.entity.name, row.facts) for row in listed] == [("Ann Lee", 2), ("Acme", 1), ("Beta", 1)]
     ann = listed[0].entity
     assert [row.entity for row in await memory.entities("ann", group=group)] == [ann]
-    whole = await memory.history(ann.id, group=group)
-    assert [fact.target for fact in whole.facts] == ["Acme", "Beta"]
+    full_history = await memory.history(ann.id, group=group)
+    assert [fact.target for fact in full_history.facts] == ["Acme", "Beta"]
     for called in ("ann  LEE", ann.id[:6], ann.id[:6].upper()):
-        assert await memory.history(called, group=group) == whole
+        assert await memory.history(called, group=group) == full_history
         assert await memory.show(called, group=group) == await memory.show(ann.id, group=group)
-    known = await memory.history("Ann Lee", group=group, known_at=whole.facts[0].created_at)
+    known = await memory.history("Ann Lee", group=group, known_at=full_history.facts[0].created_at)
     assert [(fact.target, fact.invalid_at) for fact in known.facts] == [("Acme", None)]
     with pytest.raises(NotFound, match="did you mean 'Ann Lee'"):
         await memory.history("Anne Lee", group=group)

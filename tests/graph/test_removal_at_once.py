@@ -49,7 +49,7 @@ def places(engine: Engine, asked: list[tuple[int, Operation]]) -> list[int]:
     return [answer["after"] for answer in answers if answer is not None]
 
 
-@pytest.mark.parametrize(("seed", "window"), [(0, 4), (5, 64)])
+@pytest.mark.parametrize(("seed", "window"), [pytest.param(0, 4, marks=pytest.mark.slow), (5, 64)])
 def test_a_run_with_removals_in_between_is_the_plain_loop_with_the_recorded_places(tmp_path, seed, window):
     """Promise 1, in windows of 4 and 64, with wild answers, outages, refused texts, in any order.
 
@@ -152,10 +152,10 @@ def test_a_correction_in_its_place_is_finished_before_a_removal(tmp_path):
     merge = request(
         engine.store, Operation(group=GROUP, kind="merge", entities=(names["Acme"], names["Beta"]))
     )
-    gone = request(engine.store, Operation(group=GROUP, kind="remove", episodes=("b",)))
+    response = request(engine.store, Operation(group=GROUP, kind="remove", episodes=("b",)))
     engine.loop = Runner(replace(engine.parts, window=8))
     engine.run()
-    removed, refused = result(engine.store, GROUP, gone), result(engine.store, GROUP, merge)
+    removed, refused = result(engine.store, GROUP, response), result(engine.store, GROUP, merge)
     assert removed is not None
     assert refused is not None
     assert removed["after"] == 2
@@ -169,15 +169,15 @@ def test_what_was_pending_is_no_part_of_any_moment(stores: Stores, kind: str) ->
     """A pending episode that is withdrawn was never known: it is neither pending, failed nor ever dumped."""
     engine = engine_on(stores)
     engine.add(reading(1, [], [works("Acme")], client_id="a"))
-    before, known = engine.dump(), engine.last_recorded()
+    dump_before, known = engine.dump(), engine.last_recorded()
     engine.accept(reading(2, [], [works("Beta")], client_id="b"))
-    told = engine.ask(kind, episodes=("b",))
-    assert told == {
+    answer = engine.ask(kind, episodes=("b",))
+    assert answer == {
         "after": 1, "episodes": 1, "statements": 0, "facts_closed": 0, "facts_reopened": 0, "entities": 0
     }  # fmt: skip
     assert engine.store.pending_count(engine.named()) == 0
     for at in (None, known, engine.last_recorded() - 1, engine.last_recorded()):
-        assert engine.dump(at) == before
+        assert engine.dump(at) == dump_before
     counts = engine.store.counts(engine.named())[engine.named()]
     assert (counts.accepted, counts.committed, counts.failed) == (0, 1, 0)
     assert engine.store.heads([engine.named()])[engine.named()].last == 3

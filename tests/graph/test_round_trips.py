@@ -35,7 +35,7 @@ def triples(draw: st.DrawFn) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", ["graphrag", "lightrag", "cogx"])
 @given(episodes=st.lists(st.lists(triples(), min_size=1, max_size=4), min_size=1, max_size=4))
-@settings(max_examples=20)
+@settings(max_examples=7)
 async def test_facts_survive_a_round_trip(form: str, episodes: list[list[dict[str, Any]]]) -> None:
     with TemporaryDirectory(dir="/dev/shm") as name:
         folder = Path(name)

@@ -147,11 +147,11 @@ def test_a_second_scheduler_finds_the_job_of_the_first(schedules, tmp_path, star
 
 def test_two_schedulers_at_the_same_moment_take_a_tick_once(schedules):
     """Both have seen the schedule before it was begun; the later one changes nothing."""
-    seen = schedules.add("nightly", "0 3 * * *", "UTC", MADE)
-    first, second = (replace(seen, begun=at(NIGHT), tries=1, seen_at=at(NIGHT) + by) for by in (0, 1))
+    report = schedules.add("nightly", "0 3 * * *", "UTC", MADE)
+    first, second = (replace(report, begun=at(NIGHT), tries=1, seen_at=at(NIGHT) + by) for by in (0, 1))
 
-    assert schedules.replace(seen, first)
-    assert not schedules.replace(seen, second)
+    assert schedules.replace(report, first)
+    assert not schedules.replace(report, second)
     assert schedules.every() == [first]
 
 
@@ -267,7 +267,7 @@ def test_first_schedules_are_added_only_where_there_are_none(schedules):
     pair = {"due": "0 3 * * *", "full": "0 4 * * 0", "zone": "Europe/Berlin"}
     assert schedules.add_first(due="", full="", zone="UTC", now=MADE) == []
     assert schedules.add_first(**pair, now=MADE) == ["refresh-due", "refresh-full"]
-    assert [(one.cron, one.zone, one.full) for one in schedules.every()] == [
+    assert [(item.cron, item.zone, item.full) for item in schedules.every()] == [
         ("0 3 * * *", "Europe/Berlin", False),
         ("0 4 * * 0", "Europe/Berlin", True),
     ]

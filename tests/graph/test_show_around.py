@@ -27,12 +27,12 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStores]:
 def ids_of(engine: Engine) -> set[str]:
     """Return every id that something in the group has or had: the client's, recorded ones, derived ones."""
     store, group = engine.store, engine.named()
-    found: set[str | None] = {*records_of(store, group).births}
+    results: set[str | None] = {*records_of(store, group).births}
     for row in store.rows(EPISODES.all, group):
-        found |= {row.id, row.client_id}
+        results |= {row.id, row.client_id}
     for line in map(json.loads, engine.dump()):
-        found |= {line[key] for key in ("id", "statement") if line.get(key)}
-    return {id_ for id_ in found if id_ is not None and find(store, group, id_)}
+        results |= {line[key] for key in ("id", "statement") if line.get(key)}
+    return {id_ for id_ in results if id_ is not None and find(store, group, id_)}
 
 
 @given(history=HISTORIES)

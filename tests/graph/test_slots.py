@@ -59,10 +59,10 @@ def test_a_slot_that_is_handed_over_has_a_new_owner_and_the_late_batch_of_the_ol
     old, new = owners
     slot = slot_of(group)
     append(old.store, draft("Di says four", group=beside))
-    one, two, three = (
+    item, two, three = (
         told(n, name, "x", 10 * n, group=group) for n, name in enumerate(("Al", "Bo", "Cy"), start=1)
     )
-    old.apply(one)
+    old.apply(item)
     with pytest.raises(StaleWriter):
         new.apply(two)
     _, mark = new.store.newly_pending(0, new.shard)
@@ -102,13 +102,13 @@ def test_who_takes_a_shard_anew_or_goes_on_for_its_run_has_the_slots_that_came_t
     with old.store.moving([slot_of(group)], new.shard):
         pass
     stores.lose_hold()
-    other = stores.open()
-    with other.writing(epoch=new.epoch, shard=new.shard, shards=2):
-        other.apply([told(1, "Al", "one", 10, group=group)])
+    other_memory = stores.open()
+    with other_memory.writing(epoch=new.epoch, shard=new.shard, shards=2):
+        other_memory.apply([told(1, "Al", "one", 10, group=group)])
         with pytest.raises(StaleWriter):
             new.apply(told(2, "Bo", "two", 20, group=group))  # it lives, and has the same epoch
-    with other.writing(shard=new.shard, shards=2):
-        other.apply([told(2, "Bo", "two", 20, group=group)])
+    with other_memory.writing(shard=new.shard, shards=2):
+        other_memory.apply([told(2, "Bo", "two", 20, group=group)])
 
 
 def test_a_move_that_fails_leaves_the_slots_where_they_were(owners, mine, group):
@@ -122,19 +122,19 @@ def test_a_move_that_fails_leaves_the_slots_where_they_were(owners, mine, group)
 
 
 def test_a_move_of_a_process_that_was_killed_ends_when_the_shard_is_taken(stores, mine, group):
-    store, other = stores.open(), stores.open()
+    store, other_memory = stores.open(), stores.open()
     append(store, draft("Al says one", group=group))
     own = slot_of(group) % 2
     with store.writing(shard=own, shards=2) as epoch:
         move = store.moving([slot_of(group)], 1 - own)
         move.__enter__()
         assert mine(store.newly_pending(0, own)[0]) == {}
-    with other.writing(epoch=epoch, shard=own, shards=2):
-        assert mine(other.newly_pending(0, own)[0]) == {group: True}
+    with other_memory.writing(epoch=epoch, shard=own, shards=2):
+        assert mine(other_memory.newly_pending(0, own)[0]) == {group: True}
         with pytest.raises(StaleWriter, match="was taken while its slots were moved"):
             move.__exit__(None, None, None)
-        other.apply([told(1, "Al", "one", 10, group=group)])
-    with other.writing(shard=0, shards=1):
+        other_memory.apply([told(1, "Al", "one", 10, group=group)])
+    with other_memory.writing(shard=0, shards=1):
         pass
 
 
@@ -160,11 +160,11 @@ def test_a_shard_is_added_and_served_beside_those_that_gave_it_their_slots(store
         with second.writing(shard=1, shards=2) as epoch:
             assert mine(second.newly_pending(0, 1)[0]) == {group: True}
             second.apply([told(1, "Al", "one", 10, group=group)], epoch=epoch)
-    again = stores.open()
-    with again.writing(epoch=old, shard=0, shards=0):  # as many as there are: nothing is divided anew
-        assert again.shard_map().owners[slot_of(group)] == 1
+    second_memory = stores.open()
+    with second_memory.writing(epoch=old, shard=0, shards=0):  # as many as there are: nothing is divided anew
+        assert second_memory.shard_map().owners[slot_of(group)] == 1
     with pytest.raises(StoreError, match="there is no shard 2"):
-        again.writing(shard=2, shards=0).__enter__()
+        second_memory.writing(shard=2, shards=0).__enter__()
     with first.writing(shard=0, shards=1):
         pass
 

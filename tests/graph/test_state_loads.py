@@ -113,8 +113,8 @@ def test_nobody_decides_before_the_vectors_that_a_removal_left_out_are_durable(t
         done, _ = await asyncio.wait((second,), timeout=0.3)
         writer.may.set()
         [statement] = (await first).graph.statements
-        found = await committer.statement_vectors("g", [statement])
-        assert found[statement] is not None
+        result = await committer.statement_vectors("g", [statement])
+        assert result[statement] is not None
         assert await second is await first
         assert not done
 

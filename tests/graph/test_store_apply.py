@@ -67,8 +67,8 @@ def test_a_change_is_read_back_whole(store, group):
         committed=1, entities=1, facts=1, calls=3, prompt_tokens=4, completion_tokens=5
     )
     assert head(store, group).last_recorded == 100
-    found = {scope: worded(store, scope, "al one", group) for scope in ("fact", "entity", "episode")}
-    assert found == {"fact": [(1, 0)], "entity": ["E1"], "episode": [1]}
+    results = {scope: worded(store, scope, "al one", group) for scope in ("fact", "entity", "episode")}
+    assert results == {"fact": [(1, 0)], "entity": ["E1"], "episode": [1]}
 
 
 def test_what_goes_goes_first_then_rows_come_then_they_change(store, group):

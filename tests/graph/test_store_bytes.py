@@ -152,7 +152,7 @@ def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
         assert head(store, "zqgroup") == GroupHead(
             named=False, last=removal, last_recorded=at + 10, removals=1
         )
-        there = {kind: found for kind in KINDS if (found := list(store.rows(kind.all, "zqgroup")))}
+        there = {kind: rows for kind in KINDS if (rows := list(store.rows(kind.all, "zqgroup")))}
         assert there == {OPERATIONS: [(22, "remove", "{}", 1, at + 10, '{"episodes":0}')]}
         left = readable(tmp_path)
         lost |= {"zqgroup", "zqfailed", "zqmessage", "zqraw"}

@@ -97,13 +97,13 @@ def test_a_damaged_file_takes_nothing_more(tmp_path, place):
     with path.open("r+b") as file:
         file.seek(int(path.stat().st_size * place))
         file.write(noise)
-    before = path.read_bytes()
+    content_before = path.read_bytes()
     told = r"kgray\.sqlite3 is damaged \([^\n]*\): restore it from a copy$"
     with pytest.raises(StoreError, match=told), closing(small(tmp_path)) as damaged:
         append(damaged, draft("more"))
     with pytest.raises(StoreError, match=told), closing(small(tmp_path)) as damaged, damaged.writing():
         pass
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content_before
 
 
 def replies_of_an_older_version(folder: Path, application_id: int, *, killed: bool) -> apsw.Connection:

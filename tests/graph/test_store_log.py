@@ -105,8 +105,8 @@ def test_rows_that_are_there_can_be_changed_as_a_new_one_is_appended(store, grou
         log.put(EPISODES, group, rows.accepted_again(row, log.take_sequence(group)))
 
     store.append([group], work)
-    found = all_of(store, EPISODES, group)
-    assert [(row.sequence, row.state, row.attempts, row.retired_at) for row in found] == [
+    result = all_of(store, EPISODES, group)
+    assert [(row.sequence, row.state, row.attempts, row.retired_at) for row in result] == [
         (1, FAILED, 1, 11), (2, 0, 1, None),
     ]  # fmt: skip
     assert store.counts(group)[group] == GroupCounts(accepted=1)

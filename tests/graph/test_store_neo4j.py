@@ -125,8 +125,8 @@ def test_who_adopts_an_epoch_follows_its_holder_at_once(stores, group):
             second.apply([told(1, "Al", "one", 10, group=group)])
         with pytest.raises(StaleWriter), second.writing(epoch=epoch + 1):
             pass
-    found = [(row.sequence, row.state) for row in all_of(first, kinds.EPISODES, group)]
-    assert found == [(1, kinds.COMMITTED)]
+    results = [(row.sequence, row.state) for row in all_of(first, kinds.EPISODES, group)]
+    assert results == [(1, kinds.COMMITTED)]
 
 
 def test_the_lease_is_renewed_while_a_write_takes_long(stores, ask, monkeypatch, group):
@@ -379,9 +379,9 @@ def test_a_run_that_leaves_while_a_batch_is_on_its_way_loses_and_doubles_nothing
                 lock.rollback()
             return totals
 
-    left = asyncio.run(leave())
+    outcome = asyncio.run(leave())
     del engine.store.apply
-    assert left.committed < 12
+    assert outcome.committed < 12
     engine.run()
 
     assert engine.store.pending_count(engine.named()) == 0
@@ -476,7 +476,7 @@ def test_a_large_removal_is_gone_on_with_by_whoever_ingests_next(stores, small_p
     engine.add(in_group(told_of[0], "other"), *told_of)
     firms = [entity.id for entity in engine.view().all_entities() if entity.name in ("Firm 1", "Firm 2")]
     engine.ask("merge", entities=tuple(firms))
-    other = engine.dump(group="other")
+    other_dump = engine.dump(group="other")
     sequence = request(engine.store, Operation(group=engine.named(), kind="remove", everything=True))
     engine.accept(triples(20, works("Beta"), client_id="later"))
     runs, clearing_now = 0, "MATCH (g:KgrayGroup {cleared_name: $group}) RETURN count(g)"
@@ -496,7 +496,7 @@ def test_a_large_removal_is_gone_on_with_by_whoever_ingests_next(stores, small_p
 
     assert runs > 1, "it was never ended in the middle"
     assert engine.spans() == {"Beta": [(20, None)]}
-    assert engine.dump(group="other") == other
+    assert engine.dump(group="other") == other_dump
 
 
 def test_a_group_that_is_read_while_it_is_written_is_refused_as_a_whole(stores, group):
@@ -514,8 +514,8 @@ def test_a_group_that_is_read_while_it_is_written_is_refused_as_a_whole(stores, 
         with pytest.raises(Outrun, match="was written while it was read"):
             read()
         with store.reading():
-            found = [len(all_of(store, kind, group)) for kind in (kinds.MENTIONS, kinds.RECORDS)]
-    assert found == [2, 2]
+            results = [len(all_of(store, kind, group)) for kind in (kinds.MENTIONS, kinds.RECORDS)]
+    assert results == [2, 2]
 
 
 def test_what_a_commit_met_is_read_again_until_it_is_of_one_moment(stores, group):

@@ -82,7 +82,7 @@ def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other
         assert head(store, group) == GroupHead(named=False, last=removal, last_recorded=60, removals=1)
         assert list(mine(store.heads())) == list(mine(store.counts())) == [other]
         assert everything(store, other) == before
-        left = {kind: found for kind in KINDS if (found := all_of(store, kind, group))}
+        left = {kind: result for kind in KINDS if (result := all_of(store, kind, group))}
         assert left == {OPERATIONS: [(removal, "remove", "{}", kinds.DONE, 60, '{"episodes":0}')]}
         assert [worded(store, scope, "al says one", group) for scope in SCOPES] == [[], [], []]
         # A commit of the removed time that arrives late is one that has ended.

@@ -190,9 +190,9 @@ def test_a_scan_is_of_one_group(store, group, other):
     append(store, draft("a", group=group), draft("b", group=other))
     with store.writing():
         store.apply([told(1, "Al", "one", 10, group=group)])
-        one = {kind: all_of(store, kind, group) for kind in KINDS}
+        items = {kind: all_of(store, kind, group) for kind in KINDS}
         store.apply([told(1, "Bo", "two", 10, group=other)])
-    assert {kind: all_of(store, kind, group) for kind in KINDS} == one
+    assert {kind: all_of(store, kind, group) for kind in KINDS} == items
     assert list(store.rows(EPISODES.all, f"{group}-none")) == []
 
 

@@ -32,13 +32,13 @@ def test_a_memory_adds_and_searches_in_several_threads(tmp_path):
     with kgray.open(tmp_path, create=True) as memory:
 
         def work(number: int) -> list[str]:
-            found = []
+            results = []
             for n in range(4):
                 text = f"I work at {PLACES[number]}{KINDS[n]}."
                 memory.add(text, group=f"g{number}", speaker="Alice Nguyen", at=f"2026-03-0{1 + n}")
                 hits = memory.search("Where does Alice work?", group=f"g{number}", scopes=["fact"], limit=1)
-                found.append(hits[0].text)
-            return found
+                results.append(hits[0].text)
+            return results
 
         assert together(work) == [
             [f"Alice Nguyen works at {place}{kind}" for kind in KINDS] for place in PLACES

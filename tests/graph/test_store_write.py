@@ -214,7 +214,7 @@ def test_record_times_must_increase(store, group):
 
 def test_an_appending_transaction_of_another_process_outruns_a_commit(store, stores, group):
     """A retry takes a record time, and the writer that did not know of it is told."""
-    other = stores.open()
+    other_memory = stores.open()
     append(store, draft("a", group=group), draft("Bo says two", group=group))
 
     def retry(log):
@@ -223,7 +223,7 @@ def test_an_appending_transaction_of_another_process_outruns_a_commit(store, sto
 
     with store.writing():
         store.apply([failed(1, 10, group=group)])
-        other.append([group], retry)
+        other_memory.append([group], retry)
         with pytest.raises(Outrun):
             store.apply([told(2, "Bo", "two", 40, group=group)])
         store.apply([told(2, "Bo", "two", head(store, group).last_recorded + 1, group=group)])
@@ -287,9 +287,9 @@ def test_appenders_and_the_writer_share_one_order(store, stores, group, other, m
             ended = all(part.done() for part in appending)  # first: the look then sees all of theirs
             waiting = mine(pending_groups(store))
             for each in waiting:
-                found, at = pending(store, each, 5), next_time(store, each)
+                results, at = pending(store, each, 5), next_time(store, each)
                 store.apply(
-                    [told(r.sequence, "Al", "one", at + n, group=each) for n, r in enumerate(found, 1)]
+                    [told(r.sequence, "Al", "one", at + n, group=each) for n, r in enumerate(results, 1)]
                 )
     for each in (group, other):
         taken = [done.result()[each] for done in appending]
@@ -326,14 +326,14 @@ def test_an_adopted_epoch_goes_on(two_groups, stores, writes, group, mine):
     """A writer that was restarted serves the run that it served before."""
     with two_groups.writing() as epoch:
         two_groups.apply(writes[:3])
-    again = stores.open()
-    with again.writing(epoch=epoch) as held:
+    second_memory = stores.open()
+    with second_memory.writing(epoch=epoch) as held:
         assert held == epoch
-        again.apply(writes)
+        second_memory.apply(writes)
         # Who left does not write beside the one that took its epoch over.
         with pytest.raises(StaleWriter):
             two_groups.apply([told(4, "Di", "three", 99, group=group)])
-    assert mine(pending_groups(again)) == {group: True}
+    assert mine(pending_groups(second_memory)) == {group: True}
 
 
 def test_an_epoch_that_is_not_the_newest_cannot_be_adopted(store, stores):
@@ -342,11 +342,11 @@ def test_an_epoch_that_is_not_the_newest_cannot_be_adopted(store, stores):
     with store.writing() as second:
         pass
     assert second == first + 1
-    other = stores.open()
+    other_memory = stores.open()
     for epoch in (first, second + 1, 0):
-        with pytest.raises(StaleWriter, match="nothing was changed"), other.writing(epoch=epoch):
+        with pytest.raises(StaleWriter, match="nothing was changed"), other_memory.writing(epoch=epoch):
             pass
-    with other.writing(epoch=second):
+    with other_memory.writing(epoch=second):
         pass
 
 
@@ -367,12 +367,12 @@ def test_writing_without_the_hold_is_refused(store, group):
 
 
 def test_one_holder_in_a_process_too(store, stores, group):
-    other = stores.open()
+    other_memory = stores.open()
     with store.writing():
-        for second in (store, other):
+        for second in (store, other_memory):
             with pytest.raises(Locked, match=r"process \d+ on .* is ingesting"), second.writing():
                 pass
-        append(other, draft("Al says one", group=group))
+        append(other_memory, draft("Al says one", group=group))
         store.apply([told(1, "Al", "one", 10, group=group)])  # who was refused took nothing
-    with other.writing():
+    with other_memory.writing():
         pass

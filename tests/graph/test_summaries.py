@@ -71,14 +71,14 @@ def test_a_summary_has_the_newest_open_facts_and_follows_ends_merges_and_removal
     engine.add(reading(4, [], [{"source": "Alice Smith", "relation": "LIKES", "target": "chess"}]))
     pair = (ids(engine)["Alice"], ids(engine)["Alice Smith"])
     merged = engine.ask("merge", entities=pair)
-    found = stored(engine)
-    assert found["Alice Smith"] == "Alice Smith likes chess. Alice likes tea. Alice works at Acme."
-    assert (found["chess"], found["tea"]) == ("Alice Smith likes chess.", "Alice likes tea.")
+    result = stored(engine)
+    assert result["Alice Smith"] == "Alice Smith likes chess. Alice likes tea. Alice works at Acme."
+    assert (result["chess"], result["tea"]) == ("Alice Smith likes chess.", "Alice likes tea.")
     engine.check()
     assert differences(engine.store, engine.named()) == []
     engine.ask("undo", target=merged["sequence"])
-    found = stored(engine)
-    assert (found["chess"], found["tea"]) == ("Alice Smith likes chess.", "Alice likes tea.")
+    result = stored(engine)
+    assert (result["chess"], result["tea"]) == ("Alice Smith likes chess.", "Alice likes tea.")
     engine.check()
     assert differences(engine.store, engine.named()) == []
 
@@ -94,9 +94,9 @@ def test_a_neighbour_keeps_what_a_correction_does_not_touch(engine: Engine) -> N
     assert stored(engine)["jam"] == "Ally likes jam."
     names = ids(engine)
     engine.ask("merge", entities=(names["Ally"], names["Alice"]))
-    found = stored(engine)
-    assert found["tea"] == "Alice likes tea. P6 likes tea. P5 likes tea. P4 likes tea. P3 likes tea."
-    assert found["jam"] == "Alice likes jam."
+    result = stored(engine)
+    assert result["tea"] == "Alice likes tea. P6 likes tea. P5 likes tea. P4 likes tea. P3 likes tea."
+    assert result["jam"] == "Alice likes jam."
     engine.check()
     assert differences(engine.store, engine.named()) == []
 
@@ -110,8 +110,8 @@ def test_a_summary_of_a_past_moment_is_composed_of_what_held_and_was_known_then(
     assert alice.summary == "Alice likes tea. Alice works at Beta."
     then = [summarised(view, [alice], at)[0].summary for at in (None, day(3), day(0))]
     assert then == [alice.summary, "Alice works at Acme.", ""]
-    (before,) = engine.view(known).entities([alice.id])
-    assert before.summary == "Alice works at Acme."
+    (entities_before,) = engine.view(known).entities([alice.id])
+    assert entities_before.summary == "Alice works at Acme."
 
 
 def test_a_start_ahead_is_told_with_its_date_and_an_end_ahead_takes_the_fact_out(tmp_path: Path) -> None:
@@ -159,7 +159,9 @@ def test_an_entity_is_written_again_only_where_its_text_changes(tmp_path: Path) 
     apply = engine.store.apply
 
     def noting(changes: Any) -> Any:
-        written.extend({row.name: row.summary for row in one.puts.get(kinds.ENTITIES, ())} for one in changes)
+        written.extend(
+            {row.name: row.summary for row in change.puts.get(kinds.ENTITIES, ())} for change in changes
+        )
         return apply(changes)
 
     engine.store.apply = noting  # type: ignore[method-assign]

@@ -53,9 +53,9 @@ def test_a_merge_and_its_undo_tell_the_facts_anew(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     engine.add(works(0, "Bob Jones"), works(1, "Robert", "Beta"))
     ids = {e.name: e.id for e in engine.view().all_entities()}
-    done = engine.ask("merge", entities=(ids["Bob Jones"], ids["Robert"]))
+    answer = engine.ask("merge", entities=(ids["Bob Jones"], ids["Robert"]))
     assert texts(engine) == ["Bob Jones works at Acme", "Bob Jones works at Beta"]
-    engine.ask("undo", target=done["sequence"])
+    engine.ask("undo", target=answer["sequence"])
     assert texts(engine) == ["Bob Jones works at Acme", "Robert works at Beta"]
 
 

@@ -211,6 +211,7 @@ def test_a_folder_of_version_0_2_gives_the_same_hashes(tmp_path):
 
 
 @neo4j
+@pytest.mark.slow
 def test_a_database_of_version_0_1_gives_the_graph_of_then_but_for_what_the_rules_changed(
     on_neo4j, neo4j_driver
 ):
@@ -220,13 +221,14 @@ def test_a_database_of_version_0_1_gives_the_graph_of_then_but_for_what_the_rule
     assert (report["from"], report["verified"], report["kept"]) == (8, True, "")
     assert [g["changed"] for g in report["groups"].values()] == [[], []]
     check_first(folder, HASHES[FIRST.name]["neo4j"])
-    left = neo4j_driver.execute_query(
+    answer = neo4j_driver.execute_query(
         "MATCH (n) WHERE n:KgrayOld OR n:KgrayRuling OR n.old_kind IS NOT NULL RETURN count(n)"
     )
-    assert left.records[0][0] == 0
+    assert answer.records[0][0] == 0
 
 
 @neo4j
+@pytest.mark.slow
 def test_a_database_of_version_0_2_gives_the_same_hashes(on_neo4j):
     folder = on_neo4j(SECOND)
     if VERSION > 10:
@@ -237,7 +239,7 @@ def test_a_database_of_version_0_2_gives_the_same_hashes(on_neo4j):
 
 
 def test_the_earlier_file_is_kept_and_can_be_put_back(folder):
-    before = shutil.copy(folder / FILE, folder.parent / "before")
+    copy_before = shutil.copy(folder / FILE, folder.parent / "before")
 
     kept = Path(upgraded(folder)["kept"])
 
@@ -245,7 +247,7 @@ def test_the_earlier_file_is_kept_and_can_be_put_back(folder):
         FILE, f"{FILE}.made", f"{FILE}.schema-9",
     ]  # fmt: skip
     assert kept.stat().st_mode & 0o777 == 0o600
-    with closing(sqlite3.connect(kept)) as database, closing(sqlite3.connect(before)) as then:
+    with closing(sqlite3.connect(kept)) as database, closing(sqlite3.connect(copy_before)) as then:
         assert list(database.iterdump()) == list(then.iterdump())
         assert database.execute("PRAGMA user_version").fetchone() == (9,)
 
@@ -262,13 +264,14 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(folder):
 
 
 @neo4j
+@pytest.mark.slow
 def test_a_dry_run_changes_nothing_in_a_database(on_neo4j, neo4j_driver):
     folder = on_neo4j(FIRST)
-    before = database_dump(neo4j_driver)
+    content_before = database_dump(neo4j_driver)
 
     assert upgraded(folder, dry_run=True)["groups"].keys() == {"desk", "team"}
 
-    assert database_dump(neo4j_driver) == before
+    assert database_dump(neo4j_driver) == content_before
 
 
 async def test_what_was_pending_is_committed_and_more_can_be_added(folder):
@@ -280,12 +283,12 @@ async def test_what_was_pending_is_committed_and_more_can_be_added(folder):
         counts = await memory.status(group="team")
         [facts] = [await memory.history("Alice Nguyen", group="team")]
         judged = [judgements(row.judged) for row in memory.store.rows(JUDGED, "team")]
-        declared = [one for each in judged for one, _ in each.declarations if one.sequence > 27]
+        declared = [item for each in judged for item, _ in each.declarations if item.sequence > 27]
 
     assert (counts["team"].accepted, counts["team"].failed) == (0, 2)
     assert "Oslo" in {fact.target for fact in facts.facts}
     # What the ontology of version 0.1 had declared is not declared again.
-    assert not [one for one in declared if one.name in ("WORKS_AT", "LIVES_IN", "LIKES")]
+    assert not [item for item in declared if item.name in ("WORKS_AT", "LIVES_IN", "LIKES")]
 
 
 async def test_a_removal_after_an_upgrade_leaves_nothing_but_in_the_file_that_is_kept(folder):
@@ -298,16 +301,18 @@ async def test_a_removal_after_an_upgrade_leaves_nothing_but_in_the_file_that_is
     assert having == {kept.name}
 
 
-def test_a_killed_upgrade_leaves_the_earlier_store_and_the_next_one_ends_it(folder, tmp_path):
+@pytest.mark.parametrize("often", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_killed_upgrade_leaves_the_earlier_store_and_the_next_one_ends_it(folder, tmp_path, *, often):
     whole = kgray_run("upgrade", "--data", str(shutil.copytree(folder, tmp_path / "whole")), "--json")
-    calls, found = int(whole.stderr.split()[-1]), set()
+    calls, results = int(whole.stderr.split()[-1]), set()
     # The last ones: while the file is copied, renamed and closed.
-    for limit in (calls // 4, calls // 2, calls - 20, calls - 8, calls - 4, calls - 1):
+    more = (calls // 4, calls - 20, calls - 8, calls - 4) if often else ()
+    for limit in (calls // 2, *more, calls - 1):
         copy = shutil.copytree(folder, tmp_path / str(limit))
         assert kgray_run("upgrade", "--data", str(copy), limit=limit).returncode == -signal.SIGKILL
 
         is_earlier = refused(copy)
-        found.add(is_earlier)
+        results.add(is_earlier)
         with open_earlier(settings_of(copy), copy, alone=True) as earlier:
             assert (earlier is not None) == is_earlier
             if earlier is not None:
@@ -315,15 +320,30 @@ def test_a_killed_upgrade_leaves_the_earlier_store_and_the_next_one_ends_it(fold
         names = [sorted(path.name for path in each.iterdir()) for each in (copy, tmp_path / "whole")]
         assert names[0] == names[1]
         check_first(copy, HASHES[FIRST.name]["sqlite"])
-    assert found == {True, False}
+    assert results == {True, False}
 
 
 @neo4j
-def test_an_upgrade_of_a_database_that_is_killed_goes_on(on_neo4j, neo4j_driver):
-    """In each phase: while rows move, while groups are built, while the old rows go."""
+@pytest.mark.parametrize(
+    "kills",
+    [
+        {"building": ("row_writer.py:write", 2)},
+        pytest.param(
+            {
+                "moving": ("earlier.py:_repeat", 3),
+                "building": ("row_writer.py:write", 2),
+                "dropping": ("earlier.py:_repeat", 1),
+            },
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["once", "in each phase"],
+)
+def test_an_upgrade_of_a_database_that_is_killed_goes_on(on_neo4j, neo4j_driver, kills):
+    """Rows move, then groups are built, then the old rows go; a kill loses nothing in any phase."""
     folder = on_neo4j(FIRST)
     phases = []
-    for function, limit in (("earlier.py:_repeat", 3), ("row_writer.py:write", 2), ("earlier.py:_repeat", 1)):
+    for function, limit in kills.values():
         run = kgray_run(
             "upgrade", "--data", str(folder), "--json", files=f"storage/neo4j/{function}", limit=limit
         )
@@ -331,7 +351,7 @@ def test_an_upgrade_of_a_database_that_is_killed_goes_on(on_neo4j, neo4j_driver)
         meta = neo4j_driver.execute_query("MATCH (m:KgrayMeta) RETURN m.upgrading")
         phases.append(meta.records[0][0])
         assert refused(folder)
-    assert phases == ["moving", "building", "dropping"]
+    assert phases == list(kills)
 
     report = upgraded(folder)
 
@@ -424,6 +444,7 @@ def test_a_folder_that_another_process_has_open_is_refused(folder):
 
 
 @neo4j
+@pytest.mark.slow
 def test_a_removal_that_was_cut_off_in_a_database_is_ended(on_neo4j, neo4j_driver):
     folder = on_neo4j(FIRST)
     neo4j_driver.execute_query(
@@ -438,8 +459,8 @@ def test_a_removal_that_was_cut_off_in_a_database_is_ended(on_neo4j, neo4j_drive
             8,
         )
         assert [*memory.store.rows(EPISODES.all, "desk")] == []
-    left = neo4j_driver.execute_query("MATCH (n {group_id: 'desk'}) RETURN count(n)")
-    assert left.records[0][0] == 0
+    answer = neo4j_driver.execute_query("MATCH (n {group_id: 'desk'}) RETURN count(n)")
+    assert answer.records[0][0] == 0
 
 
 @neo4j
@@ -448,13 +469,13 @@ def test_a_database_into_which_an_earlier_process_writes_is_refused(on_neo4j, ne
     neo4j_driver.execute_query(
         "MATCH (s:KgrayShard) SET s.holder = 'process 7 on host', s.beat = timestamp()"
     )
-    before = database_dump(neo4j_driver, omit=["locked"])
+    content_before = database_dump(neo4j_driver, omit=["locked"])
 
     with pytest.raises(Locked, match="process 7 on host is ingesting"):
         upgraded(folder)
 
     neo4j_driver.execute_query("MATCH (u:KgrayUpgrade) DELETE u")
-    assert nodes_of(database_dump(neo4j_driver, omit=["locked"])) == nodes_of(before)
+    assert nodes_of(database_dump(neo4j_driver, omit=["locked"])) == nodes_of(content_before)
 
 
 def nodes_of(dump_: bytes) -> list[str]:

@@ -173,8 +173,8 @@ def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(engine: Engine
     facts, other_facts = ({f.id for f in engine.view(group=g).all_facts()} for g in (GROUP, "other"))
     assert (ids & others, facts & other_facts) == (set(), set())
     mine, theirs = engine.named(), engine.named("other")
-    found = worded(engine.store, "entity", "annual report", theirs)
-    assert {e.id for e in StoredView(engine.store, theirs).entities(found)} <= others
+    result = worded(engine.store, "entity", "annual report", theirs)
+    assert {e.id for e in StoredView(engine.store, theirs).entities(result)} <= others
     assert StoredView(engine.store, mine).entities(sorted(others)) == []
     assert StoredView(engine.store, mine).facts(sorted(other_facts)) == []
 
@@ -189,14 +189,14 @@ def test_x_three_names_said_to_be_one_then_split(engine: Engine, order: tuple[in
     dumped = engine.dump()
     ids = {e.name: e.id for e in engine.view().all_entities()}
     engine.ask("merge", entities=(ids["Bob Smith"], ids["Robert Smith"]))
-    shown = engine.ask("merge", entities=(ids["Bob Smith"], ids["B. Smith"]))["entity"]
-    [one] = [e for e in engine.view().all_entities() if e.id == shown]
+    answer = engine.ask("merge", entities=(ids["Bob Smith"], ids["B. Smith"]))["entity"]
+    [one] = [e for e in engine.view().all_entities() if e.id == answer]
     assert {one.name, *one.aliases} == {"Bob Smith", "Robert Smith", "B. Smith"}
     assert one.id == ids[said[order[0]][0]]
     assert len(engine.view().graph.by_ends) == 3
     engine.check()
     for name in [said[i][0] for i in order[1:]]:
-        engine.ask("split", entities=(shown,), surfaces=(name,))
+        engine.ask("split", entities=(answer,), surfaces=(name,))
         engine.check()
     assert [line for line in engine.dump() if '"type":"merge"' not in line] == dumped
 

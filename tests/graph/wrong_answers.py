@@ -119,9 +119,9 @@ class FixedAnswers:
     async def judge(self, request: QuestionRequest) -> Judged:
         """Answer each question, and note it."""
         at = request.episode.sequence
-        found = tuple(self._answer(at, question) for question in request.questions)
-        self.answers |= {(at, q): answer for q, answer in zip(request.questions, found, strict=True)}
-        return Judged(answers=found, calls=1)
+        results = tuple(self._answer(at, question) for question in request.questions)
+        self.answers |= {(at, q): answer for q, answer in zip(request.questions, results, strict=True)}
+        return Judged(answers=results, calls=1)
 
     def _answer(self, at: int, question: Question) -> Answer:
         if self.flip is not None and (at, question) == self.flip[:2]:
@@ -235,10 +235,10 @@ def observed(engine: Engine, judge: FixedAnswers) -> Observed:
     evidence = {}
     for said in records.evidence:
         place, ends = (said.sequence, said.ordinal), [said.subject, said.object]
-        shown = view.places.get(place)
+        response = view.places.get(place)
         rest = (said.kind, said.relation, said.valid_from, said.valid_to, said.is_reversed)
         evidence[place] = Told(
-            statement=None if shown is None else at[shown],
+            statement=None if response is None else at[response],
             ends=tuple((said.sequence, end) for end in ends if end is not None),
             value=said.value,
             text=said.text,
@@ -258,10 +258,10 @@ def observed(engine: Engine, judge: FixedAnswers) -> Observed:
     rows = [{k: v for k, v in episode_row(e).items() if k != "id"} for e in episodes]
     names = graph.relations.names()
     folded = [graph.relations.folded(name) for name in names]
-    traits = [graph.relations.traits(one.name) for one in folded]
+    traits = [graph.relations.traits(item.name) for item in folded]
     return Observed(
         fixed=[
-            rows, names, [one[:2] for one in folded],
+            rows, names, [item[:2] for item in folded],
             [(t.cardinality, t.symmetric, sorted(t.excludes)) for t in traits],
         ],
         mentions={(m.sequence, m.ordinal): m for m in records.mentions},
@@ -433,13 +433,13 @@ class Promise:
         A marriage that a later one overrules ends no earlier marriage of the other spouse (R10).
         """
         differing = set(self._differing("facts"))
-        found: set[Place] = set()
+        results: set[Place] = set()
         fresh = set(self.statements)
         while fresh:
             rivals = {rival for run in self.runs for rival in rivals_of(run, fresh)}
-            fresh = (rivals - found - self.statements) & differing
-            found |= rivals
-        return found
+            fresh = (rivals - results - self.statements) & differing
+            results |= rivals
+        return results
 
     def _is_judged_otherwise(self, pair: frozenset[Place]) -> bool:
         """Whether a verdict may differ: of a named statement, or if questions differ, of one whose spans do.
@@ -472,11 +472,11 @@ def rivals_of(run: Observed, statements: Iterable[Place], shipped: Ontology | No
     """Return the statements that cannot hold beside one of these, by the ontology or by a verdict."""
     told = shipped or ontology.shipped()
     exclusive = (pair for pair, verdict in run.verdicts.items() if verdict)
-    found = {place for pair in exclusive if pair & {*statements} for place in pair}
-    for one in statements:
-        if (stated := run.statements.get(one)) is not None:
-            found |= {p for p, other in run.statements.items() if _are_rivals(stated, other, told)}
-    return found
+    results = {place for pair in exclusive if pair & {*statements} for place in pair}
+    for statement in statements:
+        if (stated := run.statements.get(statement)) is not None:
+            results |= {p for p, item in run.statements.items() if _are_rivals(stated, item, told)}
+    return results
 
 
 def _are_rivals(a: Stated, b: Stated, told: Ontology) -> bool:
@@ -488,8 +488,11 @@ def _are_rivals(a: Stated, b: Stated, told: Ontology) -> bool:
         if relation.cardinality == "single":
             return a.subject == b.subject
         return relation.cardinality == "single_object" and a.target == b.target
-    other = told.get(b.relation)
-    excluded = {*(relation.excludes if relation else ()), *(other.excludes if other else ())}
+    other_response = told.get(b.relation)
+    excluded = {
+        *(relation.excludes if relation else ()),
+        *(other_response.excludes if other_response else ()),
+    }
     return ends[0] == ends[1] and bool(excluded & {a.relation, b.relation})
 
 

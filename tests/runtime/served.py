@@ -92,8 +92,8 @@ def dump_hash(data: Path) -> str:
 
 def journaled(data: Path) -> int:
     """Return how many episodes' answers the store keeps."""
-    found = ledger(data)
-    return found.get("extracted", 0) + found.get("committed", 0)
+    result = ledger(data)
+    return result.get("extracted", 0) + result.get("committed", 0)
 
 
 def asked(counted: dict[str, Any]) -> int:

@@ -56,8 +56,8 @@ def test_a_task_a_group_finds_what_is_found_here(tmp_path: Path, monkeypatch: An
     with kgray.open(
         tmp_path / "there", runtime_backend="ray", runtime_address=ray_session.address, create=True
     ) as memory:
-        done = memory.communities.refresh()
-        assert list(done) == sorted(GROUPS)
+        report = memory.communities.refresh()
+        assert list(report) == sorted(GROUPS)
         assert found(memory) == expected
     noted = [note.name.partition("-") for note in notes.iterdir()]
     assert sorted(int(size) for *_, size in noted) == [4, 6, 8]
@@ -117,6 +117,7 @@ def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(
         up.stop(0)
 
 
+@pytest.mark.slow
 def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_session: Any) -> None:
     """Level by level through the model's actors; with other settings than theirs nothing is written."""
     from kgray.runtime import deploy
@@ -138,11 +139,11 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
     up = deploy.ensure(spec, detached=True, chosen=False)
     try:
         with kgray.open(tmp_path, create=True, **opened) as memory:
-            done = memory.communities.refresh()
-            assert [(one.written, one.offline) for one in done.values()] == [(1, 0)] * 3
-            names = {group: [one.name for one in memory.communities.list(group=group)] for group in GROUPS}
+            report = memory.communities.refresh()
+            assert [(item.written, item.offline) for item in report.values()] == [(1, 0)] * 3
+            names = {group: [item.name for item in memory.communities.list(group=group)] for group in GROUPS}
             assert names == {"one": ["3 at work"], "two": ["4 at work"], "three": ["5 at work"]}
-            assert [one.calls for one in memory.communities.refresh(cold=True).values()] == [0, 0, 0]
+            assert [item.calls for item in memory.communities.refresh(cold=True).values()] == [0, 0, 0]
         wrote = [row["done"] for name, row in up.status().items() if name.startswith("models-")]
         # One that nobody has met yet may be asked anew elsewhere; whoever wrote, it was a worker.
         assert len(wrote) == 2

@@ -191,11 +191,11 @@ def test_a_note_of_a_ray_that_is_gone_is_passed_over(tmp_path: Path) -> None:
 
 def arguments_of_processes() -> bytes:
     """Return the command lines of all processes of this machine."""
-    found = []
+    results = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            found.append(path.read_bytes())
-    return b"\n".join(found)
+            results.append(path.read_bytes())
+    return b"\n".join(results)
 
 
 def vars_of(head: heads.Head) -> dict[str, object]:
@@ -211,16 +211,16 @@ def run(shell: Shell, *words: str) -> Answer:
 
 def reachable_from_outside(of: psutil.Process) -> dict[str, str]:
     """Return the sockets of a process and its children that other machines reach, each with its process."""
-    found = {}
+    results = {}
     for process in (everyone := [of, *of.children(recursive=True)]):
         with suppress(psutil.NoSuchProcess):
-            for one in process.net_connections(kind="inet"):
-                address = ip_address(one.laddr.ip)
+            for connection in process.net_connections(kind="inet"):
+                address = ip_address(connection.laddr.ip)
                 own = getattr(address, "ipv4_mapped", None) or address
-                if not (one.raddr or own.is_loopback):
-                    found[f"{own}:{one.laddr.port}"] = process.name()
+                if not (connection.raddr or own.is_loopback):
+                    results[f"{own}:{connection.laddr.port}"] = process.name()
     assert len(everyone) > 3, "a Ray of one process is none"
-    return found
+    return results
 
 
 def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
@@ -256,12 +256,12 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
         shell.write("in.jsonl", {"id": "1", "text": "Alice works at Acme", "group": "g", "at": "2026-01-01"})
         added = run(shell, "add", "in.jsonl", "--json")
         assert (added.code, added.json["committed"]) == (0, 1), added.err
-        told = run(shell, "status", "--json").json["runtime"]
-        assert (told["state"], told["epochs"]) == ("up", [1])
-        assert told["lag"] in {0, 1}  # measured every half second
-        assert told["actors"]["sequencer-0"]["totals"]["committed"] == 1
+        reply = run(shell, "status", "--json").json["runtime"]
+        assert (reply["state"], reply["epochs"]) == ("up", [1])
+        assert reply["lag"] in {0, 1}  # measured every half second
+        assert reply["actors"]["sequencer-0"]["totals"]["committed"] == 1
         deeds = runpy.run_path(str(ROOT / "examples" / "demo.py"))["deeds"]
-        said = {name: deeds(name, row) for name, row in told["actors"].items()}
+        said = {name: deeds(name, row) for name, row in reply["actors"].items()}
         assert said["models-0"] == "read 1 episodes, answered 0 questions"
         assert said["sequencer-0"] == "decided 1 episodes, each group's in order; 0 failed"
         assert re.fullmatch(r"carried out \d+ writes in \d+ transactions, as epoch 1", said["writer-0"])
@@ -269,7 +269,7 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
     finally:
         down = run(shell, "down", "--json")
     assert (down.code, down.json["actors"], down.json["processes"] > 3) == (0, 4, True), down.err
-    scaled = run(shell, "scale", "--shards", "3")
+    scaled = shell("scale", "--shards", "3")
     assert (scaled.code, len(scaled.err.splitlines())) == (2, 1)
     assert "no deployment runs for" in scaled.err
     assert (heads.started_at(head.pid), Path(head.folder).exists()) == (None, False)
@@ -288,15 +288,18 @@ def test_scale_and_a_second_up_change_what_is_up(shell: Shell) -> None:
         assert (scaled.code, scaled.json) == (0, {"from": 1, "to": 2, "moved": 512}), scaled.err
         shell.env["KGRAY_RUNTIME_WINDOW"] = "7"
         shell.write("more.jsonl", {"id": "2", "text": "Bo works at Acme", "group": "g", "at": "2026-01-02"})
-        other = run(shell, "add", "more.jsonl")
-        assert (other.code, "runtime.window is 7 here and 128 there" in other.err) == (2, True)
-        assert other.err.endswith("Use the same, or have the actors use these: kgray up\n")
+        other_outcome = run(shell, "add", "more.jsonl")
+        assert (other_outcome.code, "runtime.window is 7 here and 128 there" in other_outcome.err) == (
+            2,
+            True,
+        )
+        assert other_outcome.err.endswith("Use the same, or have the actors use these: kgray up\n")
         up = run(shell, "up", "--profile", "profile.toml", "--json")
         deciding = ("sequencer-0", "sequencer-1", "writer-0", "scheduler-0")
         assert up.json["replaced"] == {name: ["runtime.window"] for name in deciding}, up.err
         assert "there are 2 shards, and the profile has sequencer.shards = 1: their number stays" in up.err
-        told = run(shell, "status", "--json").json["runtime"]
-        assert (told["slots"], told["window"]) == ([512, 512], 14)
+        reply = run(shell, "status", "--json").json["runtime"]
+        assert (reply["slots"], reply["window"]) == ([512, 512], 14)
         shell.write("more.jsonl", {"id": "3", "text": "Cy works at Acme", "group": "g", "at": "2026-01-03"})
         added = run(shell, "add", "more.jsonl", "--json")
         assert (added.code, added.json["accepted"]) == (0, 1), added.err
@@ -305,6 +308,7 @@ def test_scale_and_a_second_up_change_what_is_up(shell: Shell) -> None:
     assert (down.code, down.json["actors"]) == (0, 5), down.err
 
 
+@pytest.mark.slow
 def test_a_ray_that_a_command_starts_for_itself_listens_on_loopback_only(tmp_path: Path) -> None:
     """That of this process may not: tests have imported Ray before it was started."""
     script = f"""
@@ -317,9 +321,9 @@ with kgray.open({str(tmp_path)!r}, runtime_backend="ray", create=True) as memory
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
         assert driver.stdout is not None
         assert driver.stdout.read(2) == b"up"
-        found = reachable_from_outside(psutil.Process(driver.pid))
+        result = reachable_from_outside(psutil.Process(driver.pid))
         driver.communicate(b"\n", timeout=HANGS_S)
-    assert (found, driver.returncode) == ({}, 0)
+    assert (result, driver.returncode) == ({}, 0)
 
 
 @pytest.mark.slow
@@ -407,7 +411,7 @@ def traced(
         telemetry.count_call("judge", 0.02, Judged(answers=(), prompt_tokens=7))
         telemetry.export(Totals(stalls=1, wasted_tokens=2), {})
         telemetry.measure("kgray_community_texts", 3, how="kept")
-        found: Samples = []
+        results: Samples = []
 
         def told() -> bool:
             telemetry.measure("kgray_engine", 2, worker="extract-0", of="calls")  # no engine runs here
@@ -415,11 +419,11 @@ def traced(
             telemetry.measure("kgray_log_lag", 3, shard=9)
             telemetry.measure("kgray_in_flight", 4, shard=9)
             telemetry.measure("kgray_seats", 5, shard=9)
-            found.extend(row for row in samples() if row not in found)
-            return all(row in found for row in NUMBERS)  # names alone may be of other tests' processes
+            results.extend(row for row in samples() if row not in results)
+            return all(row in results for row in NUMBERS)  # names alone may be of other tests' processes
 
         wait_for(told)  # processes tell Ray every second
-        yield memory, found
+        yield memory, results
 
 
 @pytest.fixture(scope="module")
@@ -449,15 +453,15 @@ def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes(ray_session: A
     """JSON lines with stage, group and sequence; the trace id follows from these; no text of an episode."""
     from kgray.runtime.telemetry import trace_of
 
-    found = [row for row in log_rows(ray_session.folder) if row.get("group") == "traced"]
-    assert {(row["role"].split("-")[0], row["stage"], row["trace"]) for row in found} == {
+    results = [row for row in log_rows(ray_session.folder) if row.get("group") == "traced"]
+    assert {(row["role"].split("-")[0], row["stage"], row["trace"]) for row in results} == {
         ("sequencer", "taken", trace_of("traced", 1)),
         ("models", "extract", trace_of("traced", 1)),
         ("tasks", "extract_episode", trace_of("traced", 1)),
         ("sequencer", "decide", trace_of("traced", 1)),
         ("writer", "committed", trace_of("traced", 1)),
     }
-    assert TEXT not in json.dumps(found)
+    assert TEXT not in json.dumps(results)
 
 
 def log_rows(folder: Path) -> list[dict[str, Any]]:

@@ -115,12 +115,17 @@ def node(cards: int) -> Iterator[None]:
         joined.wait(HANGS_S)
 
 
+@pytest.mark.slow  # test_ray_quarantine has engines by default
 def test_an_engine_that_dies_is_started_anew_and_ends_before_its_actor(tmp_path):
     (how, log), before = settings(tmp_path, PROFILE), set(sys.modules)
     with kgray.open(tmp_path / "d", create=True, **how) as memory:
+        with pytest.raises(SettingsError, match="none are up: run `kgray up --data"):
+            memory.ask("Who?", group="g", general=True)
+        assert not log.exists(), "a question starts no engine"
         rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(6)]
         report = memory.add_many([*rows, {"text": "[[DIE ONCE]]", "group": "g", "at": "2026-03-02"}])
         assert (report.committed, report.failed) == (7, 0)
+        assert memory.ask("Who?", group="g", general=True).text == "hello"
 
     assert "vllm" not in sys.modules.keys() - before  # nothing but the workers imports it
     started, ended = ([pid for what, pid in did(log) if what == name] for name in ("start", "stop"))
@@ -133,6 +138,7 @@ def test_an_engine_that_dies_is_started_anew_and_ends_before_its_actor(tmp_path)
     assert sorted(ended) == sorted(set(started) - {died})
 
 
+@pytest.mark.slow
 def test_a_question_is_answered_by_an_engine_that_is_up_and_none_is_started_for_it(tmp_path):
     how, log = settings(tmp_path, PROFILE)
     with kgray.open(tmp_path / "d", create=True, **how) as memory:
@@ -141,8 +147,8 @@ def test_a_question_is_answered_by_an_engine_that_is_up_and_none_is_started_for_
         assert not log.exists()
         memory.add("I like tea.", group="g")
         pieces: list[str] = []
-        found = memory.ask("Who?", group="g", general=True, on_text=pieces.append)
-        assert (pieces, found.text, found.cost.calls) == (["hel", "lo"], "hello", 1)
+        answer = memory.ask("Who?", group="g", general=True, on_text=pieces.append)
+        assert (pieces, answer.text, answer.cost.calls) == (["hel", "lo"], "hello", 1)
         with pytest.raises(Unavailable, match=r"kgray status|broke off|died in the middle"):
             memory.ask("[[DIE BETWEEN]]", group="g", general=True)
 
@@ -208,6 +214,7 @@ def states(memory: Any) -> list[str]:
     return sorted(row["state"] for row in groups(memory))
 
 
+@pytest.mark.slow
 def test_an_engine_of_more_cards_than_a_node_has_is_refused_with_the_setting_that_helps(tmp_path, nodes):
     nodes(1)
     how, log = settings(tmp_path, ON_CARDS, **CARDS | {"cards": 3, "workers": 1, "start_s": 5.0})
@@ -250,6 +257,7 @@ def test_an_engine_over_several_cards_has_a_placement_group_that_goes_with_it(tm
     assert len([1 for what, *_ in did(log) if what == "stop"]) == 2
 
 
+@pytest.mark.slow
 def test_an_engine_over_nodes_has_the_cards_of_both(tmp_path, nodes):
     """On each card of its group vLLM puts a worker of its own, through Ray."""
     nodes(2)

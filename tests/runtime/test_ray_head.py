@@ -88,9 +88,9 @@ def test_a_backfill_goes_on_when_the_head_was_killed_and_comes_back(tmp_path: Pa
 
     try:
         here = settings(str(json.loads(server.stdout.readline())["base_url"]))
-        told = json.loads(next(line for line in cluster.stdout if line.startswith("{")))
-        ray = {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_ADDRESS": told["address"]}
-        ray |= {"KGRAY_RUNTIME_PROFILE": str(profile), **told["environ"]}
+        reply = json.loads(next(line for line in cluster.stdout if line.startswith("{")))
+        ray = {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_ADDRESS": reply["address"]}
+        ray |= {"KGRAY_RUNTIME_PROFILE": str(profile), **reply["environ"]}
         driver = start("backfill", str(world), "--data", str(data), "--json", env=here | ray)
         wait_for(lambda: ledger(data).get("committed", 0) >= 12, driver)
         head("kill")

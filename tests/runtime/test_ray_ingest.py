@@ -64,27 +64,47 @@ def ledger(memory: AsyncMemory) -> dict[str, tuple[int, int, int]]:
 
 @pytest.mark.parametrize(
     ("chunk", "workers", "embedders"),
-    [pytest.param(1, 1, 0, marks=pytest.mark.slow), (16, 2, 1)],  # chunks of one: test_ray_equality, too
+    [pytest.param(1, 1, 0, marks=pytest.mark.slow), (8, 2, 1)],  # chunks of one: test_ray_equality, too
 )
-async def test_the_graph_is_the_plain_loops(
+async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_loop(
     tmp_path: Path, plain: dict[str, str], chunk: int, workers: int, embedders: int
 ) -> None:
-    """Promise 1, with chunks of one and of many, texts embedded here and elsewhere; all is counted once."""
+    """Promise 1, with chunks of one and of many; texts are embedded in the tasks or by an actor.
+
+    R24: a stopped run commits its window and leaves the rest to the next run. R25: a removal reopens a fact.
+    A run without episodes starts no Ray, and each episode is counted once.
+    """
     steps: list[tuple[str, int, str]] = []
     with over_ray(
         tmp_path,
         workers=workers,
         embedders=embedders,
+        runtime_window=16,
         runtime_chunk_episodes=chunk,
         runtime_chunk_requests=chunk,
     ) as memory:
-        report = await memory.add_many(drafts(90), on_step=lambda *step: steps.append(step))
-        assert (report.committed, report.failed, report.stopped) == (90, 0, False)
+        assert (await memory.add_many([])).committed == 0
+        assert memory.runtime._session is None  # type: ignore[attr-defined]
+        report = await memory.add_many(
+            drafts(90), on_step=lambda *step: steps.append(step), stop=lambda: len(steps) > 0
+        )
+        pending, committed = (sum(each) for each in list(zip(*ledger(memory).values(), strict=True))[:2])
+        assert (report.stopped, report.committed, pending) == (True, committed, 90 - committed)
+        assert 0 < committed < 90
+        rest = await memory.ingest(on_step=lambda *step: steps.append(step))
+        assert (rest.committed, rest.failed, rest.stopped) == (90 - committed, 0, False)
         assert ledger(memory) == dict.fromkeys(sorted(GROUPS), (0, 30, 0))
         assert await hashes(memory) == plain
-        again = await memory.add_many(drafts(90))
-        assert (again.committed, again.duplicate) == (0, 90)
-    assert sorted(steps) == sorted((g, n, "committed") for g in GROUPS for n in range(1, 31))
+        second_report = await memory.add_many(drafts(90))
+        assert (second_report.committed, second_report.duplicate) == (0, 90)
+        assert sorted(steps) == sorted((g, n, "committed") for g in GROUPS for n in range(1, 31))
+        await memory.add("Alice works at Acme", group="g", id="a", at="2026-01-01")
+        await memory.add("Alice works at Beta", group="g", id="b", at="2026-02-01")
+        result = await memory.remove(group="g", episodes=["b"])
+        assert (result["episodes"], result["facts_reopened"]) == (1, 1)
+        hits = await memory.search("Where does Alice work?", group="g", scopes=("fact",))
+        facts = [(hit.text, hit.fact.invalid_at) for hit in hits if hit.fact]
+        assert facts == [("Alice works at Acme", None)]
 
 
 @pytest.mark.slow  # by default the chaos run kills each kind, and test_pools has a worker that hangs
@@ -125,37 +145,7 @@ def until_gone(pid: int) -> None:
     wait_for(lambda: started_at(pid) is None)
 
 
-async def test_a_run_that_is_asked_to_stop_leaves_the_rest_for_the_next(tmp_path: Path) -> None:
-    """R24: what is in flight is committed within the grace time, the rest is pending; then it goes on.
-
-    R25: what a removal has closed reopens, through Ray too. A run with nothing to do starts no Ray.
-    """
-    said = drafts(30)
-    expected = await plain_loops(tmp_path / "plain", said)
-    # One at a time: the stop comes before the end.
-    with over_ray(tmp_path / "ray", runtime_window=1) as memory:
-        assert (await memory.add_many([])).committed == 0
-        assert memory.runtime._session is None  # type: ignore[attr-defined]
-        steps: list[int] = []
-        report = await memory.add_many(
-            said, on_step=lambda *step: steps.append(step[1]), stop=lambda: len(steps) > 0
-        )
-        pending, committed = (sum(each) for each in list(zip(*ledger(memory).values(), strict=True))[:2])
-        assert report.stopped
-        assert (report.committed, pending) == (committed, 30 - committed)
-        rest = await memory.ingest()
-        assert (rest.committed, rest.stopped) == (30 - committed, False)
-        assert await hashes(memory) == expected
-        await memory.add("Alice works at Acme", group="g", id="a", at="2026-01-01")
-        await memory.add("Alice works at Beta", group="g", id="b", at="2026-02-01")
-        result = await memory.remove(group="g", episodes=["b"])
-        assert (result["episodes"], result["facts_reopened"]) == (1, 1)
-        hits = await memory.search("Where does Alice work?", group="g", scopes=("fact",))
-        assert [(hit.text, hit.fact.invalid_at) for hit in hits if hit.fact] == [
-            ("Alice works at Acme", None)
-        ]
-
-
+@pytest.mark.slow  # test_runner has both without Ray
 async def test_a_failure_is_the_plain_loops_and_an_outage_beyond_the_patience_stops_the_run(
     tmp_path: Path,
 ) -> None:

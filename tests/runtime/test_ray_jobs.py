@@ -45,17 +45,17 @@ def deployed(folder: Path) -> Iterator[Any]:
 
 def process_of(folder: Path) -> psutil.Process:
     """Return the process of the job that works on a data folder, once there is one."""
-    found: list[psutil.Process] = []
+    results: list[psutil.Process] = []
 
     def look() -> bool:
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
             if str(folder) in words and words[0] == sys.executable:
-                found.append(process)
-        return bool(found)
+                results.append(process)
+        return bool(results)
 
     wait_for(look)
-    return found[0]
+    return results[0]
 
 
 def job_client() -> Any:
@@ -104,6 +104,7 @@ def test_a_tick_is_a_job_and_one_that_is_killed_is_submitted_again(tmp_path: Pat
             wait_for(lambda: counted in samples())
 
 
+@pytest.mark.slow  # test_job_server follows a job that fails
 def test_a_job_that_fails_gives_its_follower_its_log_and_exit_code(tmp_path: Path) -> None:
     shell = Shell(tmp_path, {"KGRAY_DATA": str(tmp_path / "data")})
     with kgray.open(tmp_path / "data", create=True) as memory:
@@ -120,6 +121,7 @@ def test_a_job_that_fails_gives_its_follower_its_log_and_exit_code(tmp_path: Pat
     assert lines[-1] == f"kgray: job {job}: failed (kgray: there is no group two)"
 
 
+@pytest.mark.slow
 def test_a_backfill_job_uses_the_actors_that_are_up_and_killed_it_goes_on(tmp_path: Path) -> None:
     """Submitted again where no actors are up, it starts its own; the graph is that of one undisturbed run."""
     client, data = job_client(), tmp_path / "data"

@@ -24,7 +24,8 @@ DIMENSIONS = 64
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow  # by default Ray writes to a folder, and this process to the server
+@pytest.mark.parametrize("killed", [False, True])
 async def test_two_shards_write_to_one_server_and_its_death_costs_time_and_nothing_else(
     tmp_path: Path, ray_session: Any, own_neo4j: Any, *, killed: bool
 ) -> None:
@@ -50,7 +51,7 @@ async def test_two_shards_write_to_one_server_and_its_death_costs_time_and_nothi
     settings = on_server(own_neo4j, tmp_path) | {"runtime_window": 8}
     with over_ray(tmp_path / "ray", shards=2, **settings) as memory:
         report = await memory.add_many(drafts(), on_step=on_step)
-        told = memory.runtime._deployment.status()  # type: ignore[attr-defined]
+        status = memory.runtime._deployment.status()  # type: ignore[attr-defined]
         await asyncio.gather(*outage)
         assert (report.committed, report.failed, report.stopped) == (EACH * 3, 0, False)
         assert sorted(ended) == [
@@ -59,7 +60,7 @@ async def test_two_shards_write_to_one_server_and_its_death_costs_time_and_nothi
         assert await hashes(memory) == expected
     for shard in (0, 1):
         groups = [group for group in GROUPS if slot_of(group) % 2 == shard]
-        sequencer, writer = told[f"sequencer-{shard}"], told[f"writer-{shard}"]
+        sequencer, writer = status[f"sequencer-{shard}"], status[f"writer-{shard}"]
         assert sequencer["totals"]["committed"] == EACH * len(groups) > 0
         assert writer["epochs"] == {str(shard): sequencer["epoch"]}
 

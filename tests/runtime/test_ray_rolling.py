@@ -122,13 +122,13 @@ async def test_a_shard_comes_while_episodes_are_ingested(tmp_path: Path) -> None
     from kgray.runtime.rolling import scale
 
     with deployment(tmp_path / "ray", 1) as (memory, spec):
-        with Feed(memory, drafts(2_000)) as feed:
+        with Feed(memory, drafts(400)) as feed:
             assert await change(scale, spec, 2) == {"from": 1, "to": 2, "moved": SLOTS // 2}
             owners = memory.store.shard_map().owners
             assert sorted(map(owners.count, range(2))) == [SLOTS // 2] * 2
         wait_for(lambda: not memory.store.pending_count())
-        found = await hashes(memory)
-    assert found == await plain(tmp_path / "plain", feed.accepted)
+        result = await hashes(memory)
+    assert result == await plain(tmp_path / "plain", feed.accepted)
 
 
 @pytest.mark.slow
@@ -164,8 +164,8 @@ async def test_shards_come_and_go_and_settings_change_under_load(tmp_path: Path)
         with pytest.raises(SettingsError, match=r"embedder.dimensions is 32 here and 64 .*kgray down"):
             await change(roll, fixed, None, chosen=True)
         wait_for(lambda: not memory.store.pending_count())
-        found = await hashes(memory)
-    assert found == await plain(tmp_path / "plain", feed.accepted)
+        result = await hashes(memory)
+    assert result == await plain(tmp_path / "plain", feed.accepted)
 
 
 EPISODES = 160  # eight a second: at the end of the node many are left
@@ -186,7 +186,7 @@ def another_node() -> Iterator[subprocess.Popen[bytes]]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_for(lambda: len([one for one in ray.nodes() if one["Alive"]]) > len(here))
+        wait_for(lambda: len([node for node in ray.nodes() if node["Alive"]]) > len(here))
         yield node
     finally:
         node.terminate()
@@ -207,20 +207,20 @@ def test_a_node_that_ends_with_notice_costs_no_call_of_the_model(tmp_path: Path)
         another_node() as node,
     ):
         spec = spec_in(tmp_path, workers=2, cpus=3.0, **settings)  # no node has room for both
-        there = ensure(spec, detached=True, chosen=True)
+        deployment = ensure(spec, detached=True, chosen=True)
         try:
             accept(memory.store, world, now=times.now())
             wait_for(lambda: len(server.asked) > EPISODES // 8)
-            rows = there.status()
+            rows = deployment.status()
             assert all(rows[f"models-{number}"]["running"] for number in range(2))
             node.send_signal(signal.SIGTERM)
             wait_for(lambda: not memory.store.pending_count())
             assert len(server.asked) == EPISODES  # none twice: no answer was lost
             node.wait(HANGS_S)
-            rows = there.status()
+            rows = deployment.status()
             assert sorted("pid" in rows[f"models-{number}"] for number in range(2)) == [False, True]
         finally:
             server.close()
-            there.stop(0)
+            deployment.stop(0)
         states = {row.state for group in GROUPS for row in memory.store.rows(EPISODE_HEADS, group)}
         assert states == {COMMITTED}

@@ -51,7 +51,7 @@ def test_two_deciders_never_have_more_seats_than_the_engines(tmp_path: Path) -> 
 
         def look(*_: object) -> None:
             seen.append(ray.get(registry.stats.remote()))
-            rows = ray.get([one.stats.remote() for one in deciders])
+            rows = ray.get([decider.stats.remote() for decider in deciders])
             in_hand.append(sum(worker["in_flight"] for row in rows for worker in row["workers"]))
 
         rows = [{"text": f"I like tea {n}.", "group": f"g{n % 16}", "at": "2026-03-01"} for n in range(160)]

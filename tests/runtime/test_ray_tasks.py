@@ -42,7 +42,8 @@ def tasks(step: str) -> list[Any]:
     return []
 
 
-@pytest.mark.parametrize("chunk", [pytest.param(1, marks=pytest.mark.slow), 8])
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", [1, 8])
 async def test_the_tasks_are_listed_with_group_and_sequence_and_make_the_plain_loops_graph(
     tmp_path: Path, chunk: int
 ) -> None:
@@ -76,9 +77,10 @@ async def test_the_tasks_are_listed_with_group_and_sequence_and_make_the_plain_l
 
 
 async def test_the_processes_of_tasks_are_killed_and_the_graph_is_the_same(tmp_path: Path) -> None:
-    """Ray runs what they had in hand again; nothing of it is lost, and nothing is there twice."""
+    """Ray runs their work again: each episode is committed once. The tasks bear group and sequence."""
     said = drafts(60)
     expected = await plain_loops(tmp_path / "plain", said)
+    names: set[str] = set()
     with over_ray(tmp_path / "ray") as memory:
         killed: set[int] = set()
         steps = 0
@@ -87,7 +89,9 @@ async def test_the_processes_of_tasks_are_killed_and_the_graph_is_the_same(tmp_p
             nonlocal steps
             steps += 1
             if steps % 15 == 5:
-                for pid in {row.worker_pid for row in tasks("extract_episode")} - killed:
+                rows = tasks("extract_episode")
+                names.update(row.name for row in rows)
+                for pid in {row.worker_pid for row in rows} - killed:
                     if started_at(pid) is not None:
                         with suppress(ProcessLookupError):
                             os.kill(pid, signal.SIGKILL)
@@ -95,6 +99,7 @@ async def test_the_processes_of_tasks_are_killed_and_the_graph_is_the_same(tmp_p
 
         report = await memory.add_many(said, on_step=on_step)
         assert killed
+        assert any(map(NAME.fullmatch, names))
         assert (report.committed, report.failed, report.stopped) == (60, 0, False)
         assert await hashes(memory) == expected
 

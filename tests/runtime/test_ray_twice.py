@@ -51,19 +51,19 @@ def test_of_two_that_start_otherwise_one_is_refused_and_leaves_nothing(tmp_path:
 
     with ThreadPoolExecutor(2) as threads:
         answers = list(threads.map(up, (1, 2)))
-    found = find(spec(tmp_path, 1).namespace)
-    assert found is not None
+    deployment = find(spec(tmp_path, 1).namespace)
+    assert deployment is not None
     try:
         (refused,) = [told for told in answers if isinstance(told, SettingsError)]
         (started,) = [told for told in answers if told is not refused]
         assert "profile extraction.workers is" in str(refused)
-        assert list(found.actors) == list(started.actors)
-        handles = found.actors.values()
+        assert list(deployment.actors) == list(started.actors)
+        handles = deployment.actors.values()
         assert {answer(h.describe.remote())["spec"].profile["extraction"]["workers"] for h in handles} == {
             len([name for name in started.actors if name.startswith("models-")])
         }
     finally:
-        found.stop(0)
+        deployment.stop(0)
 
 
 @pytest.mark.slow
@@ -77,20 +77,20 @@ def test_missing_actors_of_a_deployment_that_stays_come_back_by_themselves(tmp_p
     from kgray.runtime.deploy import ensure, find
 
     with closing(kgray.open_async(tmp_path, create=True)) as memory:
-        whole = ensure(spec(tmp_path, 1), detached=True, chosen=True)
-        names = list(whole.actors)
+        full_deployment = ensure(spec(tmp_path, 1), detached=True, chosen=True)
+        names = list(full_deployment.actors)
         for kinds in (("sequencer", "models"), ("writer", "models")):
             for name in names:
                 if name.startswith(kinds):
-                    ray.kill(ray.get_actor(name, namespace=whole.spec.namespace), no_restart=True)
-            wait_for(lambda: (there := find(whole.spec.namespace)) and list(there.actors) == names)
+                    ray.kill(ray.get_actor(name, namespace=full_deployment.spec.namespace), no_restart=True)
+            wait_for(lambda: (there := find(full_deployment.spec.namespace)) and list(there.actors) == names)
             draft = Draft(group="g", source="s", kind="text", text=f"Ann met {kinds[0]}.", reference_time=1)
             accept(memory.store, [draft], now=times.now())
             wait_for(lambda: not memory.store.pending_count())
 
-        left = find(whole.spec.namespace)
-        assert left is not None
-        assert left.stop(0) == len(names)
-    wait_for(lambda: find(whole.spec.namespace) is None)
+        deployment = find(full_deployment.spec.namespace)
+        assert deployment is not None
+        assert deployment.stop(0) == len(names)
+    wait_for(lambda: find(full_deployment.spec.namespace) is None)
     time.sleep(AFTERWARDS_S)
-    assert find(whole.spec.namespace) is None
+    assert find(full_deployment.spec.namespace) is None

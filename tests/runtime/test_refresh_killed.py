@@ -24,6 +24,7 @@ from tests.waiting import HANGS_S
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 GROUPS = ("one", "two", "three")
+KILLS = 20
 CIRCLES = (("Ann", "Bob", "Cara", "Dan", "Eve", "Finn"), ("Gus", "Hana", "Ivo", "Jon", "Kim", "Lea"))
 Rows = dict[str, dict[int, list[Any]]]  # group -> run -> its communities
 
@@ -32,7 +33,7 @@ def told(cycle: int) -> Iterator[dict[str, Any]]:
     """Yield what each group is told before a refresh: at first who knows whom, then of a newcomer."""
     for group in GROUPS:
         pairs = [(a, b) for circle in CIRCLES for a in circle for b in circle if a < b]
-        pairs = pairs if not cycle else [(f"Newcomer {cycle}", one) for one in CIRCLES[cycle % 2][:3]]
+        pairs = pairs if not cycle else [(f"Newcomer {cycle}", circle) for circle in CIRCLES[cycle % 2][:3]]
         triples = [{"source": a, "relation": "KNOWS", "target": b} for a, b in pairs]
         yield {"group": group, "id": f"c{cycle}", "at": "2026-01-01", "triples": triples}
 
@@ -45,13 +46,13 @@ def kept(memory: Any) -> Rows:
             list(memory.store.rows(kind.all, group)) for kind in (kinds.COMMUNITY_RUNS, kinds.COMMUNITIES)
         ]
 
-    found: Rows = {}
+    results: Rows = {}
     for group in GROUPS:
         runs, communities = at_one_moment(memory.store, partial(read, group))
-        found[group] = {row[0]: [] for row in runs}
+        results[group] = {row[0]: [] for row in runs}
         for row in communities:
-            found[group][row[0]].append(row)  # a row of no run that is kept fails here
-    return found
+            results[group][row[0]].append(row)  # a row of no run that is kept fails here
+    return results
 
 
 class Refreshes:
@@ -104,16 +105,10 @@ def model() -> Iterator[dict[str, str]]:
     server.close()
 
 
-@pytest.mark.parametrize(
-    ("store", "kills"),
-    [
-        ("sqlite", 1),
-        pytest.param("sqlite", 20, marks=pytest.mark.slow),
-        pytest.param("neo4j", 20, marks=[pytest.mark.slow, pytest.mark.neo4j]),
-    ],
-)
+@pytest.mark.slow  # the default run kills a refresh that is a job: test_ray_jobs
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("neo4j", marks=pytest.mark.neo4j)])
 def test_a_refresh_that_is_killed_publishes_whole_runs(
-    tmp_path: Path, ray_session: Any, model: dict[str, str], request: Any, store: str, kills: int
+    tmp_path: Path, ray_session: Any, model: dict[str, str], request: Any, store: str
 ) -> None:
     settings: dict[str, Any] = {"embedder_dimensions": 64}
     if store == "neo4j":
@@ -121,19 +116,19 @@ def test_a_refresh_that_is_killed_publishes_whole_runs(
     environ = model | {f"KGRAY_{name.upper()}": str(value) for name, value in settings.items()}
     environ |= {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_ADDRESS": ray_session.address}
     model_here = {name.removeprefix("KGRAY_").lower(): value for name, value in model.items()}
-    dice, landed = random.Random(kills), []
+    dice, landed = random.Random(KILLS), []
     with (
         kgray.open(tmp_path / "calm", embedder_dimensions=64, create=True) as calm,
         kgray.open(tmp_path / "calm", embedder_dimensions=64, create=True, **model_here) as calm_model,
         kgray.open(tmp_path / "killed", create=True, **settings) as memory,
     ):
         refreshes, cycle, took = Refreshes(memory, tmp_path / "killed", environ), 0, 0.0
-        while refreshes.kills < kills:
-            for one in (calm, memory):
-                assert one.add_many(told(cycle)).committed == len(GROUPS)
+        while refreshes.kills < KILLS:
+            for item in (calm, memory):
+                assert item.add_many(told(cycle)).committed == len(GROUPS)
             calm_model.communities.refresh()
             expected, before = kept(calm), kept(memory)
-            while cycle and refreshes.kills < kills and (not landed or landed[-1] < len(GROUPS)):
+            while cycle and refreshes.kills < KILLS and (not landed or landed[-1] < len(GROUPS)):
                 late = dice.random() < 0.6  # between two publications; else anywhere before the first
                 after_s = dice.uniform(0, 0.02) if late else dice.uniform(0.1, 0.9) * took
                 if refreshes.run(after_s, from_publication=late):
@@ -146,4 +141,4 @@ def test_a_refresh_that_is_killed_publishes_whole_runs(
             assert refreshes.look(before, expected) == len(GROUPS)
             cycle += 1
     landed = [new for new in landed if new >= 0]
-    print(f"{kills} kills, new groups after each: {landed}")  # noqa: T201 - what a slow run says
+    print(f"{KILLS} kills, new groups after each: {landed}")  # noqa: T201 - what a slow run says

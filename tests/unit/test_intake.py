@@ -521,7 +521,7 @@ def test_a_text_file_without_text_is_refused(tmp_path, content, field):
     assert refusal.field == field
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_pieces_hold_every_word_once_in_order_within_their_bounds(seed):
     rng = random.Random(seed)
     text = "".join(

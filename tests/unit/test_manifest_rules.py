@@ -66,8 +66,8 @@ def pod(app: str) -> End:
 
 # from, to, port: each connection that a part needs
 NEEDED = [
-    *[(f"ray {a} to {b}", one, other, 20000) for a, one in RAY.items() for b, other in RAY.items()],
-    *[(f"{name} to neo4j", one, pod("neo4j"), 7687) for name, one in NODES.items()],
+    *[(f"ray {a} to {b}", item, other, 20000) for a, item in RAY.items() for b, other in RAY.items()],
+    *[(f"{name} to neo4j", item, pod("neo4j"), 7687) for name, item in NODES.items()],
     ("door to neo4j", pod("kgray-door"), pod("neo4j"), 7687),
     ("back-up to neo4j", pod("kgray-backup"), pod("neo4j"), 7687),
     ("upgrade to neo4j", pod("kgray-upgrade"), pod("neo4j"), 7687),
@@ -78,7 +78,7 @@ NEEDED = [
     ("clean-up to redis", CLEAN_UP, pod("redis"), 6379),
     ("program to door", PROGRAM, pod("kgray-door"), 8321),
     ("program to search", PROGRAM, NODES["search"], 8321),
-    *[(f"prometheus to {name}", PROMETHEUS, one, 8080) for name, one in RAY.items()],
+    *[(f"prometheus to {name}", PROMETHEUS, item, 8080) for name, item in RAY.items()],
     ("prometheus to autoscaler", PROMETHEUS, HEAD, 44217),
     ("prometheus to dashboard", PROMETHEUS, HEAD, 44227),
     ("prometheus to door", PROMETHEUS, pod("kgray-door"), 8321),
@@ -350,7 +350,7 @@ def exported() -> dict[str, set[str]]:
 
 
 ALERTS = [
-    rule for one in objects("PrometheusRule") for group in one["spec"]["groups"] for rule in group["rules"]
+    rule for item in objects("PrometheusRule") for group in item["spec"]["groups"] for rule in group["rules"]
 ]
 
 

@@ -158,7 +158,7 @@ class Lanes:
 
     async def write(self, changes: Sequence[RowChanges]) -> None:
         groups = tuple(sorted({change.group for change in changes}))
-        assert not {*groups} & {group for other in self.going for group in other}, "of a group one at a time"
+        assert not {*groups} & {group for item in self.going for group in item}, "of a group one at a time"
         self.going[groups] = asyncio.get_running_loop().create_future()
         try:
             await self.going[groups]

@@ -90,10 +90,10 @@ async def test_a_query_passes_ingestion_by_and_too_many_queries_are_refused(
     asked = asyncio.create_task(outcomes(worker, [(n, QueryText("query")) for n in (2, 3, 4)]))
     await until(lambda: worker._queries == 2)
     free["query"].set()
-    found = await asked
-    refused = [outcome for outcome in found.values() if isinstance(outcome, Unavailable)]
-    assert [str(one) for one in refused] == ["2 queries wait at embedder-0: try again"]
-    assert sum(isinstance(outcome, tuple) for outcome in found.values()) == 2
+    result = await asked
+    refused = [outcome for outcome in result.values() if isinstance(outcome, Unavailable)]
+    assert [str(item) for item in refused] == ["2 queries wait at embedder-0: try again"]
+    assert sum(isinstance(outcome, tuple) for outcome in result.values()) == 2
     assert not bulk.done()
     free["text"].set()
     assert (await bulk)[1][0].shape[0] == 1

@@ -137,6 +137,4 @@ def test_the_key_is_the_questions_and_not_the_episode():
         Question(kind="entity", item="Alice", candidates=("Alicia",), cards=("Alice", "Alicia B")),
         Question(kind="entity", item="Alice", candidates=("Alicia", "Al"), cards=("Alice", "Alicia")),
     ]
-    assert (
-        len({key, *(judge.key(asked(other)) for other in others), judge.key(asked(question, question))}) == 5
-    )
+    assert len({key, *(judge.key(asked(item)) for item in others), judge.key(asked(question, question))}) == 5

@@ -66,11 +66,11 @@ def asked(text: str) -> ExtractionRequest:
 async def test_replies_take_the_path_of_a_servers_replies_and_many_run_at_once(log):
     engine, extractor, judge = built()
 
-    found = await asyncio.gather(*(extractor.extract(asked(f"I like tea {n}.")) for n in range(40)))
+    result = await asyncio.gather(*(extractor.extract(asked(f"I like tea {n}.")) for n in range(40)))
 
-    assert [entity.name for entity in found[0].entities] == ["Alice"]  # the speaker alone (R18)
-    assert found[0].calls == 1
-    assert found[0].completion_tokens == len('{"entities":[],"facts":[]}')
+    assert [entity.name for entity in result[0].entities] == ["Alice"]  # the speaker alone (R18)
+    assert result[0].calls == 1
+    assert result[0].completion_tokens == len('{"entities":[],"facts":[]}')
     assert log() == ["start"]  # one engine; its limits are those that were given
     assert engine._engine.values["max_num_seqs"] == 8
     assert engine._engine.values["structured_outputs_config"]["disable_any_whitespace"]
@@ -220,16 +220,16 @@ async def test_shared_memory_that_a_killed_engine_leaves_goes_and_no_other(segme
     """Processes that vLLM has to kill at the end cannot remove theirs."""
     engine, extractor, _ = built()
     await extractor.extract(asked("I like tea."))
-    assert [one.exists() for one in segments] == [True, True]
+    assert [segment.exists() for segment in segments] == [True, True]
     await engine.stop()
-    assert [one.exists() for one in segments] == [False, True]
+    assert [segment.exists() for segment in segments] == [False, True]
 
 
 async def test_shared_memory_of_an_engine_that_does_not_start_goes_too(segments):
     engine, _, _ = built("missing")
     with pytest.raises(SettingsError):
         await engine.start()
-    assert [one.exists() for one in segments] == [False, True]
+    assert [segment.exists() for segment in segments] == [False, True]
 
 
 async def test_a_segment_that_cannot_be_removed_does_not_fail_the_end(segments, monkeypatch):
@@ -329,6 +329,8 @@ def test_secrets_leave_the_environment_and_what_the_engine_needs_stands_in_memor
     assert len({*names}) == 5
     path = environ.pop("RAY_AUTH_TOKEN_PATH")
     read = "import sys, pathlib; print(pathlib.Path(sys.argv[1]).read_text())"
-    other = subprocess.run([sys.executable, "-c", read, path], capture_output=True, text=True, check=True)
-    assert other.stdout == "t\n"
+    other_outcome = subprocess.run(
+        [sys.executable, "-c", read, path], capture_output=True, text=True, check=True
+    )
+    assert other_outcome.stdout == "t\n"
     assert environ == {"HF_TOKEN_PATH": "/f", "PATH": "/bin"}

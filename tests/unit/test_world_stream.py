@@ -181,17 +181,19 @@ def test_nobody_is_married_to_two_persons_at_one_time():
 
 
 def test_names_stand_in_the_text_or_speak():
-    for told in EPISODES:
-        for surface, _, _ in told.mentions:
-            assert surface == told.draft.speaker or surface in told.draft.text
+    for episode in EPISODES:
+        for surface, _, _ in episode.mentions:
+            assert surface == episode.draft.speaker or surface in episode.draft.text
 
 
 def test_a_first_name_alone_means_one_person_of_its_conversation():
     people = {t.id: t.name.split()[0] for t in WORLD.entities("world-0") if t.kind == "Person"}
-    for told in EPISODES:
-        firsts = [(surface, entity) for surface, entity, _ in told.mentions if surface == people.get(entity)]
+    for episode in EPISODES:
+        firsts = [
+            (surface, entity) for surface, entity, _ in episode.mentions if surface == people.get(entity)
+        ]
         for surface, entity in firsts:
-            others = [e for _, e, _ in told.mentions if people.get(e) == surface]
+            others = [e for _, e, _ in episode.mentions if people.get(e) == surface]
             assert others == [entity]
 
 

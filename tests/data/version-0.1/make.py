@@ -253,8 +253,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("code", type=Path, help="a checkout of an earlier version")
     parser.add_argument("folder", type=Path, nargs="?", default=HERE, help="where the files go")
-    given = parser.parse_args()
-    code, to = given.code.resolve(), given.folder
+    arguments = parser.parse_args()
+    code, to = arguments.code.resolve(), arguments.folder
     to.mkdir(exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KGRAY_")}
     hashes: dict[str, Any] = {}
