@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -127,9 +127,9 @@ def add(call: Call, episodes: int, groups: int, rounds: int, seed: int, store: s
     from bench import adding as measured
     from bench.world import WorldPlan
 
-    # A group of its own has the default number of entities; several need 20 each.
-    entities = {"entities": 20 * groups} if groups > 1 else {}
-    plan = WorldPlan(seed=seed, episodes=episodes, groups=groups, **entities)
+    plan = WorldPlan(seed=seed, episodes=episodes)
+    if groups > 1:
+        plan = replace(plan, groups=groups, entities=20 * groups)
     results = measured.run(_stores(store), plan, rounds=rounds, progress=progress)
     document = {"results": [asdict(result) for result in results]}
     show(call, document, out, lambda: measured.table(results))
