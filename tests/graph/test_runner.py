@@ -430,7 +430,7 @@ def test_many_groups_take_turns_and_each_look_asks_of_few(tmp_path: Path) -> Non
     """However many groups have a backlog, none waits for another's end; the store is not asked about all."""
     engine = Engine(tmp_path)
     said = [reading(n, [], [works(f"F{n}")]) for n in range(12)]
-    many = [f"g{n:02}" for n in range(50)]
+    many = [f"g{n:02}" for n in range(20)]
     accept(engine.store, [in_group(draft, group) for group in many for draft in said], now=1, bulk=True)
     asked: list[str] = []
     ended: list[str] = []

@@ -333,11 +333,13 @@ def test_actors_that_are_looked_up_again_stay_those_of_who_started_them(
     from kgray.runtime.ingest import RayIngest
     from kgray.runtime.spec import Profile
 
-    monkeypatch.setattr(deploy, "ensure", lambda *_, **__: SimpleNamespace(ours=False))
+    present = SimpleNamespace(ours=False, sequencers={0: None}, spec=SimpleNamespace(namespace="n"))
+    monkeypatch.setattr(deploy, "ensure", lambda *_, **__: present)
+    monkeypatch.setattr(deploy, "find", lambda _: present)
     monkeypatch.setattr(RayIngest, "_join", lambda *_, **__: Profile())
     with kgray.open(tmp_path, create=True) as memory:
         ingest = RayIngest(Settings(), tmp_path, memory.store)
-        ingest._deployment = SimpleNamespace(ours=ours)  # type: ignore[assignment]
+        ingest._deployment = SimpleNamespace(**vars(present) | {"ours": ours})  # type: ignore[assignment]
         assert ingest._looked_up_again(print).ours is ours
         assert ingest._deployment.ours is ours
 
