@@ -75,6 +75,11 @@ def test_words_score_as_bm25_over_what_all_words_would():
     )
 
 
+def part_of(count, length=1.0):
+    """Return BM25 of a part of an occurrence, in a text of `length` times the mean."""
+    return 2.2 * count / (count + 1.2 * (0.5 + 0.5 * length))
+
+
 def test_neighbours_in_a_session_get_a_share_and_a_silence_ends_it():
     """One hit in the middle; messages after six hours, or in another source, get nothing."""
     times = [NOW, NOW + 1, NOW + 2, NOW + 3 + SESSION_GAP, NOW + 2]
@@ -82,9 +87,11 @@ def test_neighbours_in_a_session_get_a_share_and_a_silence_ends_it():
     weights = Weights(words=1.0, vectors=0.0, neighbours=((0.3, 0.4), (0.2, 0.1)), session=0.0, tail=0.0)
     result = scores(index, "apple", weights)
     best = float(result.score[2])
-    assert result.score.tolist() == pytest.approx([0.1 * best, 0.4 * best, best, 0, 0])
+    expected = [part_of(0.1) * best, part_of(0.4) * best, best, 0, 0]
+    assert result.score.tolist() == pytest.approx(expected)
     index = index_of("a", "apple", "b", "c", "d")
-    assert (scores(index, "apple", weights).score / best).tolist() == pytest.approx([0.4, 1, 0.3, 0.2, 0])
+    expected = [part_of(0.4), 1, part_of(0.3), part_of(0.2), 0]
+    assert (scores(index, "apple", weights).score / best).tolist() == pytest.approx(expected)
 
 
 def test_beside_what_fits_the_speaker_who_is_named_counts_more():
@@ -94,7 +101,8 @@ def test_beside_what_fits_the_speaker_who_is_named_counts_more():
     alone = {"words": 1.0, "vectors": 0.0, "length": 0.0, "session": 0.0, "tail": 0.0}
     weights = Weights(**alone, neighbours=((0.4, 0.4),), speaker=1.5)
     result = scores(index, "What did Ann say of the apples?", weights).score
-    assert (result / result[1]).tolist() == pytest.approx([0.6, 1.0, 0.6])
+    shares = [1.5 * part_of(0.4, length) / part_of(1, 1.5) for length in (0.5, 1)]
+    assert (result / result[1]).tolist() == pytest.approx([shares[0], 1.0, shares[1]])
 
 
 def test_of_two_neighbours_the_one_that_says_more_counts_more():
@@ -106,8 +114,9 @@ def test_of_two_neighbours_the_one_that_says_more_counts_more():
     mean = float(lengths.mean())
     expected = [(1 + min(length / mean, 4)) / 2 for length in lengths.tolist()]
     assert result.signals["length"] == pytest.approx(expected)
+    parts = [part_of(1, length / mean) * by for length, by in zip(lengths.tolist(), expected, strict=True)]
     assert (result.score[:3] / result.score[1]).tolist() == pytest.approx(
-        [expected[0] / expected[1], 1.0, expected[2] / expected[1]]
+        [part / parts[1] for part in parts[:3]]
     )
 
 
@@ -167,7 +176,7 @@ def test_who_when_and_phrases_are_factors_of_what_fits_already(text, signal, mea
     factors = np.where(meant, 2.0, 1.0)
     assert result.signals[signal].tolist() == factors.tolist()
     other_factors = np.prod(
-        [result.signals.get(s, np.ones(3)) for s in {"speaker", "dates", "phrase"} - {signal}], 0
+        [result.signals.get(s, np.ones(3)) for s in {"speaker", "dates", "soon_after", "phrase"} - {signal}], 0
     )
     assert result.score == pytest.approx(plain_scores.score * factors * other_factors)
 
