@@ -389,14 +389,26 @@ class FirstStage:
         lengths = messages.words.lengths[sessions.order].astype(np.float32)
         mean = max(1.0, float(lengths.mean()))
         bound = np.float32(K1 * (1 - B_AROUND)) + np.float32(K1 * B_AROUND / mean) * lengths
+        counts = np.zeros_like(scores)  # of one term; only messages near the term are computed
         for key, idf in terms.items():
             rows, amounts = self._postings(messages.words, key)
-            if len(rows):
-                counts = np.zeros_like(scores)
-                counts[sessions.places[rows]] = amounts
-                counts += self._credit(sessions, counts)
-                scores += np.float32(idf * (K1 + 1)) * counts / (counts + bound)
+            places = sessions.places[rows]
+            counts[places] = amounts
+            for step, weight in self._steps_around():
+                near = places + step
+                inside = (near >= 0) & (near < len(counts))
+                inside[inside] = sessions.ordered[near[inside]] == sessions.ordered[places[inside]]
+                counts[near[inside]] += np.float32(weight) * amounts[inside]
+            touched = np.flatnonzero(counts)
+            term_counts = counts[touched]
+            scores[touched] += np.float32(idf * (K1 + 1)) * term_counts / (term_counts + bound[touched])
+            counts[touched] = 0
         return scores[sessions.places]
+
+    def _steps_around(self) -> list[tuple[int, float]]:
+        """Return (distance, weight) for each neighbour that gets a share of a message's words."""
+        weights = enumerate(self._weights.neighbours, 1)
+        return [pair for step, (before, after) in weights for pair in ((step, before), (-step, after))]
 
     def _quoted(self, index: Words) -> list[int]:
         """Return the rows that contain a phrase that the question quotes."""
