@@ -274,6 +274,7 @@ class Sessions(NamedTuple):
 
     order: Ints  # rows by (source, time, sequence)
     ordered: Ints  # the session numbers of these rows, in that order
+    places: Ints  # row -> its place in that order
     of_row: Ints  # row -> number of its session
     total: int
     lengths: Floats  # words in each session
@@ -321,11 +322,10 @@ class Messages(_Indexed):
         starts = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
         begins |= (np.arange(len(order)) - starts) % SESSION_MESSAGES == 0
         numbers = np.cumsum(begins) - 1
-        of_row = np.empty(len(order), np.int64)
-        of_row[order] = numbers
+        places = np.argsort(order)
         count = int(numbers[-1]) + 1 if len(order) else 0
-        lengths = np.bincount(of_row, self.words.lengths, count).astype(np.float32)
-        return Sessions(order, numbers, of_row, count, lengths)
+        lengths = np.bincount(numbers, self.words.lengths[order], count).astype(np.float32)
+        return Sessions(order, numbers, places, numbers[places], count, lengths)
 
 
 class Pieces(_Indexed):

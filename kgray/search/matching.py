@@ -160,6 +160,20 @@ def lemma(word: str) -> str:
     return _table().lemmas.get(word) or stem(word)
 
 
+@cache
+def _forms() -> Mapping[str, frozenset[str]]:
+    """Return stem -> the stems of all forms of its irregular verb."""
+    verbs: dict[str, set[str]] = {}
+    for form, base in _table().lemmas.items():
+        verbs.setdefault(base, {base}).add(stem(form))
+    return {form: frozenset(forms) for forms in verbs.values() if len(forms) > 1 for form in forms}
+
+
+def other_forms(word: str) -> list[str]:
+    """Return the stems of the other forms of a stem's irregular verb, in order: "bought" for "buy"."""
+    return sorted(_forms().get(word, frozenset()) - {word})
+
+
 @lru_cache(maxsize=4_096)
 def senses_of(word: str) -> frozenset[str]:
     """Return the lemmas that share a sense with a lemma."""

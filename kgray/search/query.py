@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -237,6 +237,7 @@ class Question:
     # "user" stay. With the names, the nearest vectors would be texts about these people in general.
     topic: str
     spans: tuple[tuple[Instant, Instant], ...]  # [from, to) of the dates that it mentions (`dates.mentioned`)
+    times: tuple[str, ...] = ()  # if it asks for a time: stems of words that tell one ("yesterday", "june")
 
 
 class Language(NamedTuple):
@@ -246,6 +247,9 @@ class Language(NamedTuple):
     dates: frozenset[str]  # signs of a date: names of months, "week", "yesterday"
 
 
+_WHEN = frozenset("when wann quand cuando quando wanneer nar hvornar kiedy когда".split())
+_PERIODS = frozenset("long date day month year".split())  # after "how", "what", "which"
+_TIMES = "ago recently since soon tonight".split()  # English words that are no signs of a date
 _Words = tuple[str, ...]  # folded
 _Spread = list[tuple[str, int, int]]  # the words of a text, folded and undivided, each with (start, end)
 _CAPITALS = re.compile(r"[^\W\d_]{2,}")
@@ -305,7 +309,15 @@ def read_question(text: str, *, speakers: Speakers, clock: Instant) -> Question:
         of_somebody=of_somebody,
         topic=topic if places and set(plain_words(topic)) - language.stops else text,
         spans=tuple(mentioned(start, clock, code)) if dated else (),
+        times=tuple(map(stem, sorted({*language.dates, *_TIMES}))) if _asks_when(plain) else (),
     )
+
+
+def _asks_when(plain: Sequence[str]) -> bool:
+    """Return whether a question asks for a time: "When ...", "How long ...", "In which year ..."."""
+    pairs = pairwise(plain[:4])
+    is_period = any(first in {"how", "what", "which"} and second in _PERIODS for first, second in pairs)
+    return is_period or not _WHEN.isdisjoint(plain[:2])
 
 
 def _has_digit(word: str) -> bool:

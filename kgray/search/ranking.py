@@ -16,17 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from kgray.domain.graph import PROFILE, Community
-from kgray.domain.times import Instant
-from kgray.language.words import packed, plain_words, stem, term, words
+from kgray.domain.times import SECOND, Instant
+from kgray.language.words import plain_words, stem, term, words
 from kgray.ports import Embedding, GraphView, SearchScope, Store
-from kgray.schema.reads import OPERATIONS_SINCE
 from kgray.schema.rows import as_weights
-from kgray.search.index import Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
-from kgray.search.loading import EvidencePlaces, Exact, run_at, texts_of
-from kgray.search.matching import StateQuestion, Vocabulary, read_state_question
+from kgray.search.index import Floats, GroupIndex, Ints, Messages, Postings, Sessions, Vectors, Words
+from kgray.search.loading import EvidencePlaces, Exact
+from kgray.search.matching import StateQuestion, Vocabulary, other_forms, read_state_question
 from kgray.search.query import FoundRow, Query, Question
 from kgray.search.recipes import Recipe, Weights
+from kgray.search.summaries import Summaries, Texts
 
 K1, B = 1.2, 0.75  # BM25's usual values
 # Cosines with the question, in standard deviations above the group's middle: the nearest of 500 unrelated
@@ -42,11 +41,13 @@ _TINY, _SMALL, _SAMPLE = 8, 32, 8192
 # BGE-M3's own page it is 0 and 0.04 for unrelated texts, 0.9 and 0.99 for answers.
 SHARED = 0.1
 ABOUT = 0.3  # of the remaining share: "What is it?" shares less with an unrelated "What is ..."
+TOLD_WITHIN, SOON_AFTER = 4 * 86_400 * SECOND, 0.6  # people tell of a day later, too: share of `dates`
+B_AROUND = 0.5  # BM25's B for a message with its neighbours, whose words count and whose lengths do not
 _LONG = 4.0  # times the mean length: a longer message gets no further credit
 OVER_FETCH = 3  # candidates per row of the limit, because views and filters drop some
 CODE = 1.5  # factor on the idf of a word with digits
 
-_FACTORS = frozenset({"speaker", "dates", "phrase", "linked", "length"})
+_FACTORS = frozenset({"speaker", "dates", "soon_after", "times", "phrase", "linked", "length"})
 _NO_SIGNAL: Mapping[str, Floats] = {}
 Records = Callable[[Ints], list[Any]]
 _Terms = dict[int, float]  # the terms of a question, with their weights in one group
@@ -136,50 +137,6 @@ class SearchRun:
         return self.query.filters.keep(rows, self.store, self.view)
 
 
-class Profiled(str):
-    """The id of an entity that matched by the profile that a model wrote."""
-
-    __slots__ = ()
-
-
-class Texts:
-    """The words and vectors of texts, in memory."""
-
-    def __init__(self, dimensions: int, texts: Sequence[Community]) -> None:
-        self.words, self.vectors = Words(), Vectors(dimensions)
-        self.ids = [Profiled(text.id) if text.level == PROFILE else text.id for text in texts]
-        self.words.add([packed(text.text) for text in texts])
-        numbers: dict[object, int] = {id_: number for number, id_ in enumerate(self.ids)}
-        embedded = {text.id: text.vector for text in texts if text.vector}  # old profiles have no vector
-        places = [(0, 0)] * len(embedded)
-        self.vectors.add([*embedded], [*embedded.values()], numbers, places, signs=False)
-
-    def records(self, rows: Ints) -> list[Any]:
-        """Return the ids of rows."""
-        return [self.ids[row] for row in rows.tolist()]
-
-
-class Summaries:
-    """The texts of one run: summaries of communities, and profiles of entities."""
-
-    def __init__(self, store: Store, group: str, known_at: Instant | None, dimensions: int) -> None:
-        """Read the run that was current at `known_at`; call it within `at_one_moment`."""
-        self.run, self.recorded_at = run_at(store, group, known_at) or (0, 0)  # the run may be deleted
-        self._read_at = store.heads([group])[group].last_recorded
-        communities, profiles = texts_of(store, group, self.run)
-        self.communities = Texts(dimensions, communities)
-        self.profiles = Texts(dimensions, [*profiles.values()])
-
-    def are_current(self, store: Store, group: str, run: tuple[int, Instant]) -> bool:
-        """Return whether these are still the texts of this run (number, record time).
-
-        The record time is compared because a deleted and recreated group counts its runs from 1 again.
-        Only an operation (R25) deletes texts; an episode never does.
-        """
-        operations = store.rows(OPERATIONS_SINCE, group, [self._read_at + 1])  # complete or under way
-        return (self.run, self.recorded_at) == run and not any(operations)
-
-
 def farthest(near: Floats) -> float:
     """Return the lower end of the scale of nearness (deviations from the middle), at most 0.
 
@@ -192,6 +149,20 @@ def farthest(near: Floats) -> float:
     return min(0.0, max(float(near.min()), 1.5 * float(np.partition(near, place)[place])))
 
 
+def _told_in(times: Ints, spans: Sequence[tuple[Instant, Instant]], delay: int) -> Ints:
+    """Return the rows whose times lie in a span, or up to `delay` after it."""
+    inside = [(times >= start) & (times < end + delay) for start, end in spans]
+    return np.flatnonzero(np.logical_or.reduce(inside)) if inside else np.zeros(0, np.int64)
+
+
+def _merged(first: Postings, second: Postings) -> Postings:
+    """Return the rows of both, in ascending order, with the sum of their amounts."""
+    if not len(second[0]):
+        return first
+    rows, places = np.unique(np.concatenate((first[0], second[0])), return_inverse=True)
+    return rows, np.bincount(places, np.concatenate((first[1], second[1]))).astype(first[1].dtype)
+
+
 class FirstStage:
     """The scores of one question on one group's index."""
 
@@ -201,6 +172,8 @@ class FirstStage:
         """topic: the embedding of the question's topic; None where no vectors are searched."""
         self._index, self._question, self._weights, self._topic = index, question, weights, topic
         self._having: dict[tuple[int, int], Postings] = {}
+        self._same: dict[int, Floats] = {}  # distance -> 1 where a message and its neighbour share a session
+        self._forms = {term(word): [*map(term, other_forms(word))] for word in question.words}
         self._of_statement: Floats = np.zeros(0, np.float32)
 
     def messages(self, exact: Exact) -> Scores:
@@ -213,19 +186,30 @@ class FirstStage:
         fit, clear = self._together(lexical, near, sparse)
         if question.of_somebody:  # messages of a named person are about the question
             fit = max(fit, weights.floor)
-        _, base = self._together(lexical, near, sparse, zero=farthest(near))
+        zero = farthest(near)
+        _, base = self._together(lexical, near, sparse, zero=zero)
+        _, around = self._together(self._by_words_around(messages, terms), near, sparse, zero=zero)
+        _, unlexical = self._together(np.zeros_like(lexical), near, sparse, zero=zero)
         speakers = [messages.speakers.numbers[name] for name in question.speakers]
         spoken = np.isin(messages.speakers.number_of, speakers)
-        times = [(messages.times >= start) & (messages.times < end) for start, end in question.spans]
+        dated, soon_after = _told_in(messages.times, question.spans, 0), ()
+        if question.spans:
+            later = _told_in(messages.times, question.spans, TOLD_WITHIN)
+            soon_after = np.setdiff1d(later, dated, assume_unique=True)
+        telling = [self._postings(messages.words, term(word))[0] for word in question.times]
         factors, factor = self._factors(
             len(lexical),
             speaker=(weights.speaker, np.flatnonzero(spoken)),
-            dates=(weights.dates, np.flatnonzero(np.logical_or.reduce(times)) if times else ()),
+            dates=(weights.dates, dated),
+            soon_after=(1 + SOON_AFTER * (weights.dates - 1), soon_after),
+            times=(weights.times, np.concatenate(telling) if telling else ()),
             phrase=(weights.phrase, self._quoted(messages.words)),
         )
+        # Words count together with those of the neighbours, so a word that is repeated counts less than a new
+        # one; for vectors the neighbours' shares are added.
+        company = factor * (around - base + self._from_neighbours(messages, unlexical * factor))
         base *= factor
         clear *= factor
-        company = factor * self._from_neighbours(messages, base)
         session = factor * np.float32(weights.session) * self._by_session(messages, terms)
         by_context = {"neighbours": company, "session": session}
         signals = {"words": lexical, "vectors": near, **sparse, **factors, **by_context}
@@ -374,10 +358,14 @@ class FirstStage:
         return {key: self._idf(key) * (CODE if key in codes else 1.0) for key in map(term, content)}
 
     def _postings(self, index: Words, key: int) -> Postings:
-        """Return the cached `Words.having` of a term."""
+        """Return the cached `Words.having` of a term; in texts, not in names, with its verb's other forms."""
         cache_key = (id(index), key)
         if (postings := self._having.get(cache_key)) is None:
-            postings = self._having[cache_key] = index.having(key)
+            forms = () if index is self._index.names.words else self._forms.get(key, ())
+            postings = index.having(key)
+            for form in forms:
+                postings = _merged(postings, index.having(form))
+            self._having[cache_key] = postings
         return postings
 
     def _by_words(self, index: Words, terms: _Terms, *, flat: bool = False) -> Floats:
@@ -391,6 +379,36 @@ class FirstStage:
             length = 1.0 if flat else 1 - B + B * index.lengths[rows] / mean
             scores[rows] += idf * counts * (K1 + 1) / (counts + K1 * length)
         return scores / np.float32(sum(terms.values()) or 1.0)
+
+    def _by_words_around(self, messages: Messages, terms: _Terms) -> Floats:
+        """Return BM25 of each message with the words of its neighbours, whose counts are weighted."""
+        sessions = messages.sessions
+        scores = np.zeros(len(sessions.order), np.float32)  # in the order of the sessions, as `counts`
+        if not len(scores) or not self._weights.words:
+            return scores
+        lengths = messages.words.lengths[sessions.order].astype(np.float32)
+        mean = max(1.0, float(lengths.mean()))
+        bound = np.float32(K1 * (1 - B_AROUND)) + np.float32(K1 * B_AROUND / mean) * lengths
+        counts = np.zeros_like(scores)  # of one term; only messages near the term are computed
+        for key, idf in terms.items():
+            rows, amounts = self._postings(messages.words, key)
+            places = sessions.places[rows]
+            counts[places] = amounts
+            for step, weight in self._steps_around():
+                near = places + step
+                inside = (near >= 0) & (near < len(counts))
+                inside[inside] = sessions.ordered[near[inside]] == sessions.ordered[places[inside]]
+                counts[near[inside]] += np.float32(weight) * amounts[inside]
+            touched = np.flatnonzero(counts)
+            term_counts = counts[touched]
+            scores[touched] += np.float32(idf * (K1 + 1)) * term_counts / (term_counts + bound[touched])
+            counts[touched] = 0
+        return scores[sessions.places]
+
+    def _steps_around(self) -> list[tuple[int, float]]:
+        """Return (distance, weight) for each neighbour that gets a share of a message's words."""
+        weights = enumerate(self._weights.neighbours, 1)
+        return [pair for step, (before, after) in weights for pair in ((step, before), (-step, after))]
 
     def _quoted(self, index: Words) -> list[int]:
         """Return the rows that contain a phrase that the question quotes."""
@@ -467,12 +485,15 @@ class FirstStage:
     def _from_neighbours(self, messages: Messages, base: Floats) -> Floats:
         """Return the credit that each message gets from the messages around it in its session."""
         sessions = messages.sessions
-        ordered, session_of = base[sessions.order], sessions.ordered
+        return self._credit(sessions, base[sessions.order])[sessions.places]
+
+    def _credit(self, sessions: Sessions, ordered: Floats) -> Floats:
+        """Return the sum of the neighbours' values by weight; both in the order of the sessions."""
         credit = np.zeros_like(ordered)
         for steps, (weight_before, weight_after) in enumerate(self._weights.neighbours, 1):
-            is_same = (session_of[steps:] == session_of[:-steps]).astype(np.float32)
+            if (is_same := self._same.get(steps)) is None:
+                numbers = sessions.ordered
+                is_same = self._same[steps] = (numbers[steps:] == numbers[:-steps]).astype(np.float32)
             credit[steps:] += np.float32(weight_before) * is_same * ordered[:-steps]
             credit[:-steps] += np.float32(weight_after) * is_same * ordered[steps:]
-        by_row = np.empty_like(credit)
-        by_row[sessions.order] = credit
-        return by_row
+        return credit

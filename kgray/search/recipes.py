@@ -31,10 +31,9 @@ class Weights:
     words: float = 0.5  # in the weighted sum with `vectors` and `sparse`: each 0 to 1 or a little more
     vectors: float = 0.5
     sparse: float = 0.25  # of token weights, if the embedder gives them
-    speaker: float = 1.5  # factor for messages of a named speaker
-    dates: float = (
-        1.5  # factor for messages, and facts that began or ended, at a time that the question names
-    )
+    speaker: float = 1.4  # factor for messages of a named speaker
+    dates: float = 2.0  # factor for messages, and facts that began or ended, at a time in the question
+    times: float = 1.3  # factor for messages with words of time, if the question asks for a time
     phrase: float = 1.5  # factor for rows with a quoted phrase
     length: float = 0.3  # exponent of the factor (1 + words of a message / mean of the group) / 2
     linked: float = 3.0  # factor for facts of a named entity
@@ -42,7 +41,7 @@ class Weights:
     # Shares of the scores of the messages (before, after) at distance 1, then 2, in the session. The message
     # before counts more, because an answer shares few words with its question.
     neighbours: tuple[tuple[float, float], ...] = ((0.42, 0.3), (0.18, 0.1))
-    session: float = 0.2  # share of the session's score by words, for messages that have another signal
+    session: float = 0.3  # share of the session's score by words, for messages that have another signal
     communities: float = 0.5  # factor for summaries of communities
     steps: float = 0.35  # factor on the start's score for each graph step
     floor: float = 0.02  # least fit of a scope's best row, 0 to 1; below it the scope has no hits

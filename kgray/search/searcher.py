@@ -28,10 +28,11 @@ from kgray.search import loading
 from kgray.search.around import NOTHING_AROUND, Around, spans_of
 from kgray.search.matching import Matcher, StateQuestion, Vocabulary
 from kgray.search.query import FoundRow, Query, Question, is_scored, read_question, within
-from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Profiled, Scores, SearchRun, Summaries
+from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Scores, SearchRun
 from kgray.search.recipes import SCOPES, Method
 from kgray.search.rerank import fused_by_rank, reranked
 from kgray.search.steps import ByScope, steps
+from kgray.search.summaries import Profiled, Summaries
 
 ViewAt = Callable[[], ports.GraphView]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
@@ -475,7 +476,6 @@ def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]
     known_at = None if run.summaries is None else to_datetime(run.summaries.recorded_at)
     bounded = is_scored(run.recipe)
     around = Around.read(run, [c.row for _, c in chosen]) if run.recipe.once else NOTHING_AROUND
-
     hits = []
     for scope, candidate in chosen:
         row, score = candidate.row, candidate.score

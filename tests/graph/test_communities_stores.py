@@ -15,7 +15,7 @@ from kgray.communities.refresh import Refresh, Refreshed
 from kgray.ports import at_one_moment
 from kgray.schema import kinds, reads
 from kgray.search.loading import run_at
-from kgray.search.ranking import Summaries
+from kgray.search.summaries import Summaries
 from tests.graph.engine import SMALL, Engine, engine_on, triples
 from tests.graph.stores import EMBEDDED, SELDOM_ON_NEO4J, Stores
 

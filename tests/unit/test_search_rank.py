@@ -55,24 +55,26 @@ FIVE = ("red apple", "red red apple pie", "green pear", "apple", "a long story o
 
 
 def test_words_score_as_bm25_over_what_all_words_would():
-    """Robertson and Zaragoza 2009, k1 = 1.2, b = 0.75, written out for five messages."""
+    """Robertson and Zaragoza 2009, k1 = 1.2, for five messages; b = 0.75, for the order 0.5."""
     texts = [text.split() for text in FIVE]
     mean = sum(map(len, texts)) / 5
     idf = {word: math.log(1 + (5 - n + 0.5) / (n + 0.5)) for word, n in (("red", 3), ("apple", 3))}
 
-    def bm25(text):
+    def bm25(text, b=0.75):
         parts = ((idf[word], text.count(word)) for word in idf)
-        return sum(i * f * 2.2 / (f + 1.2 * (0.25 + 0.75 * len(text) / mean)) for i, f in parts)
+        return sum(i * f * 2.2 / (f + 1.2 * (1 - b + b * len(text) / mean)) for i, f in parts)
 
     expectation = [bm25(text) / sum(idf.values()) for text in texts]
     result = scores(index_of(*FIVE), "red apple")
     assert result.signals["words"] == pytest.approx(expectation, rel=1e-5)
-    assert result.score == pytest.approx(
-        [min(1, max(expectation)) * w / max(expectation) for w in expectation], rel=1e-5
-    )
-    assert result.best(9).tolist() == sorted(
-        (row for row in range(5) if expectation[row]), key=lambda row: -expectation[row]
-    )
+    order = [bm25(text, 0.5) for text in texts]
+    assert result.score == pytest.approx([min(1, max(expectation)) * w / max(order) for w in order], rel=1e-5)
+    assert result.best(9).tolist() == sorted((row for row in range(5) if order[row]), key=lambda r: -order[r])
+
+
+def part_of(count, length=1.0):
+    """Return BM25 of a part of an occurrence, in a text of `length` times the mean."""
+    return 2.2 * count / (count + 1.2 * (0.5 + 0.5 * length))
 
 
 def test_neighbours_in_a_session_get_a_share_and_a_silence_ends_it():
@@ -82,9 +84,11 @@ def test_neighbours_in_a_session_get_a_share_and_a_silence_ends_it():
     weights = Weights(words=1.0, vectors=0.0, neighbours=((0.3, 0.4), (0.2, 0.1)), session=0.0, tail=0.0)
     result = scores(index, "apple", weights)
     best = float(result.score[2])
-    assert result.score.tolist() == pytest.approx([0.1 * best, 0.4 * best, best, 0, 0])
+    expected = [part_of(0.1) * best, part_of(0.4) * best, best, 0, 0]
+    assert result.score.tolist() == pytest.approx(expected)
     index = index_of("a", "apple", "b", "c", "d")
-    assert (scores(index, "apple", weights).score / best).tolist() == pytest.approx([0.4, 1, 0.3, 0.2, 0])
+    expected = [part_of(0.4), 1, part_of(0.3), part_of(0.2), 0]
+    assert (scores(index, "apple", weights).score / best).tolist() == pytest.approx(expected)
 
 
 def test_beside_what_fits_the_speaker_who_is_named_counts_more():
@@ -94,7 +98,8 @@ def test_beside_what_fits_the_speaker_who_is_named_counts_more():
     alone = {"words": 1.0, "vectors": 0.0, "length": 0.0, "session": 0.0, "tail": 0.0}
     weights = Weights(**alone, neighbours=((0.4, 0.4),), speaker=1.5)
     result = scores(index, "What did Ann say of the apples?", weights).score
-    assert (result / result[1]).tolist() == pytest.approx([0.6, 1.0, 0.6])
+    shares = [1.5 * part_of(0.4, length) / part_of(1, 1.5) for length in (0.5, 1)]
+    assert (result / result[1]).tolist() == pytest.approx([shares[0], 1.0, shares[1]])
 
 
 def test_of_two_neighbours_the_one_that_says_more_counts_more():
@@ -106,8 +111,9 @@ def test_of_two_neighbours_the_one_that_says_more_counts_more():
     mean = float(lengths.mean())
     expected = [(1 + min(length / mean, 4)) / 2 for length in lengths.tolist()]
     assert result.signals["length"] == pytest.approx(expected)
+    parts = [part_of(1, length / mean) * by for length, by in zip(lengths.tolist(), expected, strict=True)]
     assert (result.score[:3] / result.score[1]).tolist() == pytest.approx(
-        [expected[0] / expected[1], 1.0, expected[2] / expected[1]]
+        [part / parts[1] for part in parts[:3]]
     )
 
 
@@ -167,7 +173,8 @@ def test_who_when_and_phrases_are_factors_of_what_fits_already(text, signal, mea
     factors = np.where(meant, 2.0, 1.0)
     assert result.signals[signal].tolist() == factors.tolist()
     other_factors = np.prod(
-        [result.signals.get(s, np.ones(3)) for s in {"speaker", "dates", "phrase"} - {signal}], 0
+        [result.signals.get(s, np.ones(3)) for s in {"speaker", "dates", "soon_after", "phrase"} - {signal}],
+        0,
     )
     assert result.score == pytest.approx(plain_scores.score * factors * other_factors)
 
@@ -345,3 +352,25 @@ def test_of_one_moment_a_fact_stands_for_the_messages_that_support_it():
     assert ids(chosen) == ["p", "r", "q"], "the fact is not among the hits"
     chosen, omitted = told_once(facts, messages, places={"fact": 0}, facts_first=True)
     assert (ids(chosen), ids(omitted)) == (["p", "r", "q"], ["f", "g"])
+
+
+def test_a_word_matches_other_forms_of_its_irregular_verb():
+    result = scores(index_of("she bought a boat", "she has a boat", "fine"), "What did she buy?")
+    assert result.signals["words"].tolist()[1:] == [0, 0]
+    assert result.signals["words"][0] > 0
+
+
+def test_a_question_about_a_time_prefers_messages_with_words_of_time():
+    index = index_of("Ann sailed the boat", "Ann sailed the boat yesterday", "fine")
+    assert scores(index, "When did Ann sail the boat?").signals["times"].tolist() == pytest.approx(
+        [1, 1.3, 1]
+    )
+    assert "times" not in scores(index, "Where did Ann sail the boat?").signals
+
+
+def test_a_day_in_a_question_also_counts_for_messages_of_the_next_days():
+    times = [NOW, NOW + 3 * DAY, NOW + 9 * DAY, NOW - DAY]
+    index = index_of("a boat", "a boat", "a boat", "a boat", times=times)
+    signals = scores(index, "Which boat on 2024-06-12?").signals
+    assert signals["dates"].tolist() == [2, 1, 1, 1]
+    assert signals["soon_after"].tolist() == pytest.approx([1, 1.6, 1, 1])
