@@ -149,7 +149,7 @@ def farthest(near: Floats) -> float:
     return min(0.0, max(float(near.min()), 1.5 * float(np.partition(near, place)[place])))
 
 
-def _told_in(times: Ints, spans: Sequence[tuple[Instant, Instant]], delay: int) -> Ints:
+def _rows_within(times: Ints, spans: Sequence[tuple[Instant, Instant]], delay: int) -> Ints:
     """Return the rows whose times lie in a span, or up to `delay` after it."""
     inside = [(times >= start) & (times < end + delay) for start, end in spans]
     return np.flatnonzero(np.logical_or.reduce(inside)) if inside else np.zeros(0, np.int64)
@@ -192,10 +192,9 @@ class FirstStage:
         _, unlexical = self._together(np.zeros_like(lexical), near, sparse, zero=zero)
         speakers = [messages.speakers.numbers[name] for name in question.speakers]
         spoken = np.isin(messages.speakers.number_of, speakers)
-        dated, soon_after = _told_in(messages.times, question.spans, 0), ()
-        if question.spans:
-            later = _told_in(messages.times, question.spans, TOLD_WITHIN)
-            soon_after = np.setdiff1d(later, dated, assume_unique=True)
+        dated = _rows_within(messages.times, question.spans, 0)
+        later = _rows_within(messages.times, question.spans, TOLD_WITHIN)
+        soon_after = np.setdiff1d(later, dated, assume_unique=True)
         telling = [self._postings(messages.words, term(word))[0] for word in question.times]
         factors, factor = self._factors(
             len(lexical),
