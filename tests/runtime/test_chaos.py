@@ -15,6 +15,28 @@ EPISODES = 100
 KINDS = ("writer", "worker", "sequencer", "server", "driver")
 
 
+def _schedule(ray_session, plan: WorldPlan, kills, *, first_token_s: float, **options) -> KillSchedule:
+    """Return a schedule for two shards and two workers on the Ray of the session."""
+    from kgray.runtime.spec import LimitsProfile, Profile, SequencerProfile, WorkersProfile
+
+    profile = Profile(
+        sequencer=SequencerProfile(shards=2),
+        extraction=WorkersProfile(workers=2, cpus=0.1),
+        embedding=WorkersProfile(workers=0, cpus=0.1),
+        limits=LimitsProfile(health_every_s=0.2, health_deadline_s=30.0),
+    )
+    return KillSchedule(
+        plan=plan,
+        kills=kills,
+        latency=Latency(streams=6, first_token_s=first_token_s, tokens_per_s=0.0),
+        window=24,
+        limit_s=1200,  # a hung run ends the test; on a quiet machine it takes a fiftieth of it
+        address=ray_session.address,
+        profile=profile,
+        **options,
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
@@ -24,23 +46,9 @@ def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
     """
     if find_spec("psutil") is None:
         pytest.skip("psutil is not installed")
-    from kgray.runtime.spec import LimitsProfile, Profile, SequencerProfile, WorkersProfile
-
     kills = [(10 + 16 * place, kind) for place, kind in enumerate(KINDS)]
-    schedule = KillSchedule(
-        plan=WorldPlan(seed=5, episodes=EPISODES, entities=60, groups=3),
-        kills=kills,
-        latency=Latency(streams=6, first_token_s=0.2, tokens_per_s=0.0),
-        window=24,
-        limit_s=1200,  # a hung run ends the test; on a quiet machine it takes a fiftieth of it
-        address=ray_session.address,
-        profile=Profile(
-            sequencer=SequencerProfile(shards=2),
-            extraction=WorkersProfile(workers=2, cpus=0.1),
-            embedding=WorkersProfile(workers=0, cpus=0.1),
-            limits=LimitsProfile(health_every_s=0.2, health_deadline_s=30.0),
-        ),
-    )
+    plan = WorldPlan(seed=5, episodes=EPISODES, entities=60, groups=3)
+    schedule = _schedule(ray_session, plan, kills, first_token_s=0.2)
 
     outcome = chaos.run(schedule)
 
@@ -58,24 +66,10 @@ def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
 @pytest.mark.ray
 def test_a_backfill_goes_on_while_its_deployment_is_changed(ray_session) -> None:
     """From 2 shards to 5 and back, and other settings: by commands that are killed midway and run again."""
-    from kgray.runtime.spec import LimitsProfile, Profile, SequencerProfile, WorkersProfile
-
     kinds = ("scale-killed", "up-killed", "scale")
-    schedule = KillSchedule(
-        plan=WorldPlan(seed=5, episodes=300, entities=60, groups=6),
-        kills=[(20 + 60 * place, kind) for place, kind in enumerate(kinds)],
-        latency=Latency(streams=6, first_token_s=0.3, tokens_per_s=0.0),
-        window=24,
-        limit_s=1200,
-        address=ray_session.address,
-        shards=2,
-        profile=Profile(
-            sequencer=SequencerProfile(shards=2),
-            extraction=WorkersProfile(workers=2, cpus=0.1),
-            embedding=WorkersProfile(workers=0, cpus=0.1),
-            limits=LimitsProfile(health_every_s=0.2, health_deadline_s=30.0),
-        ),
-    )
+    kills = [(20 + 60 * place, kind) for place, kind in enumerate(kinds)]
+    plan = WorldPlan(seed=5, episodes=300, entities=60, groups=6)
+    schedule = _schedule(ray_session, plan, kills, first_token_s=0.3, shards=2)
 
     outcome = chaos.run(schedule)
 
