@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 import kgray
+from bench.model_server import ModelServer, Service
+from bench.model_server.service import HttpAnswer
 from bench.plain_loop import Loop
-from bench.world import World, WorldPlan
+from bench.world import Latency, Oracle, World, WorldPlan
 from kgray.domain.records import Draft
 from kgray.errors import SettingsError
 from kgray.memory import AsyncMemory
@@ -31,8 +33,39 @@ GROUPS = ("red", "green", "blue")
 
 def drafts(count: int) -> list[Draft]:
     """Return generated episodes of three groups, mixed: messages, texts and JSON, late ones and denials."""
-    world = enumerate(World(plan=WorldPlan(seed=11, episodes=count)))
+    world = enumerate(World(plan=_plan(count)))
     return [replace(episode.draft, group=GROUPS[number % 3]) for number, episode in world]
+
+
+def _plan(count: int) -> WorldPlan:
+    return WorldPlan(seed=11, episodes=count)
+
+
+class Gate(Service):
+    """Reads the world; while `opened` is not set, at most 20 requests get an answer.
+
+    It answers in the event loop of the test, so a machine that stalls the run stalls the answers, too.
+    """
+
+    def __init__(self) -> None:
+        """Start with the gate open."""
+        latency = Latency(streams=4, first_token_s=0.03, tokens_per_s=0)
+        super().__init__(Oracle(World(plan=_plan(90))), latency=latency)
+        self.opened = asyncio.Event()
+        self.opened.set()
+        self.requests = 0
+
+    def close(self) -> None:
+        """Answer 20 more requests until `opened` is set."""
+        self.requests = 0
+        self.opened.clear()
+
+    async def chat(self, body: bytes) -> HttpAnswer:
+        """Answer at once, or when the gate is open."""
+        self.requests += 1
+        if self.requests > 20:
+            await self.opened.wait()
+        return await super().chat(body)
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +74,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return asyncio.run(plain_loops(tmp_path_factory.mktemp("plain"), drafts(90)))
 
 
-async def plain_loops(folder: Path, said: list[Draft]) -> dict[str, str]:
+async def plain_loops(folder: Path, said: list[Draft], **settings: Any) -> dict[str, str]:
     """Return the dump hashes of the plain loop by group."""
-    async with kgray.open_async(folder, create=True) as memory:
+    async with kgray.open_async(folder, create=True, **settings) as memory:
         accept(memory.store, said, now=1)
         with memory.store.writing():
             await Loop(memory.parts).run()
@@ -67,7 +100,7 @@ def ledger(memory: AsyncMemory) -> dict[str, tuple[int, int, int]]:
     [pytest.param(1, 1, 0, marks=pytest.mark.slow), (8, 2, 1)],  # chunks of one: test_ray_equality, too
 )
 async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_loop(
-    tmp_path: Path, plain: dict[str, str], chunk: int, workers: int, embedders: int
+    tmp_path: Path, chunk: int, workers: int, embedders: int
 ) -> None:
     """Promise 1, with chunks of one and of many; texts are embedded in the tasks or by an actor.
 
@@ -75,37 +108,48 @@ async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_
     A run without episodes starts no Ray, and each episode is counted once.
     """
     steps: list[tuple[str, int, str]] = []
-    with over_ray(
-        tmp_path,
-        workers=workers,
-        embedders=embedders,
-        runtime_window=16,
-        runtime_chunk_episodes=chunk,
-        runtime_chunk_requests=chunk,
-    ) as memory:
-        assert (await memory.add_many([])).committed == 0
-        assert memory.runtime._session is None  # type: ignore[attr-defined]
-        report = await memory.add_many(
-            drafts(90), on_step=lambda *step: steps.append(step), stop=lambda: len(steps) > 0
-        )
-        pending, committed = (sum(each) for each in list(zip(*ledger(memory).values(), strict=True))[:2])
-        assert (report.stopped, report.committed, pending) == (True, committed, 90 - committed)
-        assert 0 < committed < 90
-        steps.clear()  # a run that is stopped does not report what it commits afterwards
-        rest = await memory.ingest(on_step=lambda *step: steps.append(step))
-        assert (rest.committed, rest.failed, rest.stopped) == (90 - committed, 0, False)
-        assert ledger(memory) == dict.fromkeys(sorted(GROUPS), (0, 30, 0))
-        assert await hashes(memory) == plain
-        second_report = await memory.add_many(drafts(90))
-        assert (second_report.committed, second_report.duplicate) == (0, 90)
-        assert len(steps) == len(set(steps)) == rest.committed
-        await memory.add("Alice works at Acme", group="g", id="a", at="2026-01-01")
-        await memory.add("Alice works at Beta", group="g", id="b", at="2026-02-01")
-        result = await memory.remove(group="g", episodes=["b"])
-        assert (result["episodes"], result["facts_reopened"]) == (1, 1)
-        hits = await memory.search("Where does Alice work?", group="g", scopes=("fact",))
-        facts = [(hit.text, hit.fact.invalid_at) for hit in hits if hit.fact]
-        assert facts == [("Alice works at Acme", None)]
+
+    def stop() -> bool:
+        if steps:
+            gate.opened.set()
+        return bool(steps)
+
+    gate = Gate()
+    async with ModelServer(gate) as server:
+        model = {"model_backend": "openai", "model_name": "world", "model_base_url": server.base_url}
+        plain = await plain_loops(tmp_path / "plain", drafts(90), **model)
+        gate.close()
+        with over_ray(
+            tmp_path / "ray",
+            workers=workers,
+            embedders=embedders,
+            runtime_window=16,
+            runtime_chunk_episodes=chunk,
+            runtime_chunk_requests=chunk,
+            **model,
+        ) as memory:
+            assert (await memory.add_many([])).committed == 0
+            assert memory.runtime._session is None  # type: ignore[attr-defined]
+            report = await memory.add_many(drafts(90), on_step=lambda *step: steps.append(step), stop=stop)
+            pending, committed = (sum(each) for each in list(zip(*ledger(memory).values(), strict=True))[:2])
+            assert (report.stopped, report.committed, pending) == (True, committed, 90 - committed)
+            assert 0 < committed < 90
+            steps.clear()  # a run that is stopped does not report what it commits afterwards
+            rest = await memory.ingest(on_step=lambda *step: steps.append(step))
+            assert (rest.committed, rest.failed, rest.stopped) == (90 - committed, 0, False)
+            assert ledger(memory) == dict.fromkeys(sorted(GROUPS), (0, 30, 0))
+            assert await hashes(memory) == plain
+            second_report = await memory.add_many(drafts(90))
+            assert (second_report.committed, second_report.duplicate) == (0, 90)
+            assert len(steps) == len(set(steps)) == rest.committed
+            for name, employer, at in (("a", "Acme", "2026-01-01"), ("b", "Beta", "2026-02-01")):
+                triples = [{"source": "Alice", "relation": "WORKS_AT", "target": employer}]
+                await memory.add(triples, kind="triples", group="g", id=name, at=at)
+            result = await memory.remove(group="g", episodes=["b"])
+            assert (result["episodes"], result["facts_reopened"]) == (1, 1)
+            hits = await memory.search("Where does Alice work?", group="g", scopes=("fact",))
+            facts = [(hit.text, hit.fact.invalid_at) for hit in hits if hit.fact]
+            assert facts == [("Alice works at Acme", None)]
 
 
 @pytest.mark.slow  # by default the chaos run kills each kind, and test_pools has a worker that hangs
