@@ -226,7 +226,7 @@ def _is_found(grown: GrowingStore, text: str) -> bool:
     """Return whether a fact of the small group is among the best when it is asked for by its sentence."""
     query = Query(text=text, group=SMALL_GROUP, scopes=("fact",), limit=_RECALL_AT, any_time=True)
     hits = RUNNER.run(grown.searcher.search(query))
-    return any(hit.source and hit.target and hit.source in text and hit.target in text for hit in hits)
+    return any(hit.subject and hit.object and hit.subject in text and hit.object in text for hit in hits)
 
 
 def _recall(grown: GrowingStore, group: str, texts: Sequence[str]) -> float:

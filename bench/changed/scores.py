@@ -33,7 +33,7 @@ def is_right(case: Case, hit: Hit) -> bool:
     """Tell whether a hit is the fact that answers a question."""
     if hit.fact is None:
         return False
-    ends = {(hit.fact.source or "").casefold(), (hit.fact.target or "").casefold()}
+    ends = {(hit.fact.subject or "").casefold(), (hit.fact.object or "").casefold()}
     right, subject = ({name.casefold() for name in names} for names in (case.right, case.subject))
     return bool(ends & right) and bool(ends & subject)
 

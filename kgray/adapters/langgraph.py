@@ -17,6 +17,7 @@ from langgraph.store.memory import InMemoryStore
 
 from kgray.errors import InputError, NotFound
 from kgray.memory import AsyncMemory, Memory
+from kgray.memory.results import LoggedEpisode
 from kgray.search import Filters
 
 _SOURCE = "langgraph items"  # every episode of this source has an id
@@ -84,18 +85,18 @@ class KgrayStore(lg.BaseStore):
 
     def _get(self, group: str, path: str, key: str) -> lg.SearchItem | None:
         try:
-            row = self._memory.episode(f"{path}:{quote(key, safe='')}", group=group)
+            episode = self._memory.episode(f"{path}:{quote(key, safe='')}", group=group)
         except NotFound:
             return None
-        return None if row["state"] == "withdrawn" else _item(group, row)
+        return None if episode.state == "withdrawn" else _item(group, episode)
 
     def _search(self, op: lg.SearchOp) -> Iterator[lg.SearchItem]:
         """Yield the items under the prefix: by rank, or without a query in the order of the puts."""
         group, path = self._place(op.namespace_prefix)
         prefixes = (f"{path}:", f"{path}.") if path else ("",)
         if not op.query:
-            rows = (row for row in self._rows(group) if row["client_id"].startswith(prefixes))
-            yield from (_item(group, row) for row in rows)
+            episodes = (item for item in self._episodes(group) if (item.client_id or "").startswith(prefixes))
+            yield from (_item(group, episode) for episode in episodes)
             return
         limit = _LIMIT if op.filter or path else min(op.offset + op.limit, _LIMIT)
         own = Filters(sources=(_SOURCE,))
@@ -108,18 +109,18 @@ class KgrayStore(lg.BaseStore):
         conditions = op.match_conditions or ()
         named = next((tuple(item.path) for item in conditions if item.match_type == "prefix"), ())
         group, _ = self._place(named)
-        items = (_item(group, row) for row in self._rows(group))
+        items = (_item(group, episode) for episode in self._episodes(group))
         local = InMemoryStore()  # LangGraph's own store matches the namespaces
         local.batch([lg.PutOp(item.namespace, item.key, item.value) for item in items])
         return list(local.batch([op])[0])
 
-    def _rows(self, group: str) -> Iterator[Mapping[str, Any]]:
-        """Yield the rows of the items of a group, in the order of the log."""
+    def _episodes(self, group: str) -> Iterator[LoggedEpisode]:
+        """Yield the episodes of the items of a group, in the order of the log."""
         position: int | None = 0
         while position is not None:
             page = self._memory.log(group=group, after=position, limit=_LIMIT)
-            yield from (row for row in page["episodes"] if row["source"] == _SOURCE and row["client_id"])
-            position = page["next"]
+            yield from (item for item in page.episodes if item.source == _SOURCE and item.client_id)
+            position = page.next
 
 
 def _row(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,13 +131,13 @@ def _row(value: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": "json", "text": dict(value), "source": _SOURCE}
 
 
-def _item(group: str, row: Mapping[str, Any], score: float | None = None) -> lg.SearchItem:
-    path, _, key = row["client_id"].partition(":")
-    value = json.loads(row["text"]) if row["kind"] == "json" else {"text": row["text"]}
-    value |= {"speaker": row["speaker"]} if row["speaker"] else {}
+def _item(group: str, episode: LoggedEpisode, score: float | None = None) -> lg.SearchItem:
+    path, _, key = (episode.client_id or "").partition(":")
+    value = json.loads(episode.text) if episode.kind == "json" else {"text": episode.text}
+    value |= {"speaker": episode.speaker} if episode.speaker else {}
     parts = [*group.split("."), *map(unquote, filter(None, path.split(".")))]
-    time = row["reference_time"]
-    return lg.SearchItem(tuple(parts), unquote(key), value, time, row["recorded_at"] or time, score)
+    time = episode.reference_time
+    return lg.SearchItem(tuple(parts), unquote(key), value, time, episode.recorded_at or time, score)
 
 
 def _fits(value: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:

@@ -305,7 +305,7 @@ def history(call: Call, name_or_id: str, group: str, **moments: Any) -> None:  #
         return
     _print_entity(result.entity, _profile_line(result) or result.entity.summary)
     rows = [
-        [span, fact.source or "?", fact.relation, fact.target or "", *cells]
+        [span, fact.subject or "?", fact.relation, fact.object or "", *cells]
         for fact in result.facts
         for span, *cells in [_cells(fact, result)]
     ]

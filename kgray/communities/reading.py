@@ -9,6 +9,7 @@ from typing import Any
 
 from kgray.communities.found import placed, snapshot
 from kgray.domain.graph import Community
+from kgray.domain.json_form import as_json
 from kgray.domain.times import Instant, to_datetime
 from kgray.errors import Ambiguous, NotFound
 from kgray.graph.stored import view_now
@@ -18,7 +19,10 @@ from kgray.search.loading import run_at, texts_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownCommunity:
-    """A community with its contents. members: (entity id, name); as_of: when its text was accurate."""
+    """A community with its contents. members: (entity id, name); as_of: when its text was accurate.
+
+    Its JSON form has the ids of the children and, as "parts", their rows.
+    """
 
     community: Community
     members: Sequence[tuple[str, str]]
@@ -33,6 +37,8 @@ class ShownCommunity:
             "report": dict(community.report),
             "children": [child.id for child in self.children],
             "members": [{"id": id_, "name": name} for id_, name in self.members],
+            "as_of": as_json(self.as_of),
+            "parts": [child.as_dict() for child in self.children],
         }
 
 

@@ -5,13 +5,14 @@ The names of the JSON fields are a stable interface.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
+from kgray.domain.json_form import OPTIONAL, as_json, moment, renamed
 from kgray.domain.records import Place, Value
-from kgray.domain.times import Instant, from_datetime, show
+from kgray.domain.times import Instant
 
 Scope = Literal["fact", "entity", "episode", "community"]
 _MEMBERS = 10  # members of a community in a hit
@@ -29,6 +30,11 @@ class Entity:
     labels: tuple[str, ...] = ()  # sorted; () = no type known
     born: Place = (0, 0)
     summary: str = ""  # its newest facts without a known end, in short (kgray.graph.summaries)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        names = {"aliases": list(self.aliases), "labels": list(self.labels)}
+        return {"id": self.id, "name": self.name} | names | {"summary": self.summary}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,32 +100,69 @@ class Community:
         return {name: getattr(self, name) for name in ("id", "level", "name", "size", "parent", "stale")}
 
 
+class EpisodeRef(NamedTuple):
+    """An episode's id and the client's id; of a community its id and name (`Hit.told_by`)."""
+
+    id: str
+    client_id: str | None
+
+    def as_dict(self) -> dict[str, str | None]:
+        """Return the JSON object."""
+        return self._asdict()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:  # noqa: ANN401 - pydantic's own
+        """Read and describe the JSON object; pydantic's own form of a named tuple is an array."""
+        from pydantic_core import core_schema as core
+
+        kinds = {"id": core.str_schema(), "client_id": core.nullable_schema(core.str_schema())}
+        row = core.typed_dict_schema({name: core.typed_dict_field(kind) for name, kind in kinds.items()})
+        return core.no_info_after_validator_function(lambda values: cls(**values), row)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactSpan:
-    """A fact for callers: a statement over a span, [valid_at, invalid_at), with both clocks (R2)."""
+    """A fact for callers: a statement over a span, [valid_at, invalid_at), with both clocks (R2).
+
+    inferred    the names of the dates that no message states; None = not looked up, as in a search
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = renamed(
+        subject_id="source_id", subject="source", object_id="target_id", object="target"
+    )
 
     id: str
     statement: str
     text: str
-    source_id: str
-    source: str | None  # a name
+    subject_id: str
+    subject: str | None  # a name
     relation: str
-    target_id: str | None
-    target: str | None  # a name; if target_id is None, a value's text
+    object_id: str | None
+    object: str | None  # a name; if object_id is None, a value's text
     valid_at: datetime | None  # None = not known
     invalid_at: datetime | None  # None = it still holds
+    event: bool = False  # an event at valid_at; it stays true that it happened
     created_at: datetime  # when this memory learned of it
     expired_at: datetime | None  # when it learned of its end
-    episodes: tuple[tuple[str, str | None], ...]  # (id, the client's id) of supporting episodes
+    episodes: tuple[EpisodeRef, ...]  # the episodes that support it
     ended_by: tuple[str, int] | None  # (episode id, ordinal) of the evidence that ended it
-    event: bool = False  # an event at valid_at; it stays true that it happened
+    inferred: tuple[str, ...] | None = field(default=None, metadata=OPTIONAL)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_hit(self) -> dict[str, Any]:
         """Return the keys that only hits of facts have."""
-        names = "source_id source relation target_id target valid_at invalid_at event created_at expired_at"
-        values = {name: getattr(self, name) for name in names.split()}
-        written = {name: _written(at) if isinstance(at, datetime) else at for name, at in values.items()}
-        return written | {"episodes": named(self.episodes)}
+        return {
+            "source_id": self.subject_id,
+            "source": self.subject,
+            "relation": self.relation,
+            "target_id": self.object_id,
+            "target": self.object,
+            "valid_at": self.valid_at and moment(self.valid_at),
+            "invalid_at": self.invalid_at and moment(self.invalid_at),
+            "event": self.event,
+            "created_at": moment(self.created_at),
+            "expired_at": self.expired_at and moment(self.expired_at),
+            "episodes": [episode.as_dict() for episode in self.episodes],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +174,6 @@ class SourceMessage:
     speaker: str | None
     text: str
     reference_time: datetime  # when it was said
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
-        names = ("id", "client_id", "speaker", "text")
-        return {name: getattr(self, name) for name in names} | {
-            "reference_time": _written(self.reference_time)
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,28 +199,28 @@ class Hit:
     client_id: str | None = None  # this and the following fields: of an episode
     reference_time: datetime | None = None  # when it was said
     speaker: str | None = None
-    told_in: str | None = None  # its source
+    source: str | None = None  # the episode's source
     sequence: int | None = None  # its place in the group's order
     kind: str | None = None
 
     @property
-    def told_by(self) -> tuple[tuple[str, str | None], ...]:
-        """(id, the client's id) of the episodes that state it; for communities, their ids and names."""
+    def told_by(self) -> tuple[EpisodeRef, ...]:
+        """The episodes that state it; for communities, their ids and names."""
         if self.fact is not None:
             return self.fact.episodes
         if self.community is not None:
-            return tuple((community.id, community.name) for community in (self.community, *self.besides))
-        return ((self.id, self.client_id),) if self.scope == "episode" else ()
+            return tuple(EpisodeRef(item.id, item.name) for item in (self.community, *self.besides))
+        return (EpisodeRef(self.id, self.client_id),) if self.scope == "episode" else ()
 
     @property
-    def source(self) -> str | None:
+    def subject(self) -> str | None:
         """The name of a fact's subject."""
-        return self.fact.source if self.fact else None
+        return self.fact.subject if self.fact else None
 
     @property
-    def target(self) -> str | None:
+    def object(self) -> str | None:
         """The name of a fact's object, or its value's text."""
-        return self.fact.target if self.fact else None
+        return self.fact.object if self.fact else None
 
     @property
     def valid_at(self) -> datetime | None:
@@ -201,8 +237,8 @@ class Hit:
         names = ("scope", "id", "text", "score", "group")
         row: dict[str, Any] = {name: getattr(self, name) for name in names} | {"methods": dict(self.methods)}
         if self.fact is not None:
-            row |= self.fact.as_dict() | {"participants": list(self.participants)}
-            row["message"] = None if self.message is None else self.message.as_dict()
+            row |= self.fact.as_hit() | {"participants": list(self.participants)}
+            row["message"] = as_json(self.message)
         elif self.entity is not None:
             row |= {name: list(getattr(self.entity, name)) for name in ("aliases", "labels")}
             row |= {"summary": self.entity.summary}
@@ -214,18 +250,9 @@ class Hit:
                 "size": community.size,
             }
             row |= {"members": list(community.members[:_MEMBERS]), "rating": community.report.get("rating")}
-            row |= {"known_at": _written(self.known_at)}
+            row |= {"known_at": as_json(self.known_at)}
         elif self.scope == "episode":
-            spoken_at = _written(self.reference_time)
+            spoken_at = as_json(self.reference_time)
             row |= {"client_id": self.client_id, "reference_time": spoken_at, "speaker": self.speaker}
             row["outdated"] = self.outdated
         return row
-
-
-def named(episodes: Iterable[tuple[str, str | None]]) -> list[dict[str, str | None]]:
-    """Return episodes, as (id, the client's id), as JSON objects."""
-    return [{"id": episode, "client_id": client} for episode, client in episodes]
-
-
-def _written(moment: datetime | None) -> str | None:
-    return None if moment is None else show(from_datetime(moment))

@@ -389,7 +389,7 @@ async def ask(
     """Search, build a context for each budget, and measure both, at the moments of the question."""
     options: dict[str, Any] = {"group": group, "scopes": scopes, "as_of": question.at}
     if question.after:
-        options["known_at"] = (await memory.episode(question.after, group=group))["recorded_at"]
+        options["known_at"] = (await memory.episode(question.after, group=group)).recorded_at
     started = time.perf_counter()
     hits = await memory.search(question.text, limit=max(DEPTHS), **options)
     seconds = {"search": time.perf_counter() - started}
@@ -434,7 +434,7 @@ def _facts_of(question: Question, hits: Sequence[Hit], name: str) -> dict[str, f
 
     Only facts count: a message with an outdated object is correct, because it has its date.
     """
-    targets = {hit.target.casefold() for hit in hits if hit.target is not None}
+    targets = {hit.object.casefold() for hit in hits if hit.object is not None}
     expected = {"fact": (question.fact,) if question.fact else (), "stale": question.outdated}
     return {
         name.format(mark): float(any(text.casefold() in targets for text in objects))

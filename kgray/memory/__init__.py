@@ -6,6 +6,6 @@ from kgray.memory.answers import EntityCount, History
 from kgray.memory.blocking import Memory
 from kgray.memory.face import AsyncMemory
 from kgray.memory.ingesting import Report
-from kgray.memory.reads import GroupSize
+from kgray.memory.results import GroupSize
 
 __all__ = ["AsyncMemory", "EntityCount", "GroupSize", "History", "Memory", "Report"]

@@ -18,6 +18,7 @@ from kgray.domain import times
 from kgray.domain.records import canonical, check_group
 from kgray.domain.times import Instant, show
 from kgray.errors import InputError, NotFound
+from kgray.memory.results import AuditEntry, NewKey
 from kgray.ports import Appending, Patch, Store
 from kgray.schema.kinds import ACCESS_KEYS, AUDIT, OWN, WEBHOOKS, AccessKeyRow, AuditRow, WebhookRow
 
@@ -78,8 +79,8 @@ class Access:
     def add(
         self, groups: Sequence[str], scopes: Sequence[str], *,
         expires: Instant | None = None, rate: int | None = None,
-    ) -> tuple[str, str]:  # fmt: skip
-        """Make a key; return its id, and the key, which is not kept. Raises InputError."""
+    ) -> NewKey:  # fmt: skip
+        """Make a key. Raises InputError."""
         created = times.now()
         if not groups or not scopes:
             raise InputError("a key needs groups and scopes: --groups team --scopes read,add")
@@ -103,7 +104,7 @@ class Access:
             log.put(ACCESS_KEYS, OWN, row)
 
         self._store.append([OWN], append)
-        return id_, f"kg_{id_}_{secret}"
+        return NewKey(id=id_, key=f"kg_{id_}_{secret}")
 
     def every(self) -> list[AccessKey]:
         """Return all keys, expired and revoked ones too, oldest first."""
@@ -145,15 +146,15 @@ class Access:
 
         self._store.append([OWN], append)
 
-    def audited(self, sequence: int = 0) -> list[dict[str, Any]]:
+    def audited(self, sequence: int = 0) -> list[AuditEntry]:
         """Return the audit log after a sequence, oldest first. Raises InputError for an invalid sequence."""
         if not 0 <= sequence <= 1 << 62:
             raise InputError("after must be a sequence, or 0", field="after")
         return [
-            {
-                "sequence": row.sequence, "at": show(row.at), "key": row.access_key, "action": row.action,
-                "group": row.of_group, "asked": json.loads(row.asked),
-            }
+            AuditEntry(
+                sequence=row.sequence, at=times.to_datetime(row.at), key=row.access_key, action=row.action,
+                group=row.of_group, asked=json.loads(row.asked),
+            )
             for row in self._store.rows(AUDIT.all, OWN, [sequence])
         ]  # fmt: skip
 

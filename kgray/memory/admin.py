@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kgray.communities.schedules import Schedules
 from kgray.domain.records import check_group
@@ -13,6 +13,7 @@ from kgray.io.intake.drafts import Refusal
 from kgray.memory.access import Access
 from kgray.memory.answers import no_group
 from kgray.memory.ingesting import Item, Report, foreseen
+from kgray.memory.results import StoredVectors
 from kgray.ports import at_one_moment
 from kgray.storage import ledger
 
@@ -39,18 +40,15 @@ class Inspection:
         """The schedules of community refreshes."""
         return Schedules(self._memory.store)
 
-    def vectors(self) -> dict[str, Any]:
-        """Return the embedder of the store's vectors: its name, its dimensions, and a fault.
-
-        fault   the reason, in one line, why the embedder of the settings cannot replace it; None = it can
-        """
+    def vectors(self) -> StoredVectors:
+        """Return the embedder of the store's vectors."""
         fault = None
         try:
             self._memory.check_embedder()
         except KgrayError as error:
             fault = str(error)
         store = self._memory.store
-        return {"name": store.embedder, "dimensions": store.dimensions, "fault": fault}
+        return StoredVectors(name=store.embedder, dimensions=store.dimensions, fault=fault)
 
     def check(self, items: Iterable[Item], *, replace: bool = False) -> Report:
         """Return the refusals that accepting these items would give; accepts nothing."""

@@ -9,17 +9,16 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import compress
-from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
-from kgray.domain.graph import Entity, Fact, FactSpan, named
+from kgray.domain.graph import Entity, EpisodeRef, Fact, FactSpan
+from kgray.domain.json_form import as_json
 from kgray.domain.records import Episode, Evidence, GroupRecords, Mention, Place, is_storable
-from kgray.domain.times import Instant, from_datetime, show, to_datetime
+from kgray.domain.times import Instant, to_datetime
 from kgray.errors import Ambiguous, InputError, NotFound
 from kgray.graph import dump
 from kgray.graph.dump import DumpRow
@@ -27,6 +26,7 @@ from kgray.graph.group import GroupGraph
 from kgray.graph.stored import View, records_around, records_of, view_now
 from kgray.graph.summaries import summarised
 from kgray.memory.inferred import inferred_dates
+from kgray.memory.results import EntityNode, EpisodeFailure, LoggedEpisode, Mark
 from kgray.ports import GraphView, Store
 from kgray.schema import reads, rows
 from kgray.schema.kinds import ENTITIES, EPISODES, FACTS
@@ -42,62 +42,29 @@ _LISTED = 10  # ids that an error lists
 _FIELDS = ("id", "client_id", "sequence", "source", "kind", "speaker", "text", "state")  # an episode's own
 
 
-class Mark(NamedTuple):
-    """A range of a text, [start, end) in characters, that is evidence about a statement."""
-
-    start: int
-    end: int
-    statement: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToldEpisode:
-    """An episode with both clocks."""
-
-    id: str
-    client_id: str | None
-    sequence: int
-    source: str
-    kind: str
-    speaker: str | None
-    text: str
-    state: str
-    reference_time: datetime  # when it was said
-    recorded_at: datetime | None  # when it was committed, or failed; None = it is pending
-    marks: tuple[Mark, ...]  # the words that facts were read from, by their start
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return an episode of the log as JSON shows it."""
-        moments = {name: getattr(self, name) for name in ("reference_time", "recorded_at")}
-        dates = {name: at and show(from_datetime(at)) for name, at in moments.items()}
-        return {name: getattr(self, name) for name in _FIELDS} | dates
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     """An item with an id or a name, and the rows that belong to it."""
 
     id: str
     records: list[DumpRow]  # the rows of the dump
-    episodes: tuple[ToldEpisode, ...]
-    entities: tuple[Entity, ...]
-    facts: tuple[FactSpan, ...]
-    names: Mapping[str, str]  # entity id -> name
-    clients: Mapping[str, str | None]  # episode id -> the client's id
     summary: str = ""  # of the entity, where it is one; and its profile, as of a `History`
     profile: str = ""
-    profile_sources: tuple[tuple[str, str | None], ...] = ()
+    profile_sources: tuple[EpisodeRef, ...] = ()
+    episodes: tuple[LoggedEpisode, ...]
+    entities: tuple[Entity, ...]
+    facts: tuple[FactSpan, ...]
+    clients: Mapping[str, str | None]  # episode id -> the client's id
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the form that `kgray show --json` prints."""
-        texts = {"summary": self.summary, "profile": self.profile}
-        sources = {"profile_sources": named(self.profile_sources)}
-        return {"records": self.records, **texts, **sources}
+    @property
+    def names(self) -> dict[str, str]:
+        """The names of the entities by their ids."""
+        return {entity.id: entity.name for entity in self.entities}
 
 
-def told_episodes(
+def logged_episodes(
     store: Store, group: str, sequences: Sequence[int], evidence: Collection[tuple[str, int]] = ()
-) -> Iterator[ToldEpisode]:
+) -> Iterator[LoggedEpisode]:
     """Yield the episodes with these sequences. evidence: (episode id, ordinal) of the marked pieces."""
     marked = list(sequences) if evidence else []
     records = UnpackedRecords()
@@ -116,7 +83,7 @@ def told_episodes(
             if statement is not None and (episode.id, piece.ordinal) in evidence  # None: a loop (R16)
             for mark in _marks(episode.text, piece, statement, mentions)
         }
-        yield ToldEpisode(
+        yield LoggedEpisode(
             **{name: getattr(episode, name) for name in _FIELDS},
             reference_time=to_datetime(episode.reference_time),
             recorded_at=None if recorded_at is None else to_datetime(recorded_at),
@@ -151,7 +118,7 @@ class History:
     group: str
     entity: Entity
     profile: str = ""
-    profile_sources: tuple[tuple[str, str | None], ...] = ()
+    profile_sources: tuple[EpisodeRef, ...] = ()
     facts: tuple[FactSpan, ...] = ()
     clients: Mapping[str, str | None] = field(default_factory=dict)
 
@@ -159,13 +126,12 @@ class History:
         """Return the form that `kgray history --json` prints."""
         facts = [
             {"scope": "fact", "id": fact.id, "text": fact.text, "group": self.group}
-            | fact.as_dict()
+            | fact.as_hit()
             | {"statement": fact.statement, "ended_by": list(fact.ended_by) if fact.ended_by else None}
             for fact in self.facts
         ]
-        texts = {"summary": self.entity.summary, "profile": self.profile}
-        sources = {"profile_sources": named(self.profile_sources)}
-        return {"entity": entity_row(self.entity) | texts | sources, "facts": facts}
+        texts = {"profile": self.profile, "profile_sources": as_json(self.profile_sources)}
+        return {"entity": self.entity.as_dict() | texts, "facts": facts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,14 +144,8 @@ class EntityCount:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a row of `kgray entities --json`."""
-        texts = {"summary": self.entity.summary, "profile": self.profile}
-        return entity_row(self.entity) | {"facts": self.facts} | texts
-
-
-def entity_row(entity: Entity) -> dict[str, Any]:
-    """Return an entity as JSON shows it everywhere."""
-    names = {"aliases": list(entity.aliases), "labels": list(entity.labels)}
-    return {"id": entity.id, "name": entity.name} | names
+        row = self.entity.as_dict()
+        return row | {"facts": self.facts, "summary": row["summary"], "profile": self.profile}
 
 
 def history_of(
@@ -208,18 +168,13 @@ def history_of(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToldFailure:
-    """A failed episode, or the episode of a hold (kind "Held"; None: a correction), with the reason."""
-
-    group: str
-    episode: ToldEpisode | None
-    failure: Failure
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the form that `kgray failures --json` prints."""
-        id_, client_id = (self.episode.id, self.episode.client_id) if self.episode else ("", None)
-        return self.failure.as_dict(id_, client_id, self.group)
+def failure_of(group: str, episode: Episode | None, failure: Failure) -> EpisodeFailure:
+    """Return a failure of an episode for callers; None: of a correction."""
+    return EpisodeFailure(
+        id=episode.id if episode else "", client_id=episode.client_id if episode else None,
+        kind=failure.kind, message=failure.message, attempts=failure.attempts, reply=failure.raw or None,
+        group=group,
+    )  # fmt: skip
 
 
 def entities_like(store: Store, group: str, query: str, limit: int) -> list[EntityCount]:
@@ -418,40 +373,22 @@ def entities_of(store: Store, view: GraphView, ids: Sequence[str] | None = None)
     return [by_id[id_] for id_ in ids if id_ in by_id]
 
 
-_moments_of = attrgetter("valid_at", "invalid_at", "created_at", "expired_at")
-
-
-def fact_rows(store: Store, view: GraphView, facts: Sequence[Fact]) -> list[dict[str, Any]]:
-    """Return facts as `History.as_dict` does, with statements and `inferred_dates`, in the order given.
-
-    It makes no `FactSpan` of each: an answer has up to 20,000 facts.
-    """
-    ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
-    names = {entity.id: entity.name for entity in entities_of(store, view, ends)}
-    clients = view.supporters(sorted({episode for fact in facts for episode in fact.episodes}))
+def fact_spans(store: Store, view: GraphView, facts: Sequence[Fact]) -> tuple[FactSpan, ...]:
+    """Return facts with their `inferred_dates`, in the order given."""
     inferred = inferred_dates(store, view.group, facts)
-    instants = {at for fact in facts for at in _moments_of(fact)}
-    moments = {at: show(at) for at in instants}
-    return [
-        {
-            "id": fact.id,
-            "statement": fact.statement,
-            "text": fact.text,
-            "source_id": fact.source,
-            "source": names.get(fact.source),
-            "relation": fact.relation,
-            "target_id": fact.target,
-            "target": names.get(fact.target or "") if fact.value is None else fact.value.shown(),
-            "valid_at": moments[fact.valid_at],
-            "invalid_at": moments[fact.invalid_at],
-            "event": fact.event,
-            "created_at": moments[fact.created_at],
-            "expired_at": moments[fact.expired_at],
-            "episodes": [{"id": id_, "client_id": clients.get(id_)} for id_ in fact.episodes],
-            "inferred": inferred.get(fact.id, []),
-        }
-        for fact in facts
-    ]
+    spans, _ = spans_of(view, facts)
+    return tuple(replace(spans[fact.id], inferred=tuple(inferred.get(fact.id, ()))) for fact in facts)
+
+
+def entity_nodes(
+    entities: Iterable[Entity], owners: Mapping[str, str] | None = None
+) -> tuple[EntityNode, ...]:
+    """Return entities as nodes. owners: entity id -> its community."""
+    names = ("id", "name", "aliases", "labels")
+    return tuple(
+        EntityNode(**{name: getattr(entity, name) for name in names}, community=(owners or {}).get(entity.id))
+        for entity in entities
+    )
 
 
 def no_group(store: Store, group: str) -> str:

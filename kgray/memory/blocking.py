@@ -100,7 +100,6 @@ class Memory:
     entities = Blocking(AsyncMemory.entities)
     history = Blocking(AsyncMemory.history)
     show = Blocking(AsyncMemory.show)
-    describe = Blocking(AsyncMemory.describe)
     episode = Blocking(AsyncMemory.episode)
     operation = Blocking(AsyncMemory.operation)
     log = Blocking(AsyncMemory.log)

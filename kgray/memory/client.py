@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from functools import cache, cached_property, wraps
+from functools import cached_property, wraps
 from http.client import HTTPException
 from inspect import getmembers, iscoroutinefunction, signature
 from pathlib import Path
@@ -19,23 +19,23 @@ from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
 
 from kgray import errors
-from kgray.domain.graph import Community, Entity, FactSpan, Hit
 from kgray.domain.times import from_datetime, show
 from kgray.errors import Denied, InputError, KgrayError, Unavailable
 from kgray.io.intake.drafts import Refusal
 from kgray.io.interchange.exporting import check_free, unpack
 from kgray.io.interchange.formats import Report as Exported
 from kgray.io.interchange.formats import format_called
-from kgray.memory import AsyncMemory, EntityCount, History, Memory, Report
+from kgray.memory import AsyncMemory, Memory, Report
 from kgray.memory.admin import AsyncAdmin
 from kgray.memory.communities import AsyncCommunities
 from kgray.memory.ingesting import Item
 from kgray.memory.moments import When
 from kgray.memory.options import AskOptions
-from kgray.memory.reads import GroupSize, LikelyPair
-from kgray.ports import GroupCounts
+from kgray.memory.remote import VERBS, read_answer, read_result
+from kgray.memory.results import (
+    GroupSize,
+)
 from kgray.ports.ingest import OnStep, Stop, ignore, never
-from kgray.search import Context
 from kgray.search.answering import Answered
 from kgray.system import locks
 
@@ -49,37 +49,7 @@ _CLASSES: Mapping[str, type[KgrayError]] = {
     "malformed": InputError, "too_large": InputError, "conflict": InputError,
     "forbidden": Denied, "misdirected": Denied, "overloaded": Unavailable, "too_many": Unavailable,
 }  # fmt: skip
-# Methods of a memory, with their arguments: HTTP method, path, the part of the answer that is the result.
-VERBS: Mapping[str, tuple[str, str, str]] = {
-    "search": ("POST", "search", "hits"),
-    "context": ("POST", "context", ""),
-    "entities": ("GET", "entities", "entities"),
-    "history": ("GET", "entities/{name_or_id}/history", ""),
-    "show": ("GET", "show/{identifier}", "records"),
-    "episode": ("GET", "episodes/{identifier}", ""),
-    "operation": ("GET", "operations/{sequence}", ""),
-    "communities.list": ("GET", "communities", "communities"),
-    "communities.get": ("GET", "communities/{identifier}", ""),
-    "duplicates": ("GET", "duplicates", "pairs"),
-    "admin.relation_suggestions": ("GET", "ontology/suggestions", "pairs"),
-    "neighbourhood": ("GET", "graph", ""),
-    "complete": ("GET", "complete", "entities"),
-    "provenance": ("GET", "facts/{identifier}", ""),
-    "overview": ("GET", "overview", ""),
-    "diff": ("GET", "diff", ""),
-    "changes": ("GET", "changes", ""),
-    "log": ("GET", "episodes", ""),
-    "status": ("GET", "status", "groups"),
-    "failures": ("GET", "failures", "failures"),
-    "dump": ("GET", "dump", ""),
-    "retry": ("POST", "retry", ""),
-    "retract": ("POST", "retract", ""),
-    "remove": ("POST", "remove", ""),
-    "merge": ("POST", "merge", ""),
-    "distinct": ("POST", "distinct", ""),
-    "split": ("POST", "split", ""),
-    "undo": ("POST", "undo", ""),
-}
+
 _ORDERED = frozenset({"merge", "distinct", "split", "undo"})  # they take their place in a group's order
 _IN_PATH = re.compile(r"{(\w+)}")
 _FUNCTIONS = frozenset({"stop", "on_step", "on_group"})  # a server calls none
@@ -181,7 +151,7 @@ class RemoteMemory(AsyncMemory):
                         document = _answer(
                             "application/json", value.encode(), 200 if name == "answer" else 500
                         )
-                        return _answered(document)
+                        return read_answer(document)
             raise Unavailable("the server broke off its answer in the middle: ask again")
 
         try:
@@ -245,14 +215,13 @@ class RemoteMemory(AsyncMemory):
 
     async def call(self, name: str, group: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - its result
         """Send a method of VERBS, and return its result."""
-        method, path, part = VERBS[name]
+        method, path, kind, part = VERBS[name]
         in_path = {field: quote(str(arguments.pop(field)), safe="") for field in _IN_PATH.findall(path)}
         headers = {"prefer": f"wait={_WAIT_S}"} if name in _ORDERED else {}
         answer = await self._ask(method, group, path.format(**in_path), _sent(name, arguments), headers)
         if name in _ORDERED and answer.pop("state") == "pending":
             raise errors.Stopped(f"{name} {answer['sequence']} is requested; it waits for earlier entries")
-        value = answer[part] if part else answer
-        return _FORMS[name](value, group) if name in _FORMS else value
+        return read_result(kind, answer[part] if part else answer, group)
 
     async def _ask(
         self, method: str, group: str | None, path: str, arguments: object,
@@ -347,79 +316,6 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - a moment, or a mapping or a seq
     if isinstance(value, datetime):
         return show(from_datetime(value))
     return dict(value) if isinstance(value, Mapping) else list(value)
-
-
-@cache
-def _reader(kind: type) -> Callable[[Mapping[str, Any]], Any]:
-    """Return the function that makes a value from its JSON form; it ignores other keys."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind).validate_python
-
-
-def _entity(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - an Entity
-    return _reader(Entity)({"name": row.get("text"), **row})
-
-
-def _fact(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a FactSpan
-    episodes = [(episode["id"], episode["client_id"]) for episode in row["episodes"]]
-    return _reader(FactSpan)({"statement": "", "ended_by": None, **row, "episodes": episodes})
-
-
-def _hits(rows: Iterable[Mapping[str, Any]]) -> list[Hit]:
-    """Return hits; of a community, name and summary are the text."""
-    nested = {"fact": _fact, "entity": _entity}
-    return [
-        _reader(Hit)({**row, row["scope"]: nested[row["scope"]](row)} if row["scope"] in nested else row)
-        for row in rows
-    ]
-
-
-def _answered(document: Mapping[str, Any]) -> Answered:
-    numbers = [row["number"] for row in document["sources"]]
-    values = {
-        "text": document["answer"],
-        "general": document["general_knowledge"],
-        "found": document["found"],
-    }
-    names = ("calls", "prompt_tokens", "completion_tokens")
-    return Answered(
-        **values,
-        sources=tuple(zip(numbers, _hits(document["sources"]), strict=True)),
-        dropped=tuple(document["dropped"]),
-        suggestions=tuple(document["suggestions"]),
-        keywords=document.get("keywords"),
-        reports=document.get("reports"),
-        cost=errors.Cost(*(document[name] for name in names)),
-    )
-
-
-def _history(document: Mapping[str, Any], group: str) -> History:
-    facts = tuple(_fact(row) for row in document["facts"])
-    clients = {id_: client for fact in facts for id_, client in fact.episodes}
-    entity = document["entity"]
-    sources = tuple((episode["id"], episode["client_id"]) for episode in entity["profile_sources"])
-    profile = {"profile": entity["profile"], "profile_sources": sources}
-    return History(group=group, entity=_entity(entity), facts=facts, clients=clients, **profile)
-
-
-def _community(row: Mapping[str, Any]) -> Community:
-    empty = {"run": 0, "summary": "", "report": {}, "writer": "", "content": "", "members": ()}
-    community: Community = _reader(Community)({**empty, "sources": b"", "vector": b"", **row})
-    return community
-
-
-# The result of a method from its JSON form; other methods return the JSON value.
-_FORMS: Mapping[str, Callable[[Any, str], Any]] = {
-    "search": lambda rows, _: _hits(rows),
-    "context": lambda row, _: Context(text=row["text"], tokens=row["tokens"], hits=tuple(_hits(row["hits"]))),
-    "entities": lambda rows, _: [_reader(EntityCount)({"entity": row, **row}) for row in rows],
-    "history": _history,
-    "dump": lambda text, _: text.splitlines(),
-    "duplicates": lambda rows, _: [_reader(LikelyPair)(row) for row in rows],
-    "status": lambda groups, _: {name: GroupCounts(**row) for name, row in groups.items()},
-    "communities.list": lambda rows, _: [_community(row) for row in rows],
-}
 
 
 def original(name: str) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from kgray.domain.graph import Entity
+from kgray.domain.graph import Entity, EpisodeRef
 from kgray.domain.records import Operation, OperationKind, check_group
 from kgray.errors import InputError, Locked, NoSpace, NotFound, Stopped, Unavailable
 from kgray.graph import names
@@ -31,6 +31,7 @@ from kgray.memory.access import Webhooks
 from kgray.memory.answers import entity_called
 from kgray.memory.exploring import Exploration
 from kgray.memory.options import CorrectionOptions
+from kgray.memory.results import Correction, Rereading, Withdrawal
 from kgray.ports import Embedder, Store, at_one_moment, embedded
 from kgray.ports.ingest import Ingest, IngestOutcome, OnWait, Queued, Sequences, Stop, never
 from kgray.schema.reads import EpisodeHeadRow, TakenRow
@@ -65,23 +66,23 @@ class Corrections(Exploration):
     def check_embedder(self) -> None:
         """Raise StoreError or SettingsError where there is no embedder for the store: before a change."""
 
-    async def merge(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
+    async def merge(self, first: str, second: str, *, group: str, stop: Stop = never) -> Correction:
         """Merge two entities (R16), called by name, id or its beginning. Raises NotFound, Ambiguous."""
         return await self._correct("merge", group, stop, entities=(first, second))
 
     async def split(
         self, entity: str, surfaces: Sequence[str], *, group: str, stop: Stop = never
-    ) -> dict[str, Any]:
+    ) -> Correction:
         """Make the mentions with these surfaces another entity (R16)."""
         if not surfaces:
             raise InputError("no surface: say which names are another entity", field="surface")
         return await self._correct("split", group, stop, entities=(entity,), surfaces=tuple(surfaces))
 
-    async def distinct(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
+    async def distinct(self, first: str, second: str, *, group: str, stop: Stop = never) -> Correction:
         """Record that two entities are not one, until it is undone (R16); called as for `merge`."""
         return await self._correct("distinct", group, stop, entities=(first, second))
 
-    async def undo(self, sequence: int, *, group: str, stop: Stop = never) -> dict[str, Any]:
+    async def undo(self, sequence: int, *, group: str, stop: Stop = never) -> Correction:
         """Undo the merge, split or distinction with this sequence."""
         return await self._correct("undo", group, stop, target=sequence)
 
@@ -113,11 +114,11 @@ class Corrections(Exploration):
     async def retract(
         self, *, group: str, episodes: Sequence[str] = (), source: str | None = None,
         everything: bool = False, stop: Stop = never,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Retract episodes; reads with an earlier `known_at` still see them (R25). Returns counts.
+    ) -> Withdrawal:  # fmt: skip
+        """Retract episodes; reads with an earlier `known_at` still see them (R25).
 
-        Done on return, without a model and before pending entries (R27). "absent" lists unknown ids. Raises
-        Stopped where another process holds the store and `stop()` came before it has carried it out.
+        Done on return, without a model and before pending entries (R27). Raises Stopped where another process
+        holds the store and `stop()` came before it has carried it out.
         """
         chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
         return await self._take_out("retract", group, chosen, stop)
@@ -125,12 +126,11 @@ class Corrections(Exploration):
     async def remove(
         self, *, group: str, episodes: Sequence[str] = (), source: str | None = None,
         everything: bool = False, reread: bool = False, stop: Stop = never,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Erase episodes and every trace of them (R25); returns counts. Else as `retract`.
+    ) -> Withdrawal:  # fmt: skip
+        """Erase episodes and every trace of them (R25). Else as `retract`.
 
-        "compacted" in the result is False where erased bytes may still be in the files. "context_of" lists
-        the episodes whose previous context has a removed episode. Their facts stay, unless
-        `reread`: then they are ingested again, which needs the model and is awaited.
+        The facts of episodes whose previous context has a removed episode stay, unless `reread`: then these
+        episodes are ingested again, which needs the model and is awaited.
         """
         chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
         return await self._take_out("remove", group, chosen, stop, reread=reread)
@@ -157,7 +157,7 @@ class Corrections(Exploration):
     async def _carry_out(self, queued: Mapping[str, Queued] | None, **options: Any) -> IngestOutcome:  # noqa: ANN401
         return await self.runtime.carry_out(queued, on_wait=self.on_wait, **options)
 
-    async def _correct(self, kind: CorrectionKind, group: str, stop: Stop, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+    async def _correct(self, kind: CorrectionKind, group: str, stop: Stop, **fields: Any) -> Correction:  # noqa: ANN401
         """Request a correction, wait for its result. Raises Stopped, and InputError where it is refused."""
         check_group(group)
         self.check_embedder()
@@ -170,7 +170,7 @@ class Corrections(Exploration):
         answer = self._result(kind, group, sequence, _why(outcome))
         if "error" in answer:
             raise InputError(str(answer["error"]))
-        return {"sequence": sequence, **answer}
+        return Correction(**{"sequence": sequence, **answer})
 
     def _result(self, kind: str, group: str, sequence: int, reason: str) -> Mapping[str, Any]:
         """Return the result of an operation. Raises Stopped where it was not carried out."""
@@ -181,7 +181,7 @@ class Corrections(Exploration):
 
     async def _take_out(
         self, kind: OperationKind, group: str, chosen: Mapping[str, Any], stop: Stop, *, reread: bool = False
-    ) -> dict[str, Any]:
+    ) -> Withdrawal:
         """Retract or remove episodes; chosen: exactly one of `episodes` (ids), `source`, `everything`."""
         operation, hard = Operation(group=check_group(group), kind=kind, **chosen), kind == "remove"
         if sum((bool(operation.episodes), operation.source is not None, operation.everything)) != 1:
@@ -191,8 +191,7 @@ class Corrections(Exploration):
         changes = any(hard or row.retired_at is None for row in episodes)
         if hard and operation.everything:
             changes = changes or self.store.heads([group])[group].named
-        counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
-        counts["absent"] = _absent(operation, episodes, exists=changes)
+        counts: dict[str, Any] = {"absent": _absent(operation, episodes, exists=changes)}
         to_read: list[int] = []
         if changes:
             self._forget(operation, episodes)  # before the request, which may be carried out at once
@@ -211,7 +210,7 @@ class Corrections(Exploration):
             if to_read:
                 counts["episodes"] = len(episodes)
         if hard:
-            counts["context_of"] = [{"id": row.id, "client_id": row.client_id} for row in followers]
+            counts["context_of"] = tuple(EpisodeRef(row.id, row.client_id) for row in followers)
             try:
                 counts["compacted"] = self.store.compact()
             except NoSpace as error:
@@ -219,7 +218,7 @@ class Corrections(Exploration):
                 raise Stopped(f"{message}: {error}") from None
         if reread:
             counts["reread"] = await self._ingested(group, to_read, stop)
-        return counts
+        return Withdrawal(**counts)
 
     def _chosen_episodes(self, operation: Operation) -> tuple[list[TakenRow], list[EpisodeHeadRow]]:
         """Return the chosen episodes, and the episodes whose previous context has a removed episode."""
@@ -252,13 +251,13 @@ class Corrections(Exploration):
             reason = f" ({error})"
         return self._result(operation.kind, group, sequence, reason)
 
-    async def _ingested(self, group: str, sequences: Sequence[int], stop: Stop) -> dict[str, Any]:
+    async def _ingested(self, group: str, sequences: Sequence[int], stop: Stop) -> Rereading:
         outcome = IngestOutcome()
         if sequences:
             queued = {group: Queued(sequences=Sequences(sequences), last=sequences[-1])}
             outcome = await self._carry_out(queued, groups={group}, before={}, stop=stop)
-        ended = {"committed": outcome.committed, "failed": outcome.failed}
-        return {"accepted": len(sequences)} | ended | {"stopped": outcome.stopped, "reason": outcome.reason}
+        names = ("committed", "failed", "stopped", "reason")
+        return Rereading(accepted=len(sequences), **{name: getattr(outcome, name) for name in names})
 
     def _forget(self, operation: Operation, removed: Sequence[TakenRow]) -> None:
         """Delete a group's webhooks, and texts of removed episodes in files beside the store (R25)."""
@@ -290,13 +289,13 @@ class Corrections(Exploration):
                                 file.write(b"-" * len(match[0]))
 
 
-def _absent(operation: Operation, episodes: Sequence[TakenRow], *, exists: bool) -> list[str]:
+def _absent(operation: Operation, episodes: Sequence[TakenRow], *, exists: bool) -> tuple[str, ...]:
     if operation.episodes:
         names_found = {name for row in episodes for name in (row.id, row.client_id)}
-        return [id_ for id_ in dict.fromkeys(operation.episodes) if id_ not in names_found]
+        return tuple(id_ for id_ in dict.fromkeys(operation.episodes) if id_ not in names_found)
     if episodes or exists:
-        return []
-    return [operation.group if operation.source is None else operation.source]
+        return ()
+    return (operation.group if operation.source is None else operation.source,)
 
 
 def _why(outcome: IngestOutcome) -> str:

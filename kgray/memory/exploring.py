@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from itertools import islice
 
 from kgray.communities.reading import list_of, owners_of
-from kgray.domain.times import given, show
+from kgray.domain.times import given, to_datetime
 from kgray.errors import InputError, NotFound
 from kgray.graph.stored import view_now
 from kgray.memory import answers
-from kgray.memory.inferred import inferred_dates
-from kgray.memory.moments import Row, When, check_limit
+from kgray.memory.moments import When, check_limit
 from kgray.memory.outline import texts
 from kgray.memory.reads import GroupReads, of_one_moment
+from kgray.memory.results import (
+    ContradictionVerdict,
+    EvidenceRow,
+    ModelReply,
+    NameMatch,
+    Overview,
+    Provenance,
+    SupportingEpisode,
+)
 from kgray.schema import reads, rows
 from kgray.schema.record_rows import UnpackedRecords, judgements
 from kgray.schema.rows import folded
-from kgray.search import spans_of
 from kgray.storage.ledger import episodes_at, sequences_of
 from kgray.system.garbage import garbage_not_collected
 
@@ -30,18 +38,18 @@ class Exploration(GroupReads):
     """Further reads of one store."""
 
     @of_one_moment
-    def complete(self, /, query: str, *, group: str, limit: int = 10) -> list[Row]:
+    def complete(self, /, query: str, *, group: str, limit: int = 10) -> list[NameMatch]:
         """Return entities with a name, or a word of a name, that begins with the query; most facts first.
 
         The names of a group are read once after each commit, then held.
         """
         check_limit(limit)
         beginning = folded(query)
-        chosen: dict[str, Row] = {}
+        chosen: dict[str, NameMatch] = {}
         for begins in (True, False):
             for key, name, id_, entity_name, facts in self._names_of(group):
                 if id_ not in chosen and (key.startswith(beginning) if begins else f" {beginning}" in key):
-                    chosen[id_] = {"id": id_, "name": entity_name, "matched": name, "facts": facts}
+                    chosen[id_] = NameMatch(id=id_, name=entity_name, matched=name, facts=facts)
                     if len(chosen) == limit:
                         return [*chosen.values()]
         return [*chosen.values()]
@@ -69,13 +77,12 @@ class Exploration(GroupReads):
         return names
 
     @of_one_moment
-    def provenance(self, /, identifier: str, *, group: str, around: int = 2, limit: int = 50) -> Row:
+    def provenance(self, /, identifier: str, *, group: str, around: int = 2, limit: int = 50) -> Provenance:
         """Return the reasons for a fact: its spans, evidence, messages, its end, and the models' answers.
 
         identifier  of a fact or statement, or its beginning
         around      messages of the same source before and after each message of the evidence
         limit       of the evidence, and of the messages that support it or ended a span
-        "messages" have "marks", [start, end, statement], and "role": evidence, end or around.
         Raises NotFound where this names no fact.
         """
         check_limit(limit)
@@ -87,37 +94,34 @@ class Exploration(GroupReads):
             raise NotFound(f"group {group} has no fact {identifier!r}: it names something else")
         statement = facts[0].statement
         facts = sorted(view.facts_of([statement], None), key=lambda f: (f.valid_at or 0, f.id))
-        spans, _ = spans_of(view, facts)
-        inferred = inferred_dates(self.store, group, facts)
         ends = [fact.ended_by for fact in facts if fact.ended_by is not None][:limit]
         supporters = sorted({id_ for fact in facts for id_ in fact.episodes})
         support = sequences_of(self.store, group, supporters)
         evidence = self._evidence(group, support, statement)
         total, evidence = len(evidence), evidence[:limit]
         ending = sequences_of(self.store, group, sorted({id_ for id_, _ in ends}))
-        marked = {(row["episode"], row["ordinal"]) for row in evidence} | set(ends)
+        marked = {(row.episode, row.ordinal) for row in evidence} | set(ends)
         chosen = dict.fromkeys(self._around([*support, *ending][:limit], group, around), "around")
         chosen |= dict.fromkeys(ending, "end") | dict.fromkeys(support, "evidence")
-        episodes = answers.told_episodes(self.store, group, sorted(chosen), marked)
-        return {
-            "statement": statement,
-            "facts": [
-                {"id": f.id, "text": f.text, "statement": statement} | spans[f.id].as_dict()
-                | {"ended_by": list(f.ended_by) if f.ended_by else None, "inferred": inferred.get(f.id, [])}
-                for f in facts
-            ],
-            "evidence": evidence,
-            "verdicts": self._verdicts(group, {statement, *(row["recorded"] for row in evidence)})[:limit],
-            "messages": [
-                e.as_dict() | {"marks": [list(mark) for mark in e.marks], "role": chosen[e.sequence]}
-                for e in episodes
-            ],
-            "models": self._models(group, support),
-            "truncated": total > limit,
-        }  # fmt: skip
+        episodes = answers.logged_episodes(self.store, group, sorted(chosen), marked)
+        return Provenance(
+            statement=statement,
+            facts=answers.fact_spans(self.store, view, facts),
+            evidence=tuple(evidence),
+            verdicts=tuple(self._verdicts(group, {statement, *(row.recorded for row in evidence)})[:limit]),
+            messages=tuple(
+                SupportingEpisode(
+                    **{field.name: getattr(episode, field.name) for field in fields(episode)},
+                    role=chosen[episode.sequence],
+                )
+                for episode in episodes
+            ),
+            models=tuple(self._models(group, support)),
+            truncated=total > limit,
+        )
 
-    def _evidence(self, group: str, sequences: list[int], statement: str) -> list[Row]:
-        """Return the evidence of these episodes about a statement as it shows, as rows of the dump."""
+    def _evidence(self, group: str, sequences: list[int], statement: str) -> list[EvidenceRow]:
+        """Return the evidence of these episodes about a statement as it shows."""
         records = UnpackedRecords()
         records.take(self.store.rows(reads.PACKED_AT, group, sequences), {})
         moved = self.store.rows(reads.SHOWN_BY_EVIDENCE, group, sequences)
@@ -125,21 +129,22 @@ class Exploration(GroupReads):
         ids = {record.sequence: record.id for record in episodes_at(self.store, group, sequences)}
         names = ("ordinal", "kind", "text", "from_precision", "to_precision", "inferred")
         return [
-            Row(type="evidence", episode=ids[record.sequence], statement=statement)
-            | {
-                "recorded": record.statement,
-                "valid_from": show(record.valid_from),
-                "valid_to": show(record.valid_to),
-            }
-            | {name: getattr(record, name) for name in names}
+            EvidenceRow(
+                episode=ids[record.sequence],
+                statement=statement,
+                recorded=record.statement,
+                valid_from=None if record.valid_from is None else to_datetime(record.valid_from),
+                valid_to=None if record.valid_to is None else to_datetime(record.valid_to),
+                **{name: getattr(record, name) for name in names},
+            )
             for record in records.evidence
             if current.get((record.sequence, record.ordinal), record.statement) == statement
         ]
 
-    def _verdicts(self, group: str, statements: set[str]) -> list[Row]:
+    def _verdicts(self, group: str, statements: set[str]) -> list[ContradictionVerdict]:
         """Return the verdicts that exclude two of these statements; a pass over all verdicts of the group."""
         return [
-            {"a": verdict.a, "b": verdict.b, "judge": verdict.judge, "reason": verdict.reason}
+            ContradictionVerdict(a=verdict.a, b=verdict.b, judge=verdict.judge, reason=verdict.reason)
             for row in self.store.rows(reads.JUDGED, group)
             for verdict, _ in judgements(row.judged).verdicts
             if verdict.exclusive and statements & {verdict.a, verdict.b}
@@ -159,28 +164,29 @@ class Exploration(GroupReads):
             ][:around]
         return sequences_near
 
-    def _models(self, group: str, sequences: list[int]) -> list[Row]:
+    def _models(self, group: str, sequences: list[int]) -> list[ModelReply]:
         """Return the models' answers about these episodes: facts, costs, and omitted content."""
         replies = []
         for row in self.store.rows(reads.EXTRACTIONS_AT, group, sequences):
             extraction, costs = rows.extraction(row), ("calls", "prompt_tokens", "completion_tokens")
-            answer: Row = {
-                "sequence": row.sequence,
-                "model": extraction.model,
-                "dropped": list(extraction.dropped),
-            }
-            answer |= {name: getattr(row, name) for name in costs} | {"reply": json.loads(row.body)}
-            replies.append(answer)
+            replies.append(
+                ModelReply(
+                    sequence=row.sequence,
+                    model=extraction.model,
+                    dropped=tuple(extraction.dropped),
+                    reply=json.loads(row.body),
+                    **{name: getattr(row, name) for name in costs},
+                )
+            )
         return replies
 
     @of_one_moment
     def overview(
         self, /, *, group: str, level: int = 0, limit: int = 200, known_at: When | None = None
-    ) -> Row:
+    ) -> Overview:
         """Return a level's communities, largest first, and how many facts connect each two of them.
 
-        "links" are [community id, community id, facts], most facts first: the links of today, with
-        facts of any time; known_at chooses the run of the communities alone.
+        The links are of today, with facts of any time; known_at chooses the run of the communities alone.
         """
         check_limit(limit)
         instant = None if known_at is None else given(known_at, "known_at")[0]
@@ -189,11 +195,9 @@ class Exploration(GroupReads):
         links = outline.links(
             owners_of(self.store, group, level, instant), [community.id for community in every[:limit]]
         )
-        return {
-            "communities": [
-                community.as_dict() | {"summary": community.summary} for community in every[:limit]
-            ],
-            "links": links[: 4 * limit],
-            "truncated": len(every) > limit,
-            "total": {"communities": len(every), "links": len(links)},
-        }
+        return Overview(
+            communities=tuple(every[:limit]),
+            links=tuple(links[: 4 * limit]),
+            truncated=len(every) > limit,
+            total={"communities": len(every), "links": len(links)},
+        )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from kgray.domain import times
 from kgray.domain.times import Instant
 from kgray.errors import InputError
 
 MAX_ROWS = 1000
-Row = dict[str, Any]
 When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
 
 

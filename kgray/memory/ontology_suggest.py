@@ -61,6 +61,7 @@ class RelationSuggestion:
         return {
             "kind": self.kind, "names": list(self.names), "value": self.value or None,
             "counts": dict(self.counts), "examples": list(self.examples), "settings": self.settings,
+            "table": self.table, "unlisted": self.unlisted,
         }  # fmt: skip
 
 

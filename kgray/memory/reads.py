@@ -9,16 +9,16 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from functools import partial, wraps
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from kgray.communities.reading import members_of, owners_of
 from kgray.domain.graph import Entity, Fact
 from kgray.domain.records import check_group
-from kgray.domain.times import Instant, show
+from kgray.domain.times import Instant, to_datetime
 from kgray.errors import InputError, NotFound
 from kgray.graph import dump as dumping
 from kgray.graph.names import EntityNote
@@ -28,15 +28,30 @@ from kgray.ingest.candidates import Likeness, code_match, likeness
 from kgray.ingest.resolve import NAME_FLOOR
 from kgray.ingest.state import GroupState
 from kgray.memory import answers
-from kgray.memory.moments import Row, When, check_limit, instant_of
+from kgray.memory.moments import When, check_limit, instant_of
 from kgray.memory.outline import Outline, differences, facts_of, texts
+from kgray.memory.results import (
+    Changes,
+    Commit,
+    Diff,
+    EpisodeFailure,
+    FactChange,
+    GroupSize,
+    LikelyPair,
+    LogEntry,
+    LoggedEpisode,
+    LogPage,
+    MergedEntity,
+    Neighbourhood,
+    Operation,
+)
 from kgray.ports import GraphView, GroupCounts, Store, at_one_moment
 from kgray.schema import kinds, reads, rows
 from kgray.schema.reads import EndedEpisodeRow, EndedOperationRow
 from kgray.search import spans_of
 from kgray.search.context import profile_of
 from kgray.storage import ledger
-from kgray.storage.ledger import Failure, failures, result, sequences_of
+from kgray.storage.ledger import Failure, episodes_at, failures, result, sequences_of
 from kgray.system.garbage import garbage_not_collected
 
 MAX_DEPTH = 4
@@ -58,35 +73,6 @@ _Neighbourhood = tuple[list[Entity], list[Fact], dict[str, int]]  # the last: ho
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _Reads = TypeVar("_Reads", bound="GroupReads")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LikelyPair:
-    """Two entities that may be one. a: born first; score: from 0 to 1, an order and no probability."""
-
-    a: str
-    b: str
-    names: tuple[str, str]
-    why: str
-    score: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self) | {"names": list(self.names), "score": round(self.score, 3)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSize:
-    """The name of a group and the numbers of its episodes, entities and facts."""
-
-    group: str
-    episodes: int
-    entities: int
-    facts: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a row of `kgray groups --json`."""
-        return asdict(self)
 
 
 def group_sizes(counts: Mapping[str, GroupCounts]) -> list[GroupSize]:
@@ -130,23 +116,25 @@ class GroupReads:
         """Return the groups with their sizes."""
         return group_sizes(ledger.counts(self.store))
 
-    async def failures(self, *, group: str | None = None) -> list[answers.ToldFailure]:
+    async def failures(self, *, group: str | None = None) -> list[EpisodeFailure]:
         """Return the failed episodes with their reasons, and where a group is held, that."""
-        reports = list[answers.ToldFailure]()
         if group is not None:
             check_group(group)
         with self.store.reading():
-            for name, failed in groupby(failures(self.store, group), lambda row: row.episode.group):
-                why = {row.episode.sequence: row.failure for row in failed}
-                for episode in answers.told_episodes(self.store, name, [*why]):
-                    failure = why[episode.sequence]
-                    reports.append(answers.ToldFailure(group=name, episode=episode, failure=failure))
-            for name, hold in ledger.held(self.store).items():
-                if group in (None, name):
-                    failure = Failure(kind="Held", message=hold.reason, attempts=hold.tries)
-                    stopped = next(answers.told_episodes(self.store, name, [hold.sequence]), None)
-                    reports.append(answers.ToldFailure(group=name, episode=stopped, failure=failure))
-        return reports
+            failed = [
+                (row.episode.group, row.episode.sequence, row.failure) for row in failures(self.store, group)
+            ]
+            failed += [
+                (name, hold.sequence, Failure(kind="Held", message=hold.reason, attempts=hold.tries))
+                for name, hold in ledger.held(self.store).items()
+                if group in (None, name)
+            ]
+            episodes = {
+                (name, episode.sequence): episode
+                for name, rows_of_group in groupby(failed, itemgetter(0))
+                for episode in episodes_at(self.store, name, [sequence for _, sequence, _ in rows_of_group])
+            }
+        return [answers.failure_of(name, episodes.get((name, at)), failure) for name, at, failure in failed]
 
     @of_one_moment
     def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[answers.EntityCount]:
@@ -166,17 +154,14 @@ class GroupReads:
         moment, known = instant_of(as_of, "as_of"), instant_of(known_at, "known_at")
         return answers.history_of(self.store, self.view_at(group, known), name_or_id, moment, known)
 
-    async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
-        """Return the dump rows of one episode, entity, statement or fact and of all that belongs to it.
+    @of_one_moment
+    def show(self, identifier: str, *, group: str) -> answers.Shown:
+        """Return an episode, entity, statement or fact, and all that belongs to it.
 
         identifier  an id or the beginning of one, an episode's client id, or an entity's name
-        Raises NotFound, and Ambiguous where several things are called so.
+        The marks of its episodes are the words behind the facts. Raises NotFound, and Ambiguous where several
+        items have the name.
         """
-        return (await self.describe(identifier, group=group)).records
-
-    @of_one_moment
-    def describe(self, identifier: str, *, group: str) -> answers.Shown:
-        """Return the result of `show` with texts, names, facts, and the words behind the facts."""
         id_, view = answers.id_called(self.store, group, identifier), view_now(self.store, group)
         by_type: dict[str, list[dumping.DumpRow]] = defaultdict(list)
         for record in (records := answers.shown(self.store, group, id_)):
@@ -187,18 +172,16 @@ class GroupReads:
         spans, clients = spans_of(view, facts)
         sequences = sorted(record["sequence"] for record in by_type["episode"])
         evidence = {(record["episode"], record["ordinal"]) for record in by_type["evidence"]}
-        names = {entity.id: entity.name for entity in entities}
-        called = next((entity for entity in entities if entity.id == id_), None)
-        profile = profile_of(self.store, view, id_) if called else None
+        entity = next((entity for entity in entities if entity.id == id_), None)
+        profile = profile_of(self.store, view, id_) if entity else None
         return answers.Shown(
             id=id_,
             records=records,
-            episodes=tuple(answers.told_episodes(self.store, group, sequences, evidence)),
+            episodes=tuple(answers.logged_episodes(self.store, group, sequences, evidence)),
             entities=entities,
             facts=tuple(spans.values()),
-            names=names,
             clients=clients,
-            summary=called.summary if called else "",
+            summary=entity.summary if entity else "",
             profile=profile.text if profile else "",
             profile_sources=profile.sources if profile else (),
         )
@@ -236,7 +219,8 @@ class GroupReads:
                 former = pairs.get((pair.a, pair.b))
                 if former is None or former.score < pair.score:
                     pairs[pair.a, pair.b] = pair
-        return sorted(pairs.values(), key=lambda pair: (-pair.score, pair.a, pair.b))[:limit]
+        likeliest = sorted(pairs.values(), key=lambda pair: (-pair.score, pair.a, pair.b))[:limit]
+        return [replace(pair, score=round(pair.score, 3)) for pair in likeliest]
 
     @of_one_moment
     def dump(self, *, group: str, known_at: When | None = None) -> list[str]:
@@ -253,14 +237,13 @@ class GroupReads:
         self, centre: str | None = None, *, group: str,
         as_of: When | None = None, known_at: When | None = None, depth: int = 1, limit: int = 200,
         most_facts: int | None = None, community: str | None = None, level: int | None = None,
-    ) -> Row:  # fmt: skip
+    ) -> Neighbourhood:  # fmt: skip
         """Return the entities around one, nearest first, and the facts between them, with both clocks.
 
         centre      a name or id; None = begin with the entities with most facts
         as_of       None = facts of all spans
         limit       entities, at most 2,000; most_facts: facts, at most 20,000; None = as many as entities
         community   begin with its members alone; level: tell each entity's community of this level
-        The result has "entities", "facts", "truncated" (there are more of either), "total".
         """
         moment, instant = instant_of(as_of, "as_of"), instant_of(known_at, "known_at")
         check_limit(limit, MAX_NODES)
@@ -274,14 +257,13 @@ class GroupReads:
         else:
             entities, facts, total = self._around_one(view, centre, moment, depth, limit)
             facts = facts[:most_facts]
-        owner = {} if level is None else owners_of(self.store, group, level, instant)
-        additions = {} if level is None else {e.id: {"community": owner.get(e.id)} for e in entities}
-        return {
-            "entities": [answers.entity_row(entity) | additions.get(entity.id, {}) for entity in entities],
-            "facts": answers.fact_rows(self.store, view, facts),
-            "truncated": len(entities) < total["entities"] or len(facts) < total["facts"],
-            "total": total,
-        }
+        owners = None if level is None else owners_of(self.store, group, level, instant)
+        return Neighbourhood(
+            entities=answers.entity_nodes(entities, owners),
+            facts=answers.fact_spans(self.store, view, facts),
+            truncated=len(entities) < total["entities"] or len(facts) < total["facts"],
+            total=total,
+        )
 
     def _most_connected(
         self, view: GraphView, moment: Instant | None, known: Instant | None, limit: int, most_facts: int,
@@ -315,13 +297,12 @@ class GroupReads:
     def diff(
         self, *, group: str, from_known_at: When | None = None, to_known_at: When | None = None,
         from_as_of: When | None = None, to_as_of: When | None = None, limit: int = 200,
-    ) -> Row:  # fmt: skip
+    ) -> Diff:  # fmt: skip
         """Return the differences of a group between two moments, in both directions.
 
         known_at    what this memory knew then; None = now
         as_of       what was true then; None = facts of all spans
-        In the result "changed" is the same fact with another text, span or end; "merged" are those gone
-        entities that show as another now. Each list has at most `limit`, "total" counts all.
+        Each list of the result has at most `limit` items.
         """
         known = instant_of(from_known_at, "from_known_at"), instant_of(to_known_at, "to_known_at")
         moments = instant_of(from_as_of, "from_as_of"), instant_of(to_as_of, "to_as_of")
@@ -331,7 +312,7 @@ class GroupReads:
             (self._outline_of(old, known[0]), moments[0]), (self._outline_of(new, known[1]), moments[1])
         )
         facts = {
-            name: answers.fact_rows(self.store, view, facts_of(view, getattr(changes, name)[:limit]))
+            name: answers.fact_spans(self.store, view, facts_of(view, getattr(changes, name)[:limit]))
             for name, view in (("opened", new), ("ended", old), ("former", old), ("current", new))
         }
         entities = {
@@ -341,25 +322,24 @@ class GroupReads:
         total = {"opened": len(changes.opened), "ended": len(changes.ended), "changed": len(changes.current)}
         total |= {name: len(getattr(changes, name)) for name in entities}
         changed = zip(facts.pop("former"), facts.pop("current"), strict=True)
-        return {
-            **facts,
-            "changed": [{"before": former, "after": current} for former, current in changed],
-            **{name: [answers.entity_row(entity) for entity in some] for name, some in entities.items()},
-            "merged": [
-                {"id": entity.id, "name": entity.name, "into": into[0].id, "into_name": into[0].name}
+        lists: dict[str, Any] = {name: answers.entity_nodes(some) for name, some in entities.items()}
+        return Diff(
+            **lists | facts,
+            changed=tuple(FactChange(before=former, after=current) for former, current in changed),
+            merged=tuple(
+                MergedEntity(id=entity.id, name=entity.name, into=into[0].id, into_name=into[0].name)
                 for entity in entities["entities_gone"]
                 if (into := new.entities([entity.id]))
-            ],
-            "truncated": any(count > limit for count in total.values()),
-            "total": total,
-        }
+            ),
+            truncated=any(count > limit for count in total.values()),
+            total=total,
+        )
 
     @of_one_moment
-    def changes(self, *, group: str, since: int = 0, limit: int = 200) -> Row:
+    def changes(self, *, group: str, since: int = 0, limit: int = 200) -> Changes:
         """Return the commits after this number, in order: ended entries, opened and ended facts.
 
-        A commit's number is its record time, in microseconds. Returns about `limit` rows; a commit is never
-        cut in two. "last" is the number to go on from.
+        Returns about `limit` rows; a commit is never cut in two.
         """
         check_limit(limit)
         if not 0 <= since <= 1 << 62:
@@ -375,7 +355,7 @@ class GroupReads:
         def entry(
             row: EndedEpisodeRow | EndedOperationRow, at: Instant, kind: str, state: str, **ids: str | None
         ) -> tuple[Any, ...]:
-            return at, "entries", {"type": kind, "sequence": row.sequence, **ids, "state": state}
+            return at, "entries", LogEntry(type=kind, sequence=row.sequence, state=state, **ids)
 
         events = heapq.merge(
             (
@@ -393,21 +373,22 @@ class GroupReads:
             ((at, "ended", id_) for at, id_ in expired),
             key=itemgetter(0),
         )
-        commits, size, last = list[Row](), 0, since
+        commits, size, last, more = list[Commit](), 0, since, False
         for at, commit_events in groupby(events, key=itemgetter(0)):
-            if size >= limit:
-                return {"commits": commits, "last": last, "more": True}
-            commit: Row = {"commit": at, "at": show(at), "entries": [], "opened": [], "ended": []}
+            if more := size >= limit:
+                break
+            items: dict[str, list[Any]] = {"entries": [], "opened": [], "ended": []}
             for _, kind, item in commit_events:
-                commit[kind].append(item)
-            size += 1 + sum(map(len, (commit["entries"], commit["opened"], commit["ended"])))
+                items[kind].append(item)
+            size += 1 + sum(map(len, items.values()))
             last = at
-            commits.append(commit)
-        return {"commits": commits, "last": last, "more": False}
+            lists: dict[str, Any] = {kind: tuple(listed) for kind, listed in items.items()}
+            commits.append(Commit(commit=at, at=to_datetime(at), **lists))
+        return Changes(commits=tuple(commits), last=last, more=more)
 
     @of_one_moment
-    def log(self, *, group: str, after: int = 0, state: str | None = None, limit: int = 100) -> Row:
-        """Return a page of the accepted episodes, by sequence; "next": where to go on, if any are left."""
+    def log(self, *, group: str, after: int = 0, state: str | None = None, limit: int = 100) -> LogPage:
+        """Return a page of the accepted episodes, by sequence."""
         check_limit(limit)
         if not 0 <= after <= 1 << 62:
             raise InputError("after must be a sequence, or 0", field="after")
@@ -421,25 +402,25 @@ class GroupReads:
             at = row.sequence
             if row.retired_at is None and (state is None or rows.STATES[row.state] == state):
                 chosen.append(at)
-        episodes = answers.told_episodes(self.store, group, chosen)
-        return {"episodes": [episode.as_dict() for episode in episodes], "next": next_sequence}
+        episodes = answers.logged_episodes(self.store, group, chosen)
+        return LogPage(episodes=tuple(episodes), next=next_sequence)
 
     @of_one_moment
-    def episode(self, identifier: str, *, group: str) -> Row:
+    def episode(self, identifier: str, *, group: str) -> LoggedEpisode:
         """Return one episode by its id or the client's: text, state, both clocks. Raises NotFound."""
         sequences = sequences_of(self.store, group, [identifier])
-        episodes = [*answers.told_episodes(self.store, group, sequences)]
+        episodes = [*answers.logged_episodes(self.store, group, sequences)]
         if not episodes:
             raise NotFound(f"group {group} has no episode {identifier!r}")
-        return episodes[-1].as_dict()
+        return episodes[-1]
 
     @of_one_moment
-    def operation(self, sequence: int, *, group: str) -> Row:
+    def operation(self, sequence: int, *, group: str) -> Operation:
         """Return a correction or removal with its state and result. Raises NotFound."""
         for row in self.store.rows(reads.OPERATIONS_AT, group, [sequence]):
-            state = ("pending", "done", "refused")[row.state]
+            states: tuple[Literal["pending", "done", "refused"], ...] = ("pending", "done", "refused")
             answer = result(self.store, group, sequence)
-            return {"sequence": sequence, "kind": row.kind, "state": state, "result": answer}
+            return Operation(sequence=sequence, kind=row.kind, state=states[row.state], result=answer)
         raise NotFound(f"group {group} has no operation {sequence}")
 
     def view_at(self, group: str, known_at: Instant | None) -> GraphView:

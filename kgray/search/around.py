@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kgray.domain.graph import Fact, FactSpan, SourceMessage
+from kgray.domain.graph import EpisodeRef, Fact, FactSpan, SourceMessage
 from kgray.domain.records import Episode
 from kgray.domain.times import Instant, now, to_datetime
 from kgray.ports import GraphView
@@ -97,10 +97,10 @@ def spans_of(view: GraphView, facts: Sequence[Fact]) -> tuple[dict[str, FactSpan
             fields[name] = None if (at := getattr(fact, name)) is None else to_datetime(at)
         spans[fact.id] = FactSpan(
             **fields,
-            source_id=fact.source,
-            source=names.get(fact.source),
-            target_id=fact.target,
-            target=names.get(fact.target or "") if fact.value is None else fact.value.shown(),
-            episodes=tuple((episode, clients.get(episode)) for episode in fact.episodes),
+            subject_id=fact.source,
+            subject=names.get(fact.source),
+            object_id=fact.target,
+            object=names.get(fact.target or "") if fact.value is None else fact.value.shown(),
+            episodes=tuple(EpisodeRef(id_, clients.get(id_)) for id_ in fact.episodes),
         )
     return spans, clients

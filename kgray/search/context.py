@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from kgray.domain import times
-from kgray.domain.graph import Community, Entity, Fact, Hit, Scope, named
+from kgray.domain.graph import Community, Entity, EpisodeRef, Fact, Hit, Scope
+from kgray.domain.json_form import as_json
 from kgray.domain.times import Instant, to_datetime
 from kgray.errors import InputError
 from kgray.graph.stored import view_now
@@ -82,7 +83,7 @@ class Context:
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray context --json` prints."""
         citations = [
-            {"number": number, "scope": hit.scope, "id": hit.id, "episodes": named(hit.told_by)}
+            {"number": number, "scope": hit.scope, "id": hit.id, "episodes": as_json(hit.told_by)}
             for number, hit in enumerate(self.cited, 1)
         ]
         hits = [hit.as_dict() for hit in self.hits]
@@ -268,14 +269,14 @@ def _order(hit: Hit) -> tuple[Any, ...]:
     if hit.community is not None:
         return 2, hit.community.level, hit.text, hit.id
     time = hit.reference_time or _START
-    return 3, time.date(), hit.told_in or "", time, hit.sequence or 0, hit.id, hit.text, hit.speaker or ""
+    return 3, time.date(), hit.source or "", time, hit.sequence or 0, hit.id, hit.text, hit.speaker or ""
 
 
 def _day(hit: Hit | None) -> tuple[date | None, str | None]:
     """Return the day of a message and its source, the key of a day line."""
     if hit is None or hit.reference_time is None:
         return None, None
-    return hit.reference_time.date(), hit.told_in
+    return hit.reference_time.date(), hit.source
 
 
 def _dated(hit: Hit, previous: Hit | None) -> str:
@@ -394,10 +395,10 @@ def best(facts: Collection[Fact], at: Instant) -> list[Fact]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A model's text about an entity; sources: (id, the client's id) of the episodes that support it."""
+    """A model's text about an entity; sources: the episodes that support it."""
 
     text: str
-    sources: tuple[tuple[str, str | None], ...]
+    sources: tuple[EpisodeRef, ...]
 
 
 def profile_of(
@@ -418,7 +419,7 @@ def profile_of(
         return None
     sequences = np.frombuffer(text.sources, "<u4").tolist()
     heads = store.rows(reads.EPISODE_HEADS_AT, view.group, sequences) if sequences else ()
-    return Profile(text=safe(text.summary), sources=tuple((row.id, row.client_id) for row in heads))
+    return Profile(text=safe(text.summary), sources=tuple(EpisodeRef(row.id, row.client_id) for row in heads))
 
 
 def profile_texts(store: Store, view: GraphView, entities: Sequence[str]) -> dict[str, str]:

@@ -489,7 +489,7 @@ def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]
             fields |= {"community": row, "known_at": known_at and row.told_at(known_at)}
         else:
             fields |= {name: getattr(row, name) for name in ("client_id", "speaker", "sequence", "kind")}
-            fields |= {"reference_time": to_datetime(row.reference_time), "told_in": row.source}
+            fields |= {"reference_time": to_datetime(row.reference_time), "source": row.source}
             fields["outdated"] = row.id in around.outdated
         score = score / (1 + score) if bounded else score
         hits.append(Hit(scope=scope, id=row.id, text=_text(row), score=score, group=run.view.group, **fields))

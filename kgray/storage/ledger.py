@@ -423,11 +423,6 @@ class Failure:
     raw: str = ""  # the last answer of the model
     attempts: int = 1  # of this sequence and of the sequences that it was retried from
 
-    def as_dict(self, id_: str, client_id: str | None, group: str) -> dict[str, Any]:
-        """Return the row of `kgray failures --json` for the episode with these ids."""
-        cause = {"class": self.kind, "message": self.message, "attempts": self.attempts}
-        return {"id": id_, "client_id": client_id, **cause, "reply": self.raw or None, "group": group}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedEpisode:

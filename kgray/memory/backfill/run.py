@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from kgray.domain import times
+from kgray.domain.json_form import as_json
 from kgray.domain.records import Draft
 from kgray.errors import KgrayError, NoSpace, Unavailable
 from kgray.ingest.local import last_sequences
 from kgray.io.intake.drafts import Defaults, Refusal
 from kgray.io.intake.files import read_file
 from kgray.memory import AsyncMemory, Report
+from kgray.memory.answers import failure_of
 from kgray.memory.backfill.budget import Budget
 from kgray.memory.backfill.manifest import (
     InputFile,
@@ -371,7 +373,7 @@ class _RunAttempt:
             for row in failures(self._store, group):
                 episode = row.episode
                 if episode.sequence in appended or episode.sequence in self._was_pending.get(group, ()):
-                    failure = row.failure.as_dict(episode.id, episode.client_id, episode.group)
+                    failure = as_json(failure_of(episode.group, episode, row.failure))
                     del failure["reply"]
                     result.append(failure)
         return result
