@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from kgray.cli.frame import (
     together,
 )
 from kgray.domain import times
+from kgray.domain.json_form import as_json
 from kgray.errors import FAULTY, ContentError, InputError, exit_code_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from kgray.io.intake.drafts import Defaults, Refusal
     from kgray.io.intake.files import Submitted
     from kgray.memory import Report
+    from kgray.memory.results import WithdrawalCounts
 
 FIRST = 10  # refusals that are shown one by one
 _ON_ERROR = "stop: a refused row makes the whole run accept nothing. Default: skip."
@@ -269,6 +271,7 @@ _REMAINING_BYTES = {
     "neo4j": "no query finds it any more, but its bytes stay in the server's files, logs and backups until "
     "it writes over them; to be rid of them now, copy the groups into a new database and delete this one",
 }
+_NOTED = ("absent", "context_of", "reread")  # parts of a result that notes tell
 _TWO = together(
     click.argument("first", type=TEXT, metavar="NAME_OR_ID"),
     click.argument("second", type=TEXT, metavar="NAME_OR_ID"),
@@ -276,51 +279,60 @@ _TWO = together(
 )
 
 
-def _correct(call: Call, verb: str, *words: Any, **options: Any) -> int:  # noqa: ANN401 - the method's own
-    """Call the memory's method `verb`, print its result, and return the exit code."""
+def _call(call: Call, verb: str, *words: Any, **options: Any) -> Any:  # noqa: ANN401 - the method's own
+    """Call the memory's method `verb`, print its result, and return it."""
     with call.memory() as memory, Signals.gentle():
-        result: dict[str, Any] = finished(getattr(memory, verb)(*words, **options, stop=Signals.is_stopping))
-    apart = ("absent", "context_of", "reread")
-    printed = {name.replace("_", " "): value for name, value in result.items() if name not in apart}
-    printed |= {name: ", ".join(value) for name, value in printed.items() if isinstance(value, list | tuple)}
+        result = finished(getattr(memory, verb)(*words, **options, stop=Signals.is_stopping))
     if not call.emitted(result):
-        printing.pairs(printed)
-    if result.get("compacted") is False:
+        values = {name: value for name, value in as_json(result).items() if name not in _NOTED}
+        printing.pairs(
+            {
+                name.replace("_", " "): ", ".join(value) if isinstance(value, list) else value
+                for name, value in values.items()
+            }
+        )
+    return result
+
+
+def _say_withdrawn(call: Call, result: WithdrawalCounts) -> int:
+    """Print the notes on a retraction or removal; return the exit code."""
+    if result.compacted is False:
         printing.note(_REMAINING_BYTES[call.settings().store.backend])
-    reread: Mapping[str, Any] = result.get("reread") or {}
-    if context := result.get("context_of"):
-        names = [str(row["client_id"] or row["id"]) for row in context]
+    reread = result.reread
+    if context := result.context_of:
+        names = [row.client_id or row.id for row in context]
         hidden = f" and {len(names) - 10} more" if len(names) > 10 else ""
         read = f"{printing.counted(len(names), 'episode')} read with what was removed as context"
         advice = "what was understood then is kept; --reread reads them anew"
-        outcome = f"{reread['committed']} read anew, {reread['failed']} failed" if reread else advice
+        outcome = f"{reread.committed} read anew, {reread.failed} failed" if reread else advice
         printing.note(f"{read}: {', '.join(names[:10])}{hidden}; {outcome}")
-    if absent := result.get("absent"):
-        printing.note(f"not there, so nothing was done about it: {', '.join(map(repr, absent))}")
-    if reread.get("stopped"):
-        reason = f" ({reread['reason']})" if reread["reason"] else ""
+    if result.absent:
+        printing.note(f"not there, so nothing was done about it: {', '.join(map(repr, result.absent))}")
+    stopped, failed = (reread.stopped, reread.failed) if reread else (False, 0)
+    if reread and stopped:
+        reason = f" ({reread.reason})" if reread.reason else ""
         printing.note(f"stopped before all of it was read anew{reason}; the next add goes on")
-    return exit_code_of(stopped=bool(reread.get("stopped")), incomplete=bool(absent or reread.get("failed")))
+    return exit_code_of(stopped=stopped, incomplete=bool(result.absent or failed))
 
 
 @command("Merge two entities.")
 @_TWO
-def merge(call: Call, first: str, second: str, group: str) -> int:
+def merge(call: Call, first: str, second: str, group: str) -> None:
     """Merge two entities into a single entity. Nothing is lost: `kgray undo` reverses it.
 
     kgray merge "Bob Smith" 9f3e42d1 --group team
     """
-    return _correct(call, "merge", first, second, group=group)
+    _call(call, "merge", first, second, group=group)
 
 
 @command("Mark two entities as different.")
 @_TWO
-def distinct(call: Call, first: str, second: str, group: str) -> int:
+def distinct(call: Call, first: str, second: str, group: str) -> None:
     """Mark two entities as different: they are not proposed as duplicates again. `kgray undo` reverses it.
 
     kgray distinct 5b0c17aa 9f3e42d1 --group team
     """
-    return _correct(call, "distinct", first, second, group=group)
+    _call(call, "distinct", first, second, group=group)
 
 
 @command("Move some names to another entity.")
@@ -330,23 +342,23 @@ def distinct(call: Call, first: str, second: str, group: str) -> int:
 @group_option
 def split(
     call: Call, identifier: str, surfaces: tuple[str, ...], moved_names: tuple[str, ...], group: str
-) -> int:
+) -> None:
     """Move the mentions with these surfaces to another entity.
 
     kgray split "Bob Smith" --surface "B. Smith" --group team
     """
-    return _correct(call, "split", identifier, [*surfaces, *moved_names], group=group)
+    _call(call, "split", identifier, [*surfaces, *moved_names], group=group)
 
 
 @command("Undo a merge or a split.")
 @click.argument("sequence", type=int)
 @group_option
-def undo(call: Call, sequence: int, group: str) -> int:
+def undo(call: Call, sequence: int, group: str) -> None:
     """Undo a merge or a split, by the sequence number that it printed.
 
     kgray undo 42 --group team
     """
-    return _correct(call, "undo", sequence, group=group)
+    _call(call, "undo", sequence, group=group)
 
 
 _choice = together(
@@ -400,4 +412,4 @@ def _take_out(call: Call, verb: str, group: str, chosen: dict[str, Any]) -> int:
         selection = printing.counted(len(ids), "episode") if ids else some
         if not click.confirm(f"{verb.capitalize()} {selection} of group {group}?", err=True):
             raise InputError("nothing was changed")
-    return _correct(call, verb, group=group, episodes=ids, **chosen)
+    return _say_withdrawn(call, _call(call, verb, group=group, episodes=ids, **chosen))

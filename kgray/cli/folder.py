@@ -25,6 +25,7 @@ from kgray.errors import DONE, FAULTY, INCOMPLETE, KgrayError, SettingsError
 
 if TYPE_CHECKING:
     from kgray.memory import AsyncMemory
+    from kgray.memory.results import StoredVectors
     from kgray.settings import Settings
 
 
@@ -153,7 +154,7 @@ def status(call: Call, group: str | None) -> None:
 
 def _print_status(
     groups: dict[str, Any], model: dict[str, int], outage: dict[str, Any] | None, runtime: dict[str, Any],
-    embedder: dict[str, Any], schedules: list[dict[str, Any]],
+    embedder: StoredVectors, schedules: list[dict[str, Any]],
 ) -> None:  # fmt: skip
     rows = [[name, *row.values()] for name, row in groups.items()]
     head = ("group", *next(iter(groups.values()), ()))
@@ -162,9 +163,9 @@ def _print_status(
         f"model: {printing.counted(model['calls'], 'call')}, "
         f"{model['prompt_tokens']} prompt tokens, {model['completion_tokens']} completion tokens"
     )
-    click.echo(f"embedder: {embedder['name']} ({embedder['dimensions']} numbers a text)")
-    if embedder["fault"] is not None:
-        click.echo(f"no search, no new episodes: {printing.plain(embedder['fault'])}")
+    click.echo(f"embedder: {embedder.name} ({embedder.dimensions} numbers a text)")
+    if embedder.fault is not None:
+        click.echo(f"no search, no new episodes: {printing.plain(embedder.fault)}")
     if outage is not None:
         over = f"until {outage['until']}" if outage["until"] else f"not over at {outage['seen']}"
         words = f"{outage['what']} {outage['reason']}, since {outage['since']}, {over}"
@@ -208,11 +209,10 @@ def failures(call: Call, group: str | None) -> None:
       kgray failures --group team
     """
     with call.reader(group, says_pending=False) as memory:
-        failed_rows = finished(memory.failures(group=group))
-    failed = [row.as_dict() for row in failed_rows]
+        failed = finished(memory.failures(group=group))
     head = ("group", "episode", "attempts", "class", "message")
     rows = [
-        [row["group"], row["client_id"] or printing.short(str(row["id"])), *(row[name] for name in head[2:])]
+        [row.group, row.client_id or printing.short(row.id), row.attempts, row.kind, row.message]
         for row in failed
     ]
     call.listed("failures", failed, rows, head=head, nothing="No failed episodes.")
@@ -225,9 +225,10 @@ def groups(call: Call) -> None:
     kgray groups
     """
     with call.memory() as memory:
-        rows = [size.as_dict() for size in finished(memory.groups())]
+        sizes = finished(memory.groups())
     head = ("group", "episodes", "entities", "facts")
-    call.listed("groups", rows, [[*row.values()] for row in rows], head=head, nothing="No groups.")
+    rows = [[getattr(size, name) for name in head] for size in sizes]
+    call.listed("groups", sizes, rows, head=head, nothing="No groups.")
 
 
 _PACKAGES = (

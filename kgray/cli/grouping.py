@@ -159,9 +159,11 @@ def list_(call: Call, group: str, **options: Any) -> None:  # noqa: ANN401
     rows = [
         [printing.short(item.id), item.level, item.size, "stale" * item.stale, item.name] for item in items
     ]
-    listed, head = [item.as_dict() for item in items], ("id", "level", "members", "", "name")
-    nothing = "No communities: `kgray communities refresh` finds them."
-    call.listed("communities", listed, rows, head=head, nothing=nothing)
+    head, nothing = (
+        ("id", "level", "members", "", "name"),
+        "No communities: `kgray communities refresh` finds them.",
+    )
+    call.listed("communities", items, rows, head=head, nothing=nothing)
 
 
 @command("One community with its members.", parent=communities)
@@ -177,7 +179,7 @@ def show(call: Call, identifier: str, group: str, **options: Any) -> None:  # no
     """
     with call.reader(group) as memory:
         detail = finished(memory.communities.get(identifier, group=group, **options))
-    if call.emitted(detail.as_dict()):
+    if call.emitted(detail):
         return
     community = detail.community
     click.echo(click.style(printing.plain(community.name), bold=True) + f"  {printing.short(community.id)}")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from kgray.domain.json_form import as_json
+
 if TYPE_CHECKING:
     from kgray.memory.backfill.run import RunProgress
 
@@ -26,10 +28,10 @@ _BIDI = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def emit_json(document: object) -> None:
-    """Print one JSON document in UTF-8, independent of the terminal."""
+    """Print a result as one JSON document in UTF-8, independent of the terminal."""
     import json  # `kgray --help` does not need it
 
-    click.echo(json.dumps(document, ensure_ascii=False).encode())
+    click.echo(json.dumps(as_json(document), ensure_ascii=False).encode())
 
 
 def note(line: str) -> None:

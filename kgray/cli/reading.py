@@ -30,7 +30,8 @@ from kgray.io.interchange.formats import FORMATS
 if TYPE_CHECKING:
     from kgray.domain.graph import Entity, FactSpan, Hit
     from kgray.memory import AsyncMemory
-    from kgray.memory.answers import History, Shown, ToldEpisode
+    from kgray.memory.answers import History, Shown
+    from kgray.memory.results import LoggedEpisode
     from kgray.search import Filters
 
 _SCOPES = ("fact", "entity", "episode", "community")
@@ -197,7 +198,7 @@ def context(call: Call, query: str, group: str, **options: Any) -> None:  # noqa
     with call.reader(group) as memory:
         built = finished(memory.context(text, group=group, **arguments))
         _note_unused_filters(memory, group, arguments["filters"], built.hits)
-    if not call.emitted(built.as_dict()):
+    if not call.emitted(built):
         click.echo(built.text.encode())
         printing.note(printing.counted(built.tokens, "token"))
 
@@ -233,7 +234,7 @@ def export(call: Call, path: str, group: str, to: str, **moments: datetime | Non
     """
     with call.reader(group) as memory:
         report = finished(memory.export(path, to=to, group=group, **moments))
-    if not call.emitted(report.as_dict()):
+    if not call.emitted(report):
         rows = ", ".join(f"{name} {count}" for name, count in report.rows.items())
         click.echo(f"{path}: {printing.counted(report.files, 'file')}; {rows or 'nothing'}")
 
@@ -249,19 +250,13 @@ def entities(call: Call, query: str, group: str, limit: int) -> None:
     """
     with call.reader(group) as memory:
         matches = finished(memory.entities(query, group=group, limit=limit))
-    listed = [entity.as_dict() for entity in matches]
     rows = [
-        [
-            printing.short(entity["id"]),
-            entity["name"],
-            ", ".join(entity["labels"]),
-            entity["facts"],
-            ", ".join(entity["aliases"]),
-        ]
-        for entity in listed
+        [printing.short(e.id), e.name, ", ".join(e.labels), match.facts, ", ".join(e.aliases)]
+        for match in matches
+        for e in [match.entity]
     ]
     head = ("id", "name", "type", "facts", "also known as")
-    call.listed("entities", listed, rows, head=head, nothing="No entities.")
+    call.listed("entities", matches, rows, head=head, nothing="No entities.")
 
 
 @command("Entities that may be the same.")
@@ -281,8 +276,7 @@ def duplicates(call: Call, group: str, limit: int) -> None:
         for p in suggestions
     ]
     head = ("score", "id", "name", "id", "name", "why")
-    pairs = [pair.as_dict() for pair in suggestions]
-    call.listed("pairs", pairs, rows, head=head, nothing="No likely duplicates.")
+    call.listed("pairs", suggestions, rows, head=head, nothing="No likely duplicates.")
 
 
 @command("Every span of an entity's facts.")
@@ -301,7 +295,7 @@ def history(call: Call, name_or_id: str, group: str, **moments: Any) -> None:  #
     """
     with call.reader(group) as memory:
         result = finished(memory.history(name_or_id, group=group, **moments))
-    if call.emitted(result.as_dict()):
+    if call.emitted(result):
         return
     _print_entity(result.entity, _profile_line(result) or result.entity.summary)
     rows = [
@@ -324,8 +318,8 @@ def show(call: Call, identifier: str, group: str) -> None:
       kgray show chat-17 --group team
     """
     with call.reader(group) as memory:
-        result = finished(memory.describe(identifier, group=group))
-    if call.emitted(result.as_dict()):
+        result = finished(memory.show(identifier, group=group))
+    if call.emitted(result):
         return
     numbers = {fact.id: number for number, fact in enumerate(result.facts, 1)}
     named_entities = [entity for entity in result.entities if entity.id == result.id]
@@ -373,7 +367,7 @@ def _print_name(name: str, id_: str) -> None:
     click.echo(f"{click.style(printing.plain(name), bold=True)}  {printing.short(id_)}")
 
 
-def _print_episode(episode: ToldEpisode, facts: Sequence[FactSpan], numbers: Mapping[str, int]) -> None:
+def _print_episode(episode: LoggedEpisode, facts: Sequence[FactSpan], numbers: Mapping[str, int]) -> None:
     _print_name(episode.client_id or episode.kind, episode.id)
     speaker = f" by {episode.speaker}" if episode.speaker else ""
     recorded = f"recorded {printing.moment(episode.recorded_at)}" if episode.recorded_at else "pending"

@@ -99,7 +99,7 @@ def mcp(call: Call, group: str, read_only: bool) -> None:
 
 
 def _say_fault(memory: AsyncMemory) -> None:
-    if fault := memory.admin.vectors()["fault"]:
+    if fault := memory.admin.vectors().fault:
         printing.note(f"reads that need the embedder fail: {fault}")
 
 
@@ -125,11 +125,10 @@ def add(call: Call, groups: str, scopes: str, expires: datetime | None, rate: in
     """
     with call.memory(create=True) as memory:
         ends_at = None if expires is None else times.from_datetime(expires)
-        id_, key = memory.admin.access.add(_listed(groups), _listed(scopes), expires=ends_at, rate=rate)
-
-    if not call.emitted({"id": id_, "key": key}):
-        click.echo(key)
-        printing.note(f"key {id_}; it is not shown again")
+        made = memory.admin.access.add(_listed(groups), _listed(scopes), expires=ends_at, rate=rate)
+    if not call.emitted(made):
+        click.echo(made.key)
+        printing.note(f"key {made.id}; it is not shown again")
 
 
 @command("The keys, without their secrets.", name="list", parent=keys)

@@ -31,7 +31,7 @@ from kgray.memory.access import Webhooks
 from kgray.memory.answers import entity_called
 from kgray.memory.exploring import Exploration
 from kgray.memory.options import CorrectionOptions
-from kgray.memory.results import Correction, Rereading, Withdrawal
+from kgray.memory.results import Correction, Rereading, WithdrawalCounts
 from kgray.ports import Embedder, Store, at_one_moment, embedded
 from kgray.ports.ingest import Ingest, IngestOutcome, OnWait, Queued, Sequences, Stop, never
 from kgray.schema.reads import EpisodeHeadRow, TakenRow
@@ -114,7 +114,7 @@ class Corrections(Exploration):
     async def retract(
         self, *, group: str, episodes: Sequence[str] = (), source: str | None = None,
         everything: bool = False, stop: Stop = never,
-    ) -> Withdrawal:  # fmt: skip
+    ) -> WithdrawalCounts:  # fmt: skip
         """Retract episodes; reads with an earlier `known_at` still see them (R25).
 
         Done on return, without a model and before pending entries (R27). Raises Stopped where another process
@@ -126,7 +126,7 @@ class Corrections(Exploration):
     async def remove(
         self, *, group: str, episodes: Sequence[str] = (), source: str | None = None,
         everything: bool = False, reread: bool = False, stop: Stop = never,
-    ) -> Withdrawal:  # fmt: skip
+    ) -> WithdrawalCounts:  # fmt: skip
         """Erase episodes and every trace of them (R25). Else as `retract`.
 
         The facts of episodes whose previous context has a removed episode stay, unless `reread`: then these
@@ -181,7 +181,7 @@ class Corrections(Exploration):
 
     async def _take_out(
         self, kind: OperationKind, group: str, chosen: Mapping[str, Any], stop: Stop, *, reread: bool = False
-    ) -> Withdrawal:
+    ) -> WithdrawalCounts:
         """Retract or remove episodes; chosen: exactly one of `episodes` (ids), `source`, `everything`."""
         operation, hard = Operation(group=check_group(group), kind=kind, **chosen), kind == "remove"
         if sum((bool(operation.episodes), operation.source is not None, operation.everything)) != 1:
@@ -218,7 +218,7 @@ class Corrections(Exploration):
                 raise Stopped(f"{message}: {error}") from None
         if reread:
             counts["reread"] = await self._ingested(group, to_read, stop)
-        return Withdrawal(**counts)
+        return WithdrawalCounts(**counts)
 
     def _chosen_episodes(self, operation: Operation) -> tuple[list[TakenRow], list[EpisodeHeadRow]]:
         """Return the chosen episodes, and the episodes whose previous context has a removed episode."""

@@ -26,7 +26,7 @@ from kgray.memory.results import (
     Operation,
     Overview,
     Provenance,
-    Withdrawal,
+    WithdrawalCounts,
 )
 from kgray.ports import GroupCounts
 from kgray.search import Context
@@ -65,8 +65,8 @@ VERBS: Mapping[str, Verb] = {
     "failures": Verb("GET", "failures", list[EpisodeFailure], "failures"),
     "dump": Verb("GET", "dump", list[str]),
     "retry": Verb("POST", "retry", Report),
-    "retract": Verb("POST", "retract", Withdrawal),
-    "remove": Verb("POST", "remove", Withdrawal),
+    "retract": Verb("POST", "retract", WithdrawalCounts),
+    "remove": Verb("POST", "remove", WithdrawalCounts),
     "merge": Verb("POST", "merge", Correction),
     "distinct": Verb("POST", "distinct", Correction),
     "split": Verb("POST", "split", Correction),

@@ -287,7 +287,7 @@ class Rereading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Withdrawal:
+class WithdrawalCounts:
     """The counts of a retraction or removal, with the ids that name nothing.
 
     sequence    None = nothing changed

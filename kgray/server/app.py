@@ -23,11 +23,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kgray import __version__
 from kgray.errors import KgrayError, Unavailable
 from kgray.memory import AsyncMemory
-from kgray.memory.client import VERBS
-from kgray.server import asking, board, exports, handlers, managing, models, page_files
+from kgray.memory.remote import VERBS
+from kgray.memory.results import NewKey, WithdrawalCounts
+from kgray.server import asking, board, exports, handlers, managing, models, page_files, replies
 from kgray.server.door import OPEN, Door, needs
 from kgray.server.handlers import CORRECTIONS, TAGGED, append, corrects, reads
 from kgray.server.problems import ON_ERROR, TooLarge, answer, id_of
+from kgray.server.replies import reply_of
 
 _ROOT = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/mcp", "/", "/page/{name}"})
 _BODY_S = 60.0  # for a whole body to arrive; of a backfill, between two pieces
@@ -68,53 +70,53 @@ class Route(NamedTuple):
     path: str
     scope: str
     does: Callable[..., Any]
-    gives: str = ""
+    gives: Any
     statuses: tuple[int, ...] = ()
     body: dict[str, Any] | None = None
 
 
 _G = "/groups/{group}"
 _NAMED = re.compile(r"\{(identifier|name_or_id)\}")  # users' names may contain a slash, sent as %2F
-_SHAPES = {"entities": "Entities", "history": "History", "neighbourhood": "Neighbourhood"}
 ROUTES = (
-    Route("POST", f"{_G}/episodes", "add", append, "Accepted", (202,), _ROWS),
-    Route("POST", f"{_G}/backfill", "add", handlers.backfill, statuses=(202,), body=_STREAM),
-    Route("POST", f"{_G}/search", "read", handlers.search, "Hits"),
-    Route("POST", f"{_G}/context", "read", handlers.context, "Context"),
-    Route("POST", f"{_G}/ask", "read", asking.ask, "Answer"),
-    Route("GET", f"{_G}/search", "read", reads("search", gives="hits")),
-    Route("GET", f"{_G}/context", "read", reads("context"), "Context"),
+    Route("POST", f"{_G}/episodes", "add", append, replies.Accepted, (202,), _ROWS),
+    Route("POST", f"{_G}/backfill", "add", handlers.backfill, replies.Uploaded, (202,), _STREAM),
+    Route("POST", f"{_G}/search", "read", handlers.search, replies.Hits),
+    Route("POST", f"{_G}/context", "read", handlers.context, replies.Context),
+    Route("POST", f"{_G}/ask", "read", asking.ask, replies.Answer),
     *(
-        Route("GET", f"{_G}/{path}", "read", reads(verb, gives=gives), _SHAPES.get(verb, ""))
-        for verb, (method, path, gives) in VERBS.items()
-        if method == "GET" and verb not in ("dump", "status")
+        Route("GET", f"{_G}/{path}", "read", reads(verb), reply_of(verb))
+        for verb, (method, path, _, _) in VERBS.items()
+        if verb in ("search", "context") or (method == "GET" and verb not in ("dump", "status"))
     ),
-    Route("GET", f"{_G}/status", "read", handlers.status),
-    Route("POST", f"{_G}/preview", "read", board.preview),
-    Route("POST", f"{_G}/files", "add", board.upload, statuses=(202,), body=_FILE),
-    Route("GET", "/key", "", board.own_key),
-    Route("GET", "/status", "read", board.server_status),
+    Route("GET", f"{_G}/status", "read", handlers.status, replies.Status),
+    Route("POST", f"{_G}/preview", "read", board.preview, replies.Previewed),
+    Route("POST", f"{_G}/files", "add", board.upload, replies.Uploaded, (202,), _FILE),
+    Route("GET", "/key", "", board.own_key, replies.Rights),
+    Route("GET", "/status", "read", board.server_status, replies.Board),
     Route("GET", "/status/events", "read", board.status_events, "text/event-stream"),
-    Route("GET", "/schedules", "read", board.schedules),
+    Route("GET", "/schedules", "read", board.schedules, replies.Schedules),
     Route("GET", f"{_G}/events", "read", handlers.events, "text/event-stream"),
     Route("GET", f"{_G}/dump", "read", handlers.dump, "application/x-ndjson"),
     Route("GET", f"{_G}/export", "read", exports.export, "application/octet-stream", (206,)),
-    Route("POST", f"{_G}/retry", "add", handlers.retry, statuses=(202,)),
-    *(Route("POST", f"{_G}/{kind}", "correct", corrects(kind), statuses=(202,)) for kind in CORRECTIONS),
-    Route("POST", f"{_G}/retract", "correct", handlers.retract),
-    Route("POST", f"{_G}/remove", "remove", handlers.remove),
-    Route("DELETE", f"{_G}/episodes/{{identifier}}", "remove", handlers.remove_episode),
-    Route("DELETE", _G, "remove", handlers.remove_group),
-    Route("GET", "/groups", "read", handlers.groups),
-    Route("GET", "/audit", "admin", managing.audit),
-    Route("GET", "/keys", "admin", managing.keys),
-    Route("POST", "/keys", "admin", managing.add_key),
-    Route("DELETE", "/keys/{name}", "admin", managing.revoke_key),
-    Route("GET", f"{_G}/webhooks", "admin", managing.webhooks),
-    Route("POST", f"{_G}/webhooks", "admin", managing.add_webhook),
-    Route("DELETE", f"{_G}/webhooks/{{name}}", "admin", managing.drop_webhook),
-    Route("GET", f"{_G}/webhooks/{{name}}/deliveries", "admin", managing.deliveries),
-    Route("POST", f"{_G}/webhooks/{{name}}/resend", "admin", managing.resend, statuses=(202,)),
+    Route("POST", f"{_G}/retry", "add", handlers.retry, replies.Retried, (202,)),
+    *(
+        Route("POST", f"{_G}/{kind}", "correct", corrects(kind), replies.Requested, (202,))
+        for kind in CORRECTIONS
+    ),
+    Route("POST", f"{_G}/retract", "correct", handlers.retract, WithdrawalCounts),
+    Route("POST", f"{_G}/remove", "remove", handlers.remove, WithdrawalCounts),
+    Route("DELETE", f"{_G}/episodes/{{identifier}}", "remove", handlers.remove_episode, WithdrawalCounts),
+    Route("DELETE", _G, "remove", handlers.remove_group, WithdrawalCounts),
+    Route("GET", "/groups", "read", handlers.groups, replies.Groups),
+    Route("GET", "/audit", "admin", managing.audit, replies.Audit),
+    Route("GET", "/keys", "admin", managing.keys, replies.Keys),
+    Route("POST", "/keys", "admin", managing.add_key, NewKey),
+    Route("DELETE", "/keys/{name}", "admin", managing.revoke_key, replies.Named),
+    Route("GET", f"{_G}/webhooks", "admin", managing.webhooks, replies.Webhooks),
+    Route("POST", f"{_G}/webhooks", "admin", managing.add_webhook, replies.NewWebhook),
+    Route("DELETE", f"{_G}/webhooks/{{name}}", "admin", managing.drop_webhook, replies.Named),
+    Route("GET", f"{_G}/webhooks/{{name}}/deliveries", "admin", managing.deliveries, replies.Deliveries),
+    Route("POST", f"{_G}/webhooks/{{name}}/resend", "admin", managing.resend, replies.Named, (202,)),
 )
 
 
@@ -156,23 +158,21 @@ def create_app(memory: AsyncMemory, **options: Any) -> FastAPI:  # noqa: ANN401 
 def _add(app: FastAPI, route: Route) -> None:
     """Add a route under /v1 and to the OpenAPI document."""
     summary = cleandoc(route.does.__doc__ or "")
-    shape = models.ref(route.gives) if route.gives else {"type": "object"}
-    shaped: dict[str, Any] = {"content": {"application/json": {"schema": shape}}}
-    if "/" in route.gives:
-        shaped = {"content": {route.gives: {"schema": _TEXT}}}
-    problem = {"content": {"application/problem+json": {"schema": models.ref("Problem")}}}
+    is_media = isinstance(route.gives, str)
+    shaped = {"content": {route.gives: {"schema": _TEXT}}} if is_media else {"model": route.gives}
+    problem = {"content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     app.add_api_route(
         "/v1" + _NAMED.sub(r"{\1:path}", route.path),
         route.does,
         methods=[route.method],
         dependencies=[needs(route.scope)],
-        response_model=None,
-        response_class=Response,
+        response_model=None if is_media else route.gives,
+        response_class=Response if is_media else JSONResponse,
         summary=summary.splitlines()[0].partition(";")[0].rstrip("."),
         description=f"{summary}\n\nScope of the key: `{route.scope or 'any'}`.",
         openapi_extra=route.body,
         responses={
-            200: {"description": "Done", **shaped},
+            200: {"description": "Done", **(shaped if is_media else {})},
             **{
                 n: {"description": "See the page on serving", **(shaped if n < 300 else {})}
                 for n in (*route.statuses, *[304] * (route.does.__name__ in TAGGED))
@@ -204,7 +204,7 @@ def _add_health(app: FastAPI, door: Door) -> None:
         if app.openapi_schema is None:
             document_parts = get_openapi(title=app.title, version=app.version, routes=app.routes)
             parts = document_parts.setdefault("components", {})
-            parts["schemas"] |= {shape: models.schema(shape) for shape in models.SHAPES}
+            parts["schemas"]["Problem"] = replies.Problem.model_json_schema()
             parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
             app.openapi_schema = document_parts | {"security": [{"key": []}, {}]}
         return JSONResponse(app.openapi_schema)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -11,7 +10,8 @@ from typing import Any
 
 from anyio import to_thread
 from fastapi import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from sse_starlette import ServerSentEvent
+from starlette.responses import Response
 
 from kgray.domain.records import check_group
 from kgray.errors import KgrayError
@@ -20,11 +20,10 @@ from kgray.server import models
 from kgray.server.door import At, Door
 from kgray.server.models import Group
 from kgray.server.problems import Overloaded, answer
+from kgray.server.streams import event, streamed
 
 _LONGEST_S = 900.0  # for an answer with all its calls
 _LOOK_S = 1.0  # between two checks that the client is connected
-_SILENT_S = 15.0  # of silence, before a stream sends a comment
-_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 Part = str | Answered  # a piece of the text, "" while nothing arrives; the complete answer at the end
 
 
@@ -109,7 +108,7 @@ async def answered(door: Door, question: str, **arguments: Any) -> Answered:  # 
     raise Overloaded("no answer was written: ask again")
 
 
-async def ask(door: At, request: Request, group: Group, body: models.AskOf) -> Response:
+async def ask(door: At, request: Request, group: Group, body: models.AskOf) -> Any:  # noqa: ANN401 - as below
     """Return a model's answer with its sources; with `stream`, as server-sent events.
 
     Events: `text` {"text"}, pieces of the answer; at the end `answer` with the complete document, or `error`
@@ -120,42 +119,28 @@ async def ask(door: At, request: Request, group: Group, body: models.AskOf) -> R
     streams = body.stream or "text/event-stream" in request.headers.get("accept", "")
     if streams:
         first = await anext(parts)  # a faulty request gets its own status
-        return StreamingResponse(
-            _events(request, first, parts), headers=_HEADERS, media_type="text/event-stream"
-        )
+        return streamed(_events(request, first, parts))
     async with aclosing(parts):  # type: ignore[type-var]
         async for part in parts:
             if isinstance(part, Answered):
-                return JSONResponse(part.as_dict())
+                return part.as_dict()
             if await request.is_disconnected():
                 break
     return Response(status_code=499)  # the client has disconnected
 
 
-async def _events(request: Request, first: Part, parts: AsyncIterator[Part]) -> AsyncIterator[str]:
+async def _events(
+    request: Request, first: Part, parts: AsyncIterator[Part]
+) -> AsyncIterator[ServerSentEvent]:
     """Yield the events of an answer, until the client disconnects."""
-    spoke = time.monotonic()
-
-    def event(part: Part) -> str:
-        nonlocal spoke
-        if not part:
-            if time.monotonic() - spoke < _SILENT_S:
-                return ""
-            spoke = time.monotonic()
-            return ": the answer is being written\n\n"
-        spoke = time.monotonic()
-        name, data = ("text", {"text": part}) if isinstance(part, str) else ("answer", part.as_dict())
-        return f"event: {name}\ndata: {json.dumps(data)}\n\n"
-
     async with aclosing(parts):  # type: ignore[type-var]
         try:
-            if text := event(first):
-                yield text
-            if isinstance(first, Answered):
-                return
-            async for part in parts:
-                if text := event(part):
-                    yield text
+            part = first
+            while not isinstance(part, Answered):
+                if part:
+                    yield event("text", {"text": part})
+                part = await anext(parts)
+            yield event("answer", part.as_dict())
         except KgrayError as error:
             problem = bytes((await answer(request, error)).body).decode()
-            yield f"event: error\ndata: {problem}\n\n"
+            yield ServerSentEvent(problem, event="error")

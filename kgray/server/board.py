@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
-import time
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import PurePath
@@ -13,7 +11,7 @@ from typing import Annotated, Any
 
 from anyio import to_thread
 from fastapi import Depends, Query, Request, Response
-from starlette.responses import JSONResponse, StreamingResponse
+from sse_starlette import ServerSentEvent
 
 from kgray.domain import times
 from kgray.domain.records import check_group
@@ -27,15 +25,15 @@ from kgray.server.door import At, Door, holder_of
 from kgray.server.handlers import appended
 from kgray.server.models import Group
 from kgray.server.problems import Overloaded
+from kgray.server.streams import event, streamed
 
-_LOOK_S, _SILENT_S = 1.0, 15.0  # between two reads of a stream; of silence before it sends a comment
+_LOOK_S = 1.0  # between two reads of a stream
 _MAX_CHANGES = 500  # rows of a preview
 _MAX_REFUSALS = 100
 _PORTION = 500  # rows that are appended together
-_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
-async def own_key(door: At, request: Request) -> Response:
+async def own_key(door: At, request: Request, response: Response) -> Any:  # noqa: ANN401 - `replies.Rights`
     """Return the caller's rights: scopes, groups, end; without a key the rights of the command line."""
     key = holder_of(request)
     rights: dict[str, Any] = {
@@ -48,22 +46,23 @@ async def own_key(door: At, request: Request) -> Response:
     answer = rights if key is None else {name: key.as_dict()[name] for name in rights}
     if "admin" in answer["scopes"]:
         answer["scopes"] = list(SCOPES)
-    return JSONResponse(answer | {"can_answer": door.memory.can_answer}, headers=_HEADERS)
+    response.headers["cache-control"] = "no-store"
+    return answer | {"can_answer": door.memory.can_answer}
 
 
-async def schedules(door: At, request: Request) -> Response:
+async def schedules(door: At, request: Request) -> Any:  # noqa: ANN401 - `replies.Schedules`
     """Return the schedules of refreshes, with their last outcomes, for groups that the key reaches."""
     key, clock = holder_of(request), times.now()
     rows = [row.as_dict(clock) for row in await door.call(door.memory.admin.schedules.every)]
     if key is not None:
         bounds = [({*row["groups"]} or {"*"}, row) for row in rows]
         rows = [row for groups, row in bounds if key.covers([*groups])]
-    return JSONResponse({"schedules": rows})
+    return {"schedules": rows}
 
 
-async def server_status(door: At, request: Request) -> Response:
+async def server_status(door: At, request: Request) -> Any:  # noqa: ANN401 - `replies.Board`
     """Return the ledger of all groups that the key reaches, pending work, and the ingesting processes."""
-    return JSONResponse(await _board(door, request))
+    return await _board(door, request)
 
 
 async def _board(door: Door, request: Request) -> dict[str, Any]:
@@ -82,27 +81,23 @@ async def _place(door: At) -> AsyncIterator[None]:
 
 async def status_events(door: At, request: Request, _: Annotated[None, Depends(_place)]) -> Response:
     """Stream the status as server-sent events `status` on every change; it is read every second."""
-    return StreamingResponse(_statuses(door, request), headers=_HEADERS, media_type="text/event-stream")
+    return streamed(_statuses(door, request))
 
 
-async def _statuses(door: Door, request: Request) -> AsyncIterator[str]:
+async def _statuses(door: Door, request: Request) -> AsyncIterator[ServerSentEvent]:
     last: dict[str, Any] = {}
-    spoke = time.monotonic()
     while not door.ending:
         try:
             current = await _board(door, request)
         except Overloaded:
             current = last
         if {**current, "at": ""} != {**last, "at": ""}:
-            last, spoke = current, time.monotonic()
-            yield f"event: status\ndata: {json.dumps(current)}\n\n"
-        elif time.monotonic() - spoke > _SILENT_S:
-            spoke = time.monotonic()
-            yield ": nothing new\n\n"
+            last = current
+            yield event("status", current)
         await asyncio.sleep(_LOOK_S)
 
 
-async def preview(door: At, group: Group, body: models.Preview) -> Response:
+async def preview(door: At, group: Group, body: models.Preview) -> Any:  # noqa: ANN401 - `replies.Previewed`
     """Return the changes that an episode, a correction or a retraction would make: dump rows with `op`.
 
     Nothing is stored. Reading an episode may cost calls of a model. At most 500 rows, facts and entities
@@ -120,12 +115,13 @@ async def preview(door: At, group: Group, body: models.Preview) -> Response:
     rows.sort(
         key=lambda row: ("fact", "entity").index(row["type"]) if row["type"] in ("fact", "entity") else 2
     )
-    return JSONResponse({"changes": rows[:_MAX_CHANGES], "total": len(rows)})
+    return {"changes": rows[:_MAX_CHANGES], "total": len(rows)}
 
 
 async def upload(
-    door: At, request: Request, group: Group, name: Annotated[str, Query(min_length=1, max_length=200)]
-) -> Response:
+    door: At, request: Request, response: Response, group: Group,
+    name: Annotated[str, Query(min_length=1, max_length=200)],
+) -> Any:  # noqa: ANN401 - `replies.Uploaded`  # fmt: skip
     """Append the rows of a file; its extension names the format: JSON lines, JSON, CSV, Parquet, text.
 
     At most 8 MiB.
@@ -155,4 +151,5 @@ async def upload(
             counts[status] += sum(item.status == status for _, item in pairs)
         refusals += refused
     listed = [item.as_dict() for item in refusals[:_MAX_REFUSALS]]
-    return JSONResponse({**counts, "refused": len(refusals), "refusals": listed}, 202)
+    response.status_code = 202
+    return {**counts, "refused": len(refusals), "refusals": listed}

@@ -27,6 +27,7 @@ from kgray.errors import Cost, Denied
 from kgray.memory import AsyncMemory
 from kgray.memory.access import Access, AccessKey, presented
 from kgray.memory.background import Background
+from kgray.memory.results import Changes
 from kgray.ports import GroupHead, Store
 from kgray.server.problems import Forbidden, Malformed, Misdirected, Overloaded, TooMany
 from kgray.server.webhooks import Posts
@@ -310,7 +311,7 @@ class Door:
         self.ending = False  # streams end then
         self.streams = 0
         self._heads: dict[str, tuple[float, asyncio.Task[dict[str, GroupHead]]]] = {}
-        self._shared: dict[tuple[str, int, int], asyncio.Task[dict[str, Any]]] = {}
+        self._shared: dict[tuple[str, int, int], asyncio.Task[Changes]] = {}
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -421,7 +422,7 @@ class Door:
             self._heads[group] = clock, reading
         return (await asyncio.shield(reading))[group]
 
-    async def changes(self, group: str, since: int, upto: int) -> dict[str, Any]:
+    async def changes(self, group: str, since: int, upto: int) -> Changes:
         """Return `Memory.changes`; streams at the same position share a read."""
         key = (group, since, upto)
         if key not in self._shared:

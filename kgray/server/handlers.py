@@ -18,9 +18,11 @@ from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from opentelemetry import trace
 from pydantic import ValidationError
+from sse_starlette import ServerSentEvent
 from starlette.responses import JSONResponse, StreamingResponse
 
 from kgray.domain import times
+from kgray.domain.json_form import as_json
 from kgray.domain.records import OperationKind, check_group
 from kgray.errors import InputError, KgrayError
 from kgray.io.intake.drafts import Defaults, Refusal, draft_from, parse_json
@@ -28,12 +30,14 @@ from kgray.io.intake.files import Submitted
 from kgray.io.intake.formats import MAX_LINE, json_lines
 from kgray.memory.client import original
 from kgray.memory.ingesting import ledger_of
+from kgray.memory.remote import VERBS
 from kgray.schema import kinds
 from kgray.schema.reads import EPISODE_HEADS_AT
 from kgray.server import models
 from kgray.server.door import LONGEST_S, At, Door, check_known, check_scope, holder_of, noted
 from kgray.server.models import Group, Identifier, Limit, MomentOf, Nodes, Number, Withdrawal
 from kgray.server.problems import Conflict, Malformed, TooLarge, problem_of
+from kgray.server.streams import event, streamed
 from kgray.storage.ledger import Acceptance, Foresight, NoneAccepted
 from kgray.storage.ledger import retry as retried
 
@@ -72,7 +76,7 @@ _MAX_ROWS = 1000  # of a request
 Row = Submitted | Refusal
 
 
-async def search(door: At, group: Group, body: models.Search) -> Response:
+async def search(door: At, group: Group, body: models.Search) -> Any:  # noqa: ANN401 - `replies.Hits`
     """Return ranked hits: facts that hold (now, or at `as_of`), entities, episodes."""
     began = time.perf_counter()
     result = await door.read(door.memory.explain, body.query, group=group, **body.arguments())
@@ -83,20 +87,18 @@ async def search(door: At, group: Group, body: models.Search) -> Response:
         names = ("scope", "id", "text")
         omitted = [dict(zip(names, row, strict=True)) for row in result.said_above]
         answer |= {"left_out": omitted, "floor": result.floor}
-    return JSONResponse(answer)
+    return answer
 
 
-async def context(door: At, group: Group, body: models.ContextOf) -> Response:
+async def context(door: At, group: Group, body: models.ContextOf) -> Any:  # noqa: ANN401 - as above
     """Return a text to put into a prompt, within a budget of tokens."""
     result = await door.read(door.memory.context, body.query, group=group, **body.arguments())
-    return JSONResponse(result.as_dict())
+    return result.as_dict()
 
 
-def reads(verb: str, *, gives: str = "") -> Callable[..., Any]:
-    """Return the handler of a method of the memory, with the method's parameters and result.
-
-    gives   the key of the result in the answer; "" = the result is the whole answer
-    """
+def reads(verb: str) -> Callable[..., Any]:
+    """Return the handler of a method of `VERBS`, with the method's parameters and result."""
+    part = VERBS[verb].part
 
     async def handle(door: Door, request: Request, **arguments: Any) -> Response:  # noqa: ANN401
         unchanged, headers = (
@@ -104,8 +106,9 @@ def reads(verb: str, *, gives: str = "") -> Callable[..., Any]:
         )
         if unchanged is not None:
             return unchanged
-        result = _plain(await door.read(attrgetter(verb)(door.memory), **arguments))
-        return JSONResponse({gives: result} if gives else result, headers=headers)
+        result = as_json(await door.read(attrgetter(verb)(door.memory), **arguments))
+        # The JSON form is made already: pydantic would write moments in another form, and take longer.
+        return JSONResponse({part: result} if part else result, headers=headers)
 
     parameters = [Parameter("door", Parameter.KEYWORD_ONLY, annotation=At)]
     parameters.append(Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request))
@@ -121,24 +124,17 @@ def reads(verb: str, *, gives: str = "") -> Callable[..., Any]:
     return handle
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON, or values with `as_dict`
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value.as_dict() if hasattr(value, "as_dict") else value
-
-
-async def status(door: At, group: Group) -> Response:
+async def status(door: At, group: Group) -> Any:  # noqa: ANN401 - `replies.Status`
     """Return the ledger: episodes by state, cost of models."""
     counts = await door.read(door.memory.status, group=group)
     ingesting = {"fault": door.ingesting.fault or None}
-    return JSONResponse(ledger_of(counts) | {"ingesting": ingesting, "embedder": door.memory.admin.vectors()})
+    return ledger_of(counts) | {"ingesting": ingesting, "embedder": door.memory.admin.vectors()}
 
 
-async def groups(door: At, request: Request) -> Response:
+async def groups(door: At, request: Request) -> Any:  # noqa: ANN401 - `replies.Groups`
     """Return the groups that the key reaches, with counts."""
     sizes, key = await door.read(door.memory.groups), holder_of(request)
-    rows = [size.as_dict() for size in sizes if key is None or key.reaches(size.group)]
-    return JSONResponse({"groups": rows})
+    return {"groups": [size for size in sizes if key is None or key.reaches(size.group)]}
 
 
 async def dump(door: At, request: Request, group: Group, known_at: MomentOf = None) -> Response:
@@ -176,32 +172,22 @@ async def events(
     """Stream commits as server-sent events; `id` is the commit's number, which `Last-Event-ID` resumes."""
     resumed = int(last_event_id) if last_event_id and last_event_id.isdecimal() else since
     at = (await door.head(group)).last_recorded if resumed is None else resumed
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_stream(door, group, at), headers=headers, media_type="text/event-stream")
+    return streamed(_commits(door, group, at))
 
 
-async def _stream(door: Door, group: str, at: int) -> AsyncIterator[str]:
-    spoke = time.monotonic()
+async def _commits(door: Door, group: str, at: int) -> AsyncIterator[ServerSentEvent]:
     try:
-        yield f": commits of {group} after {at}\n\n"
+        yield ServerSentEvent(comment=f"commits of {group} after {at}")
         while not door.ending:
             head = await door.head(group)
             if head.last_recorded > at:
                 changes = await door.changes(group, at, head.last_recorded)
-                at, spoke = (
-                    max(changes["last"], at if changes["more"] else head.last_recorded),
-                    time.monotonic(),
-                )
-                yield "".join(
-                    f"id: {commit['commit']}\nevent: commit\ndata: {json.dumps(commit)}\n\n"
-                    for commit in changes["commits"]
-                )
-            elif time.monotonic() - spoke > 15.0:
-                spoke = time.monotonic()
-                yield ": nothing new\n\n"
+                at = max(changes.last, at if changes.more else head.last_recorded)
+                for commit in changes.commits:
+                    yield event("commit", as_json(commit), str(commit.commit))
             await asyncio.sleep(_LOOK_S)
     except KgrayError as error:  # the answer has begun: the client reconnects with Last-Event-ID
-        yield f": ended: {error}\n\n"
+        yield ServerSentEvent(comment=f"ended: {error}")
 
 
 def _wait_of(prefer: str | None) -> float | None:
@@ -355,7 +341,7 @@ async def _ended(door: Door, group: str, answers: Sequence[Acceptance], wait_s: 
         await door.ingesting.step(min(pause, _LOOK_S))
 
 
-async def backfill(door: At, request: Request, group: Group, again: bool = False) -> Response:
+async def backfill(door: At, request: Request, response: Response, group: Group, again: bool = False) -> Any:  # noqa: ANN401 - `replies.Uploaded`
     """Append streamed NDJSON of any length to the bulk lane; rows with ids can be sent again."""
     check_group(group)
     door.check_room()
@@ -368,7 +354,8 @@ async def backfill(door: At, request: Request, group: Group, again: bool = False
                 counts[status] += sum(outcome.status == status for _, outcome in pairs)
             counts["refused"] += len(refused)
             refusals = [*refusals, *refused][:100]  # the first are listed
-    return JSONResponse({**counts, "refusals": [outcome.as_dict() for outcome in refusals]}, 202)
+    response.status_code = 202
+    return {**counts, "refusals": [outcome.as_dict() for outcome in refusals]}
 
 
 async def _blocks(request: Request) -> AsyncIterator[tuple[int, bytes]]:
@@ -385,13 +372,14 @@ async def _blocks(request: Request) -> AsyncIterator[tuple[int, bytes]]:
         yield first, buffer
 
 
-async def retry(door: At, group: Group, body: models.Retry) -> Response:
+async def retry(door: At, response: Response, group: Group, body: models.Retry) -> Any:  # noqa: ANN401
     """Retry failed episodes: all, or the listed episodes."""
     check_group(group)
     door.memory.check_embedder()
     count = await door.call(lambda: retried(door.memory.store, group, body.episodes, now=times.now()))
     door.ingesting.appended(count)
-    return JSONResponse({"accepted": count}, 202)
+    response.status_code = 202
+    return {"accepted": count}
 
 
 # For each correction: the class of its body, the arguments of `Memory.request`, the summary.
@@ -411,8 +399,9 @@ def corrects(kind: OperationKind) -> Callable[..., Any]:
     body_of, what_of, summary = CORRECTIONS[kind]
 
     async def handle(
-        door: At, request: Request, group: Group, body: Any, prefer: Prefer = None  # noqa: ANN401
-    ) -> Response:  # fmt: skip
+        door: At, request: Request, response: Response, group: Group, body: Any,  # noqa: ANN401
+        prefer: Prefer = None,
+    ) -> Any:  # noqa: ANN401 - `replies.Requested`  # fmt: skip
         subject = what_of(body)
         await noted(door, request, kind, check_group(group), subject)
         sequence = await door.change(door.memory.request, kind, group=group, **subject)
@@ -420,13 +409,15 @@ def corrects(kind: OperationKind) -> Callable[..., Any]:
         deadline = time.monotonic() + (_wait_of(prefer) or 0.0)
         while True:
             operation = await door.read(door.memory.operation, sequence, group=group)
-            if operation["state"] == "refused":
-                raise InputError(str(operation["result"]["error"]))
-            if operation["state"] == "done":
-                return JSONResponse({"sequence": sequence, "state": "done", **operation["result"]})
+            result = operation.result or {}
+            if operation.state == "refused":
+                raise InputError(str(result["error"]))
+            if operation.state == "done":
+                return {"sequence": sequence, "state": "done", **result}
             if (pause := deadline - time.monotonic()) <= 0:
-                headers = {"location": f"/v1/groups/{group}/operations/{sequence}"}
-                return JSONResponse({"sequence": sequence, "state": "pending"}, 202, headers)
+                response.status_code = 202
+                response.headers["location"] = f"/v1/groups/{group}/operations/{sequence}"
+                return {"sequence": sequence, "state": "pending"}
             await door.ingesting.step(min(pause, _LOOK_S))
 
     handle.__annotations__["body"] = body_of
@@ -462,4 +453,4 @@ async def _withdrawn(
     door: Door, request: Request, group: str, verb: Literal["retract", "remove"], chosen: dict[str, Any]
 ) -> Response:
     await noted(door, request, verb, check_group(group), chosen)
-    return JSONResponse(await door.change(getattr(door.memory, verb), group=group, **chosen))
+    return JSONResponse(as_json(await door.change(getattr(door.memory, verb), group=group, **chosen)))

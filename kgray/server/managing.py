@@ -9,9 +9,11 @@ from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from kgray.domain import times
+from kgray.domain.json_form import as_json
 from kgray.domain.records import check_group
 from kgray.errors import NotBuilt, NotFound
 from kgray.memory.access import AccessKey
+from kgray.memory.results import NewKey
 from kgray.server.door import At, Door, holder_of, noted
 from kgray.server.models import Group, Identifier, KeyOf, Limit, Number, Since, WebhookOf
 from kgray.server.problems import Forbidden
@@ -23,17 +25,16 @@ _SECRET = {"cache-control": "no-store"}  # of an answer with a secret
 async def audit(door: At, request: Request, after: Number = 0) -> Response:
     """Return the audit log of corrections, removals and keys, for the groups that the key reaches."""
     entries, key = await door.call(door.access.audited, after), holder_of(request)
-    return JSONResponse(
-        {"entries": [entry for entry in entries if key is None or key.reaches(entry["group"])]}
-    )
+    rows = [as_json(entry) for entry in entries if key is None or key.reaches(entry.group)]
+    return JSONResponse({"entries": rows})  # as `handlers.reads`
 
 
-async def keys(door: At, request: Request) -> Response:
+async def keys(door: At, request: Request) -> Any:  # noqa: ANN401 - `replies.Keys`
     """Return the keys, without their secrets, that reach no more groups than the caller's key."""
-    return JSONResponse({"keys": [key.as_dict() for key in await _visible_keys(door, request)]})
+    return {"keys": [key.as_dict() for key in await _visible_keys(door, request)]}
 
 
-async def add_key(door: At, request: Request, body: KeyOf) -> Response:
+async def add_key(door: At, request: Request, response: Response, body: KeyOf) -> NewKey:
     """Make a key; the answer alone shows it. It reaches and lasts no further than the caller's key."""
     holder = holder_of(request)
     if holder is not None and not holder.covers(body.groups):
@@ -44,19 +45,20 @@ async def add_key(door: At, request: Request, body: KeyOf) -> Response:
         raise Forbidden(f"the key expires at {times.show(ends)}: a key that it makes cannot expire later")
     await noted(door, request, "keys add", "", {"groups": body.groups, "scopes": body.scopes})
     make = partial(door.access.add, body.groups, body.scopes, expires=expires, rate=body.rate)
-    id_, key = await door.call(make)
+    made = await door.call(make)
     await door.call(door.guard.refresh)
-    return JSONResponse({"id": id_, "key": key}, headers=_SECRET)
+    response.headers.update(_SECRET)
+    return made
 
 
-async def revoke_key(door: At, request: Request, name: Identifier) -> Response:
+async def revoke_key(door: At, request: Request, name: Identifier) -> Any:  # noqa: ANN401 - `replies.Named`
     """Revoke a key for good."""
     if name not in {key.id for key in await _visible_keys(door, request)}:
         raise NotFound("there is no such key")
     await noted(door, request, "keys revoke", "", {"id": name})
     await door.call(door.access.revoke, name)
     await door.call(door.guard.refresh)
-    return JSONResponse({"id": name, "revoked": True})
+    return {"id": name, "revoked": True}
 
 
 async def _visible_keys(door: Door, request: Request) -> list[AccessKey]:
@@ -71,43 +73,47 @@ def _posts(door: Door, group: str) -> Posts:
     return door.posts
 
 
-async def webhooks(door: At, group: Group) -> Response:
+async def webhooks(door: At, group: Group) -> Any:  # noqa: ANN401 - `replies.Webhooks`
     """Return the webhooks of the group, with their last delivered commits and last failures."""
     rows = await door.call(_posts(door, group).webhooks.every, group)
-    return JSONResponse({"webhooks": [row.as_dict() for row in rows]})
+    return {"webhooks": [row.as_dict() for row in rows]}
 
 
-async def add_webhook(door: At, request: Request, group: Group, body: WebhookOf) -> Response:
+async def add_webhook(door: At, request: Request, response: Response, group: Group, body: WebhookOf) -> Any:  # noqa: ANN401 - `replies.NewWebhook`
     """Post the group's commits to a URL, from now on or after a commit; the answer shows the secret once."""
     posts, url = _posts(door, group), checked_url(body.url)
     await noted(door, request, "webhooks add", group, {"url": url, "since": body.since})
     webhook = await door.call(posts.webhooks.add, group, url, body.since)
-    return JSONResponse(webhook.as_dict() | {"secret": posts.secret_of(webhook.id)}, headers=_SECRET)
+    response.headers.update(_SECRET)
+    return webhook.as_dict() | {"secret": posts.secret_of(webhook.id)}
 
 
-async def deliveries(door: At, group: Group, name: Identifier, limit: Limit = 100) -> Response:
+async def deliveries(door: At, group: Group, name: Identifier, limit: Limit = 100) -> Any:  # noqa: ANN401
     """Return a webhook with its undelivered commits, oldest first."""
     webhook = await door.call(_posts(door, group).webhooks.found, group, name)
     # Not `Door.changes`, which streams share: it may be a moment old.
     new = await door.read(door.memory.changes, group=group, since=webhook.sent)
     waiting = [
-        {"id": message_id(name, commit["commit"]), "commit": commit["commit"], "at": commit["at"]}
-        for commit in new["commits"]
+        {"id": message_id(name, commit.commit), "commit": commit.commit, "at": as_json(commit.at)}
+        for commit in new.commits
     ]
-    has_more = new["more"] or len(waiting) > limit
-    return JSONResponse(webhook.as_dict() | {"waiting": waiting[:limit], "more": has_more})
+    has_more = new.more or len(waiting) > limit
+    return webhook.as_dict() | {"waiting": waiting[:limit], "more": has_more}
 
 
-async def drop_webhook(door: At, request: Request, group: Group, name: Identifier) -> Response:
+async def drop_webhook(door: At, request: Request, group: Group, name: Identifier) -> Any:  # noqa: ANN401
     """Forget a webhook."""
     await _change(door, request, "drop", group, name)
-    return JSONResponse({"id": name, "dropped": True})
+    return {"id": name, "dropped": True}
 
 
-async def resend(door: At, request: Request, group: Group, name: Identifier, body: Since) -> Response:
+async def resend(
+    door: At, request: Request, response: Response, group: Group, name: Identifier, body: Since
+) -> Any:  # noqa: ANN401
     """Post again at once, also for a webhook given up: undelivered commits, or all after a commit."""
     await _change(door, request, "resend", group, name, since=body.since)
-    return JSONResponse({"id": name}, 202)
+    response.status_code = 202
+    return {"id": name}
 
 
 async def _change(door: Door, request: Request, verb: str, group: str, name: str, **options: Any) -> None:  # noqa: ANN401

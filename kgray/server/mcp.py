@@ -20,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from kgray import __version__
 from kgray.domain import times
 from kgray.domain.graph import Hit
+from kgray.domain.json_form import as_json
 from kgray.domain.records import Draft, check_group
 from kgray.errors import InputError, KgrayError
 from kgray.io.intake.drafts import Defaults, draft_from
@@ -247,7 +248,7 @@ class _Tools:
     async def get_sources(self, id: str, ctx: Context[Any]) -> Messages:  # noqa: A002 - the tool's argument
         """Return the messages behind a fact's id, verbatim: quote them."""
         messages = []
-        for episode in (await self._read(ctx, "describe", id)).episodes:
+        for episode in (await self._read(ctx, "show", id)).episodes:
             at, id_ = _day(episode.reference_time), episode.client_id or episode.id
             messages.append(Message(id=id_, at=at, speaker=episode.speaker, text=episode.text))
         return Messages(messages=messages)
@@ -258,16 +259,19 @@ class _Tools:
         """Whether added messages are in the graph yet, failures with reasons, and changes `since` then."""
         counts = (await self._read(ctx, "status"))[self.seat_of(ctx).group]
         failures = await self._read(ctx, "failures")
-        states = {id_: (await self._read(ctx, "episode", id_))["state"] for id_ in ids}
+        states = {id_: (await self._read(ctx, "episode", id_)).state for id_ in ids}
         changed: list[Line] = []
         if since is not None:
             diff = await self._read(ctx, "diff", from_known_at=since)
-            for kind in ("opened", "changed", "ended"):
-                for fact in (each["after"] if kind == "changed" else each for each in diff[kind]):
-                    ends = {"since": fact["valid_at"], "until": fact["invalid_at"]}
-                    changed.append(Line(id=fact["id"], kind=kind, text=fact["text"], **ends))
-        rows = [fact.as_dict() for fact in failures[:10]]
-        lines = [f"{row['client_id'] or row['id'] or 'a correction'}: {row['message']}" for row in rows]
+            for kind, facts in (
+                ("opened", diff.opened),
+                ("changed", [change.after for change in diff.changed]),
+                ("ended", diff.ended),
+            ):
+                for fact in facts:
+                    ends = {"since": as_json(fact.valid_at), "until": as_json(fact.invalid_at)}
+                    changed.append(Line(id=fact.id, kind=kind, text=fact.text, **ends))
+        lines = [f"{row.client_id or row.id or 'a correction'}: {row.message}" for row in failures[:10]]
         pending = counts.accepted + counts.extracted
         return Status(pending=pending, failed=counts.failed, failures=lines, states=states, changed=changed)
 
@@ -290,7 +294,7 @@ class _Tools:
             return Added(id=acceptance.id, state="retracted")
         deadline = time.monotonic() + min(max(wait_s, 0.0), 30.0)
         while True:
-            state = (await self._read(ctx, "episode", acceptance.id))["state"]
+            state = (await self._read(ctx, "episode", acceptance.id)).state
             if state not in ("accepted", "extracted") or time.monotonic() >= deadline:
                 return Added(id=acceptance.id, state="accepted" if state == "extracted" else state)
             await seat.background.step(0.25)
@@ -312,7 +316,7 @@ class _Tools:
         await seat.call(seat.memory.admin.access.note, seat.key, mode, seat.group, {"episodes": ids})
         verb = seat.memory.remove if mode == "remove" else seat.memory.retract
         counts = await seat.change(verb, group=seat.group, episodes=ids)
-        return Forgotten.model_validate(counts | {"messages": counts["episodes"]})
+        return Forgotten.model_validate(as_json(counts) | {"messages": counts.episodes})
 
 
 class _Options(BaseModel):

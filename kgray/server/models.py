@@ -1,8 +1,7 @@
-"""Parameters and bodies of requests, with checks, and shapes of answers, for the OpenAPI document."""
+"""Parameters and bodies of requests, with checks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
@@ -199,54 +198,3 @@ class WebhookOf(Since):
     """The receiver of a group's commits; `since` is absent: later commits only."""
 
     url: Annotated[str, Field(min_length=8, max_length=1000, examples=["https://example.org/kgray"])]
-
-
-# Shapes for the document: the answers come from `as_dict` of their values, and may have more fields.
-# "?" = may be null, "~" = may be absent, "[...]" = a list; any name but a type's is another shape.
-SHAPES: Mapping[str, str] = {
-    "AcceptedRow": "id text, client_id text?, sequence int?",
-    "RefusedRow": "file text, line int?, field text?, reason text",
-    "Accepted": (
-        "accepted [AcceptedRow], duplicate int, refused int, refusals [RefusedRow], committed int~, "
-        "failed int~, pending int~"
-    ),
-    "Hit": "scope text, id text, text text, score number, group text, methods object",
-    "Hits": "hits [Hit], took_ms number",
-    "Context": "text text, tokens int, hits [Hit], citations [object]",
-    "Answer": (
-        "answer text, found bool, citations [object], sources [object], dropped [int], suggestions [text], "
-        "general_knowledge bool, keywords object~, reports object~, calls int, prompt_tokens int, "
-        "completion_tokens int"
-    ),
-    "Entity": "id text, name text, aliases [text], labels [text], summary text~, profile text~",
-    "Entities": "entities [Entity]",
-    "Fact": (
-        "id text, text text, source text?, relation text, target text?, valid_at text?, invalid_at text?, "
-        "created_at text, expired_at text?"
-    ),
-    "History": "entity Entity, facts [Fact]",
-    "Neighbourhood": "entities [Entity], facts [Fact], truncated bool, total object",
-    "Problem": "type text, title text, status int, detail text, code text, request_id text, errors [object]",
-}
-_TYPES = {"text": "string", "int": "integer", "bool": "boolean"}
-
-
-def schema(shape: str) -> dict[str, Any]:
-    """Return the JSON schema of a shape."""
-    fields = dict(part.split() for part in SHAPES[shape].split(", "))
-    needed = [name for name, kind in fields.items() if not kind.endswith("~")]
-    kinds = {name: _schema_of(kind.rstrip("~")) for name, kind in fields.items()}
-    return {"type": "object", "properties": kinds, "required": needed}
-
-
-def _schema_of(kind: str) -> dict[str, Any]:
-    if kind.endswith("?"):
-        return {"anyOf": [_schema_of(kind[:-1]), {"type": "null"}]}
-    if kind.startswith("["):
-        return {"type": "array", "items": _schema_of(kind[1:-1])}
-    return ref(kind) if kind in SHAPES else {"type": _TYPES.get(kind, kind)}
-
-
-def ref(shape: str) -> dict[str, Any]:
-    """Return the reference to a shape among the document's components."""
-    return {"$ref": f"#/components/schemas/{shape}"}

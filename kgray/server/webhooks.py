@@ -28,8 +28,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kgray.domain import times
+from kgray.domain.json_form import as_json
 from kgray.errors import InputError, SettingsError, Unavailable
 from kgray.memory.access import Webhook, Webhooks
+from kgray.memory.results import Commit
 
 if TYPE_CHECKING:
     from kgray.server.door import Door
@@ -115,7 +117,7 @@ class Posts:
         note, counted = partial(self._door.call, self.webhooks.note, webhook.id), self._door.metrics.webhooks
         was = sent = webhook.sent
         changes, saved = await self._door.changes(webhook.of_group, sent, head), time.monotonic()
-        for commit in changes["commits"]:
+        for commit in changes.commits:
             try:
                 async with self._of_group[webhook.of_group], self._turns:
                     await self._post(webhook, commit)
@@ -124,22 +126,23 @@ class Posts:
                 await note(was, sent, webhook.tries + 1 if sent == webhook.sent else 1, str(error))
                 return
             counted.labels("delivered").inc()
-            sent = commit["commit"]
+            sent = commit.commit
             if time.monotonic() - saved > _SAVED_S:
                 if not await note(was, sent):
                     return  # it was dropped, or has a new start
                 was, saved = sent, time.monotonic()
         # A commit may have come after `head` was read.
-        await note(was, max(changes["last"] if changes["more"] else head, sent))
+        await note(was, max(changes.last if changes.more else head, sent))
 
-    async def _post(self, webhook: Webhook, commit: Mapping[str, Any]) -> None:
+    async def _post(self, webhook: Webhook, commit: Commit) -> None:
         from standardwebhooks import Webhook as Signer
 
-        sent_at, id_ = times.to_datetime(times.now()), message_id(webhook.id, commit["commit"])
-        lists = {name: commit[name][:_MOST_IDS] for name in ("entries", "opened", "ended")}
-        counts = {name: len(commit[name]) for name in lists}
-        data = {"group": webhook.of_group, "commit": commit["commit"], **lists, "counts": counts}
-        body = json.dumps({"type": "group.committed", "timestamp": commit["at"], "data": data})
+        sent_at, id_ = times.to_datetime(times.now()), message_id(webhook.id, commit.commit)
+        row = as_json(commit)
+        lists = {name: row[name][:_MOST_IDS] for name in ("entries", "opened", "ended")}
+        counts = {name: len(row[name]) for name in lists}
+        data = {"group": webhook.of_group, "commit": commit.commit, **lists, "counts": counts}
+        body = json.dumps({"type": "group.committed", "timestamp": row["at"], "data": data})
         signature = Signer(self.secret_of(webhook.id)).sign(id_, sent_at, body)
         headers = {
             "webhook-id": id_, "webhook-timestamp": str(int(sent_at.timestamp())),
