@@ -303,7 +303,7 @@ def _answer(kind: str, answered: bytes, status: int) -> Any:  # noqa: ANN401 - J
 def _sent(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the body or the query of a method's arguments: filters are fields of it."""
     arguments |= arguments.pop("options", {})
-    if name == "entities":
+    if name in ("entities", "complete"):
         arguments["q"] = arguments.pop("query", "")
     if name in ("merge", "distinct"):
         arguments["entities"] = [arguments.pop("first"), arguments.pop("second")]

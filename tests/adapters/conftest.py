@@ -37,6 +37,6 @@ def told(memory):
 
     def facts(group: str) -> set[str]:
         around = asyncio.run(memory.neighbourhood(group=group))
-        return {fact["text"] for fact in around["facts"] if fact["invalid_at"] is None}
+        return {fact.text for fact in around.facts if fact.invalid_at is None}
 
     return facts

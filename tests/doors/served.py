@@ -39,7 +39,7 @@ class Served:
         return kgray.open(self.memory.store.folder, create=False)
 
     def key(self, groups: str, scopes: str, **how: Any) -> str:
-        key = self.memory.admin.access.add(groups.split(","), scopes.split(","), **how)[1]
+        key = self.memory.admin.access.add(groups.split(","), scopes.split(","), **how).key
         self.door.guard.refresh()
         return key
 

@@ -6,12 +6,14 @@ import asyncio
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from operator import attrgetter
 
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 import kgray
+from kgray.memory.remote import VERBS
 from tests.doors.served import serving
 
 
@@ -33,22 +35,31 @@ def story(memory):
     yield (none.accepted, [(refusal.line, refusal.field, refusal.reason) for refusal in none.refusals])
     for how in ({}, {"as_of": "2026-02-01"}, {"filters": kgray.Filters(relations=("WORKS_AT",))}):
         hits = memory.search("Where does Alice work?", group="team", **how)
-        yield [(h.text, h.source, h.target, h.valid_at, h.invalid_at, h.told_by, h.speaker) for h in hits]
+        yield [(h.text, h.subject, h.object, h.valid_at, h.invalid_at, h.told_by, h.speaker) for h in hits]
     yield memory.context("Where does Alice work?", group="team", tokens=200).text
     yield [(e.entity.name, e.facts) for e in memory.entities("ali", group="team")]
     history = memory.history("Alice", group="team")
     yield [(f.text, f.valid_at, f.invalid_at, f.statement, f.episodes) for f in history.facts]
-    yield [record["type"] for record in memory.show("a1", group="team")]
+    shown = memory.show("a1", group="team")
+    yield ([record["type"] for record in shown.records], shown.episodes[0].text, shown.episodes[0].marks)
     around = memory.neighbourhood("Alice", group="team")
-    yield ([item["name"] for item in around["entities"]], around["total"], around["truncated"])
+    yield ([item.name for item in around.entities], around.total, around.truncated)
     moved = memory.diff(group="team", from_as_of="2026-02-01", to_as_of="2026-04-01")
-    yield ([f["target"] for f in moved["opened"]], [f["target"] for f in moved["ended"]])
-    yield [e["client_id"] for c in memory.changes(group="team")["commits"] for e in c["entries"]]
-    yield [e["client_id"] for e in memory.log(group="team")["episodes"]]
+    yield ([f.object for f in moved.opened], [f.object for f in moved.ended])
+    yield [e.client_id for c in memory.changes(group="team").commits for e in c.entries]
+    yield [e.client_id for e in memory.log(group="team").episodes]
+    why = memory.provenance(history.facts[0].statement, group="team")
+    yield ([fact.text for fact in why.facts], [(m.text, m.marks, m.role) for m in why.messages])
+    yield [(row.text, row.valid_from) for row in why.evidence]
+    yield (memory.episode("a1", group="team").reference_time, memory.complete("ali", group="team")[0].name)
+    yield (memory.failures(group="team"), memory.overview(group="team"))
+    yield memory.admin.relation_suggestions(group="team")
     yield (memory.communities.list(group="team"), memory.duplicates(group="team"))
     merged = memory.merge("Acme", "Beta Labs", group="team")
-    yield memory.undo(merged["sequence"], group="team")["sequence"]
-    yield memory.retract(group="team", episodes=["a2"])["episodes"]
+    yield memory.operation(merged.sequence, group="team").state
+    yield (memory.undo(merged.sequence, group="team").undone, memory.retry(group="team").accepted)
+    yield memory.retract(group="team", episodes=["a2", "a9"])
+    yield memory.remove(group="team", episodes=["a2"])
     yield memory.dump(group="team")
     with pytest.raises(kgray.NotFound):
         memory.history("Nobody", group="team")
@@ -62,6 +73,43 @@ def test_a_program_moves_to_a_server_by_one_line(served, tmp_path):
     with kgray.open(tmp_path / "here", create=True) as here, kgray.connect(served.url) as there:
         for local, remote in zip(story(here), story(there), strict=True):
             assert remote == local
+
+
+def classes_of(memory):
+    """Return the class of the result of each method of `VERBS`; of a list, of its items."""
+    fact = memory.history("Alice", group="team").facts[0].id
+    arguments = {
+        "search": ("Alice",), "context": ("Alice",), "history": ("Alice",), "show": ("Alice",),
+        "episode": ("a0",), "complete": ("ali",), "provenance": (fact,), "merge": ("Acme", "Beta Labs"),
+        "communities.get": (memory.communities.list(group="team")[0].id,), "undo": (4,), "operation": (4,),
+        "split": ("Acme", ["Beta Labs"]), "distinct": ("Acme", "Bob"),
+    }  # fmt: skip
+    last = ("merge", "operation", "undo", "split", "distinct", "retract", "remove")
+    for verb in (*(VERBS.keys() - {*last}), *last):
+        if verb == "split":  # the entity needs two names
+            memory.merge("Acme", "Beta Labs", group="team")
+        options = {"episodes": ["a2"]} if verb in ("retract", "remove") else {}
+        result = attrgetter(verb)(memory)(*arguments.get(verb, ()), group="team", **options)
+        yield verb, {type(item) for item in result} if isinstance(result, list | tuple) else type(result)
+
+
+def test_a_server_gives_the_classes_of_a_folder(served, tmp_path):
+    with kgray.open(tmp_path / "here", create=True) as here, kgray.connect(served.url) as there:
+        for memory in (here, there):
+            for number, (name, firm) in enumerate(
+                (("Alice", "Acme"), ("Alice", "Beta Labs"), ("Bob", "Acme"))
+            ):
+                row = {
+                    "text": f"I work at {firm}.",
+                    "speaker": name,
+                    "id": f"a{number}",
+                    "at": 86_400 * number,
+                }
+                memory.add_many([row], group="team")
+        here.communities.refresh(["team"])
+        with kgray.open(tmp_path / "served") as folder:
+            folder.communities.refresh(["team"])
+        assert dict(classes_of(there)) == dict(classes_of(here))
 
 
 def test_a_null_says_as_much_to_a_server_as_to_a_folder(served, tmp_path):

@@ -106,7 +106,7 @@ def test_graphml_is_a_multigraph_of_facts(export, memory):
     ]
     assert len(facts) == 3
     for fact in facts:
-        of = graph.edges[fact.source_id, fact.target_id, fact.id]
+        of = graph.edges[fact.subject_id, fact.object_id, fact.id]
         assert (of["relation"], of["event"], of["text"]) == ("WORKS_AT", False, fact.text)
         assert of.get("invalid_at", "")[:10] == (str(fact.invalid_at.date()) if fact.invalid_at else "")
     (mug,) = (of for _, of in graph.nodes(data=True) if of["name"] == "Mug")

@@ -23,6 +23,7 @@ import kgray
 import kgray.server.app as http_app
 from kgray import errors
 from kgray.cli import cli
+from kgray.domain.json_form import as_json
 from kgray.io.intake.drafts import draft_from
 from kgray.server.app import ROUTES
 from kgray.server.door import Appends, Bounds, Door, Metrics
@@ -365,7 +366,7 @@ def test_reads_answer_as_the_memory_does(served, client):
             client.get(f"{TEAM}/entities/alice/history").json()
             == memory.history("alice", group="team").as_dict()
         )
-        assert client.get(f"{TEAM}/show/a1").json()["records"] == memory.show("a1", group="team")
+        assert client.get(f"{TEAM}/show/a1").json() == as_json(memory.show("a1", group="team"))
         assert client.get(f"{TEAM}/dump").text.splitlines() == memory.dump(group="team")
         entities = client.get(f"{TEAM}/entities", params={"q": "ali"}).json()["entities"]
         assert [entity["name"] for entity in entities] == ["Alice"]

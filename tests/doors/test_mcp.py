@@ -199,12 +199,12 @@ async def test_over_http_on_a_neo4j_store(tmp_path, own_neo4j):
             rows = [{"text": f"I work at Firm {n}.", "speaker": "Bob", "at": f"2026-0{n}-01"} for n in (1, 2)]
             assert (await memory.add_many(rows, group="team")).committed == 2
             hits = await memory.search("Bob", group="team", any_time=True, scopes=["fact"])
-            assert {hit.target for hit in hits} == {"Firm 1", "Firm 2"}
-            assert (await memory.neighbourhood("Bob", group="team"))["total"]["facts"] == 2
+            assert {hit.object for hit in hits} == {"Firm 1", "Firm 2"}
+            assert (await memory.neighbourhood("Bob", group="team")).total["facts"] == 2
             with pytest.raises(kgray.Denied):
                 await memory.search("Bob", group="other")
             merged = await memory.merge("Firm 1", "Firm 2", group="team")
-            assert (await memory.operation(merged["sequence"], group="team"))["state"] == "done"
+            assert (await memory.operation(merged.sequence, group="team")).state == "done"
 
 
 async def test_a_model_answers_through_a_tool_where_one_is_configured(tmp_path):

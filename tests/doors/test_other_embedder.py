@@ -94,11 +94,11 @@ def test_python_reads_and_refuses_alike(jobs, tmp_path, other):
         assert [*memory.status()] == [size.group for size in memory.groups()] == ["team"]
         assert memory.failures() == []
         assert memory.history("Alice Nguyen", group="team").facts
-        assert memory.describe("t2", group="team").episodes
+        assert memory.show("t2", group="team").episodes
         assert memory.dump(group="team")
         assert memory.duplicates(group="team") == []
         embedder = memory.admin.vectors()
-        assert (embedder["name"], embedder["dimensions"]) == ("hashing-1/1024", 1024)
+        assert (embedder.name, embedder.dimensions) == ("hashing-1/1024", 1024)
         refused = [
             memory.asynchronous.check_embedder,
             lambda: memory.add("I work at Gamma", group="team", speaker="Alice"),

@@ -160,19 +160,20 @@ async def test_through_ray_the_driver_knows_what_the_workers_wait_for_and_the_le
         await until(lambda: OUTAGES.why().startswith(where) or adding.done())
         told = OUTAGES.why()
         removed = await memory.remove(group="g", episodes=["known"])
-        assert (removed["episodes"], removed["absent"], adding.done()) == (1, [], False)
+        assert (removed.episodes, removed.absent, adding.done()) == (1, (), False)
         status = (await memory.status())["g"]
         assert (status.accepted + status.extracted, status.committed) == (2, 0)
         server = ChatServer(lambda asked: Say("no") if "Oslo" in told_by(asked) else NOTHING, port=port)
         report = await adding
         (failed,) = await memory.failures()
+        episode = await memory.episode(failed.id, group="g")
         counts = (await memory.status())["g"]
         server.close()
 
     assert told.startswith(f"{where} cannot be reached (")
     assert (report.committed, report.failed, report.stopped) == (1, 1, False)
-    assert (failed.group, failed.episode.client_id, failed.failure.raw) == ("g", "b", "no")
-    moments = (failed.episode.reference_time, failed.episode.recorded_at)
+    assert (failed.group, failed.client_id, failed.reply) == ("g", "b", "no")
+    moments = (episode.reference_time, episode.recorded_at)
     assert [moment.tzinfo for moment in moments] == [UTC, UTC], "instants are datetimes, as everywhere"
     made = len(server.asked) + len(server.probes)
     assert (counts.calls, counts.prompt_tokens) == (made, made * 100)

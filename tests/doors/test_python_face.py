@@ -38,13 +38,13 @@ async def test_the_verbs_are_awaited(tmp_path):
         history = await memory.history("ann lee", group="g")
         assert [fact.ended_by is not None for fact in history.facts] == [True, False]
         known = history.facts[1].created_at - INSTANT
-        assert (await memory.search("Ann", group="g", known_at=known, scopes=["fact"]))[0].target == "Acme"
+        assert (await memory.search("Ann", group="g", known_at=known, scopes=["fact"]))[0].object == "Acme"
         assert (await memory.history("Ann Lee", group="g", known_at=known)).facts[0].invalid_at is None
         assert "Beta" in (await memory.context("Ann", group="g")).text
         assert (await memory.status())["g"].committed == 2
         assert await memory.failures() == []
         assert await memory.admin.verify("g") == []
-        assert (await memory.remove(group="g", episodes=["b"]))["facts_reopened"] == 1
+        assert (await memory.remove(group="g", episodes=["b"])).facts_reopened == 1
         assert [fact.invalid_at for fact in (await memory.history("Ann Lee", group="g")).facts] == [None]
 
 
@@ -64,7 +64,7 @@ def test_the_blocking_twin_has_the_same_verbs(tmp_path):
         assert memory.dump(group="g")
         ids = {entity["name"]: entity["id"] for entity in dump_rows(memory, "entity")}
         merged = memory.merge(ids["Ann Lee"], ids["Acme"], group="g")
-        memory.undo(merged["sequence"], group="g")
+        memory.undo(merged.sequence, group="g")
         assert memory.dump_hash(group="g") == first
 
 
@@ -102,7 +102,7 @@ async def test_what_is_removed_stays_in_no_folder_of_a_run(tmp_path):
         kept = tmp_path / "d" / "runs" / "r"
         before = {path.name for path in kept.iterdir()}
         assert "report.json" in before
-        assert (await memory.remove(group="g", episodes=["nobody"]))["episodes"] == 0
+        assert (await memory.remove(group="g", episodes=["nobody"])).episodes == 0
         with pytest.raises(InputError):
             await memory.remove(group="no group", everything=True)
         assert {path.name for path in kept.iterdir()} == before, "what removes nothing changes nothing"
@@ -200,11 +200,11 @@ def test_times_go_in_and_out_as_aware_datetimes(tmp_path):
         assert (first.valid_at, first.invalid_at) == (january, march)
         assert (second.valid_at, second.invalid_at, second.expired_at) == (march, None, None)
         (hit,) = memory.search("Ann Lee", group="g", as_of=january, scopes=["fact"])
-        assert (hit.valid_at, hit.invalid_at, hit.target, hit.fact) == (january, march, "Acme", first)
+        assert (hit.valid_at, hit.invalid_at, hit.object, hit.fact) == (january, march, "Acme", first)
         assert hit.fact.created_at.tzinfo is not None
         assert hit.fact.created_at < hit.fact.expired_at == second.created_at
         known = memory.search("Ann Lee", group="g", known_at=first.created_at, scopes=["fact"])
-        assert [(hit.target, hit.invalid_at) for hit in known] == [("Acme", None)]
+        assert [(hit.object, hit.invalid_at) for hit in known] == [("Acme", None)]
         hits = memory.search("Ann Lee", group="g", scopes=["episode"], said_after=march)
         assert [(hit.client_id, hit.reference_time) for hit in hits] == [("b", march)]
         early = kgray.Filters(said=(None, march))
@@ -215,7 +215,7 @@ def test_times_go_in_and_out_as_aware_datetimes(tmp_path):
             memory.context("Ann", group="g", said_before=march, scopes=["episode"]).hits[0].client_id == "a"
         )
         local = march.astimezone(timezone(timedelta(hours=2)))
-        assert [h.target for h in memory.search("Ann", group="g", as_of=local, scopes=["fact"])] == ["Beta"]
+        assert [h.object for h in memory.search("Ann", group="g", as_of=local, scopes=["fact"])] == ["Beta"]
 
 
 def test_a_taken_id_raises_in_the_words_of_python(tmp_path):
@@ -224,10 +224,10 @@ def test_a_taken_id_raises_in_the_words_of_python(tmp_path):
         with pytest.raises(InputError, match="id 'a' is taken by other content") as caught:
             memory.add(BETA, kind="triples", group="g", at=0, id="a")
         assert (caught.value.field, "--" in str(caught.value)) == ("id", False)
-        assert memory.history("Ann Lee", group="g").facts[0].target == "Acme"
+        assert memory.history("Ann Lee", group="g").facts[0].object == "Acme"
         report = memory.add(BETA, kind="triples", group="g", at=0, id="a", replace=True)
         assert (report.accepted, report.committed) == (1, 1)
-        assert [fact.target for fact in memory.history("Ann Lee", group="g").facts] == ["Beta"]
+        assert [fact.object for fact in memory.history("Ann Lee", group="g").facts] == ["Beta"]
         row = {"id": "a", "triples": ANN, "at": 0}
         for rows in ([row | {"group": "g"}], [row]):
             (refusal,) = memory.add_many(rows).refusals
@@ -244,7 +244,7 @@ def test_entities_are_listed_and_called_by_name(tmp_path):
         assert memory.history(beta.entity.id[:6], group="g").entity == beta.entity
         merged = memory.merge("acme", "Beta", group="g")
         assert memory.history("Acme", group="g").entity.aliases == ("Beta",)
-        memory.undo(merged["sequence"], group="g")
+        memory.undo(merged.sequence, group="g")
         with pytest.raises(NotFound, match="did you mean 'Ann Lee'"):
             memory.merge("Anne Lee", "Beta", group="g")
         with pytest.raises(InputError, match="limit"):

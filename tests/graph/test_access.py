@@ -24,7 +24,8 @@ def log_of(store, group, after):
 def test_keys_are_kept_without_their_secrets(stores, store):
     access, other = Access(store), Access(stores.open())
     changes_before = access.changes()
-    id_, key = access.add(["team", "project-/*"], ["read", "add"], rate=5)
+    made = access.add(["team", "project-/*"], ["read", "add"], rate=5)
+    id_, key = made.id, made.key
 
     kept = {item.id: item for item in other.every()}[id_]
     assert other.changes() > changes_before
@@ -51,11 +52,11 @@ def test_the_audit_log_goes_on_by_its_sequence(store, group):
     access.note("k1", "remove", group, {"episodes": ["a\u00e9"]})
     access.note("", "retract", group, {})
 
-    first, second = [entry for entry in access.audited() if entry["group"] == group]
+    first, second = [entry for entry in access.audited() if entry.group == group]
     digest = "sha256:" + hashlib.sha256("a\u00e9".encode()).hexdigest()[:16]
-    assert (first["key"], first["action"], first["asked"]) == ("k1", "remove", {"episodes": [digest]})
-    assert second in access.audited(first["sequence"])
-    assert first not in access.audited(first["sequence"])
+    assert (first.key, first.action, first.asked) == ("k1", "remove", {"episodes": [digest]})
+    assert second in access.audited(first.sequence)
+    assert first not in access.audited(first.sequence)
 
 
 @EMBEDDED
@@ -66,7 +67,7 @@ def test_what_is_no_sequence_is_refused_in_one_line(store, group, after):
     with pytest.raises(InputError, match="after must be a sequence, or 0"):
         log_of(store, group, after)
     assert Access(store).audited(1 << 62) == []
-    assert log_of(store, group, 1 << 62)["episodes"] == []
+    assert log_of(store, group, 1 << 62).episodes == ()
 
 
 def test_they_are_in_no_group(store):

@@ -10,6 +10,7 @@ import pytest
 from kgray.domain.records import Operation
 from kgray.errors import InputError
 from kgray.memory.reads import GroupReads
+from kgray.memory.results import Changes
 from kgray.schema import kinds, reads
 from tests.graph.by_hand import append, ask, changes, declined, draft, failed, head, remove, tell
 from tests.graph.stores import EMBEDDED
@@ -43,14 +44,14 @@ def test_what_changed_is_read_and_nothing_else(store, group, read):
             tell(store, f"M{n}", "one", group=group)
     read.clear()
     result = since_then(store, group, since, 200)
-    assert [item["entries"][0]["sequence"] for item in result["commits"]] == [61, 62, 63]
-    assert [item["opened"] for item in result["commits"]] == [["F61"], ["F62"], ["F63"]]
-    assert (result["last"], result["more"]) == (head(store, group).last_recorded, False)
+    assert [item.entries[0].sequence for item in result.commits] == [61, 62, 63]
+    assert [item.opened for item in result.commits] == [("F61",), ("F62",), ("F63",)]
+    assert (result.last, result.more) == (head(store, group).last_recorded, False)
     assert sum(read.values()) == 6, read
 
     read.clear()
     first = since_then(store, group, 0, 5)
-    assert ([item["entries"][0]["sequence"] for item in first["commits"]], first["more"]) == ([1, 2], True)
+    assert ([item.entries[0].sequence for item in first.commits], first.more) == ([1, 2], True)
     assert sum(read.values()) < 10, "what is behind the page is not read"
 
 
@@ -74,16 +75,16 @@ def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, oth
     since, pages = 0, 0
     while True:
         page = since_then(store, group, since, 2)
-        told += page["commits"]
-        since, pages = page["last"], pages + 1
-        if not page["more"]:
+        told += page.commits
+        since, pages = page.last, pages + 1
+        if not page.more:
             break
-    entries = [(item["type"], item["state"]) for commit in told for item in commit["entries"]]
+    entries = [(item.type, item.state) for commit in told for item in commit.entries]
     assert pages > 2
-    assert [item["commit"] for item in told] == sorted({item["commit"] for item in told})
+    assert [item.commit for item in told] == sorted({item.commit for item in told})
     assert entries == [("episode", "committed")] * 2 + [("merge", "refused"), ("remove", "done")]
-    assert [commit["opened"] for commit in told if commit["opened"]] == [["F1"], ["F3"]]
-    assert [(commit["commit"], commit["ended"]) for commit in told if commit["ended"]] == [(at, ["F1"])]
-    assert since_then(store, group, since, 200) == {"commits": [], "last": since, "more": False}
+    assert [commit.opened for commit in told if commit.opened] == [("F1",), ("F3",)]
+    assert [(commit.commit, commit.ended) for commit in told if commit.ended] == [(at, ("F1",))]
+    assert since_then(store, group, since, 200) == Changes(commits=(), last=since, more=False)
     with pytest.raises(InputError):
         since_then(store, group, 0, 0)

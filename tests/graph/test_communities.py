@@ -353,9 +353,9 @@ def test_without_a_model_an_entity_has_a_summary_and_no_profile(memory):
     assert "works at Lumen Systems." in then.entity.summary
     (listed,) = memory.entities("Alice Nguyen", group="team")
     assert (listed.profile, listed.entity.summary) == ("", history.entity.summary)
-    shown = memory.describe("Alice Nguyen", group="team")
+    shown = memory.show("Alice Nguyen", group="team")
     assert (shown.profile, shown.summary) == ("", history.entity.summary)
-    assert memory.describe("t039", group="team").summary == ""
+    assert memory.show("t039", group="team").summary == ""
 
     text = memory.context("Alice Nguyen", group="team", scopes=["entity"]).text
     line = next(line for line in text.splitlines() if line.startswith("- Alice Nguyen (Person): "))
@@ -386,7 +386,7 @@ def test_a_model_writes_profiles_where_that_is_asked_for_and_its_answers_are_kep
     assert history.entity.summary == before, "what a model wrote is no summary"
     supporting = {episode for fact in history.facts for episode in fact.episodes}
     assert set(history.profile_sources) >= supporting, "it is marked with all that it rests on"
-    shown = memory.describe("Alice Nguyen", group="team")
+    shown = memory.show("Alice Nguyen", group="team")
     assert (shown.profile, shown.profile_sources) == (said, history.profile_sources)
     then = memory.history("Alice Nguyen", group="team", as_of="2026-06-01")
     assert (then.profile, then.profile_sources) == ("", ()), "it says what held at the run"

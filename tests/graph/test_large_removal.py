@@ -78,14 +78,12 @@ def everything(store: Store, group: str) -> dict[str, Any]:
         )
         for text in (GONE, "Alice works at Firm")
     ]
-    news = asyncio.run(GroupReads(store).changes(group=group, limit=1000))["commits"]
+    news = asyncio.run(GroupReads(store).changes(group=group, limit=1000)).commits
     return {
         "people": [(row.entity.id, row.entity.name, row.entity.aliases) for row in people],
         "facts": sorted((fact.id, fact.valid_at, fact.invalid_at) for fact in facts),
         "found": [sorted((hit.scope, hit.id, hit.text) for hit in hits) for hits in results],
-        "news": sorted(
-            (sorted(row["opened"]), sorted(row["ended"])) for row in news if row["opened"] or row["ended"]
-        ),
+        "news": sorted((sorted(row.opened), sorted(row.ended)) for row in news if row.opened or row.ended),
     }
 
 

@@ -78,7 +78,7 @@ async def test_an_unknown_group_reads_as_empty_at_every_moment(memory, other, mo
 @pytest.mark.parametrize("moment", [*LONG_AGO, TO_COME])
 async def test_as_of_an_odd_moment_facts_are_those_that_hold_then(memory, group, moment):
     hits = await memory.search("Where does Ann Lee work?", group=group, as_of=moment, scopes=("fact",))
-    assert [hit.target for hit in hits] == (["Beta"] if moment == TO_COME else [])
+    assert [hit.object for hit in hits] == (["Beta"] if moment == TO_COME else [])
     said = await memory.search("Where does Ann Lee work?", group=group, as_of=moment, scopes=("episode",))
     assert len(said) == 2, "as_of hides no message (R5)"
 
@@ -89,21 +89,21 @@ async def test_entities_are_listed_and_called_by_name_and_by_the_beginning_of_an
     ann = listed[0].entity
     assert [row.entity for row in await memory.entities("ann", group=group)] == [ann]
     full_history = await memory.history(ann.id, group=group)
-    assert [fact.target for fact in full_history.facts] == ["Acme", "Beta"]
+    assert [fact.object for fact in full_history.facts] == ["Acme", "Beta"]
     for called in ("ann  LEE", ann.id[:6], ann.id[:6].upper()):
         assert await memory.history(called, group=group) == full_history
         assert await memory.show(called, group=group) == await memory.show(ann.id, group=group)
     known = await memory.history("Ann Lee", group=group, known_at=full_history.facts[0].created_at)
-    assert [(fact.target, fact.invalid_at) for fact in known.facts] == [("Acme", None)]
+    assert [(fact.object, fact.invalid_at) for fact in known.facts] == [("Acme", None)]
     with pytest.raises(NotFound, match="did you mean 'Ann Lee'"):
         await memory.history("Anne Lee", group=group)
 
 
 @EMBEDDED
 async def test_what_is_shown_has_its_texts_names_and_the_words_of_its_facts(memory, group):
-    shown = await memory.describe("Ann Lee", group=group)
-    assert shown.records == await memory.show(shown.id, group=group)
-    assert [fact.target for fact in shown.facts] == ["Acme", "Beta"]
+    shown = await memory.show("Ann Lee", group=group)
+    assert shown == await memory.show(shown.id, group=group)
+    assert [fact.object for fact in shown.facts] == ["Acme", "Beta"]
     assert set(shown.names.values()) == {"Ann Lee", "Acme", "Beta"}
     assert [(episode.client_id, episode.state) for episode in shown.episodes] == [
         ("t1", "committed"),
@@ -112,8 +112,8 @@ async def test_what_is_shown_has_its_texts_names_and_the_words_of_its_facts(memo
     for episode, fact in zip(shown.episodes, shown.facts, strict=True):
         assert episode.recorded_at == fact.created_at
         words = {episode.text[mark.start : mark.end] for mark in episode.marks}
-        assert words == {"Ann Lee", fact.target}
+        assert words == {"Ann Lee", fact.object}
         assert {mark.statement for mark in episode.marks} == {fact.statement}
-    (fact,) = (fact for fact in shown.facts if fact.target == "Beta")
-    of_fact = await memory.describe(fact.id[:8], group=group)
+    (fact,) = (fact for fact in shown.facts if fact.object == "Beta")
+    of_fact = await memory.show(fact.id[:8], group=group)
     assert [episode.client_id for episode in of_fact.episodes] == ["t2"]

@@ -125,11 +125,11 @@ async def test_a_fact_hit_says_all_that_the_interface_promises(jobs):
             id=fact.id,
             statement=fact.statement,
             text="Alice Webb works at Beta",
-            source_id=fact.source,
-            source="Alice Webb",
+            subject_id=fact.source,
+            subject="Alice Webb",
             relation="WORKS_AT",
-            target_id=fact.target,
-            target="Beta",
+            object_id=fact.target,
+            object="Beta",
             valid_at=to_datetime(fact.valid_at),
             invalid_at=None,
             created_at=to_datetime(fact.created_at),
@@ -143,7 +143,7 @@ async def test_a_fact_hit_says_all_that_the_interface_promises(jobs):
 async def test_a_value_is_shown_with_its_unit_and_is_no_entity(jobs):
     hits = await find(jobs, text="lamp costs", limit=3)
     fact = next(hit for hit in hits if hit.scope == "fact")
-    assert (fact.source, fact.target, fact.fact.target_id) == ("lamp", "80 EUR", None)
+    assert (fact.subject, fact.object, fact.fact.object_id) == ("lamp", "80 EUR", None)
     assert {hit.text for hit in await find(jobs, text="80 EUR", scopes=("entity",))} <= {
         "Alice Webb",
         "Acme",

@@ -72,7 +72,7 @@ async def test_nearby_measures_true_shortest_paths(world):
     hits = await Searcher(world.store, world.embedder).search(query)
     assert len(hits) == len(edges)
     for hit in hits:
-        ends = [people.index(name) for name in (hit.source, hit.target)]
+        ends = [people.index(name) for name in (hit.subject, hit.object)]
         near = min((distance[end] for end in ends if distance.get(end, 9) <= 3), default=None)
         assert hit.score == (0 if near is None else 1 / (1 + near)), hit.text
 

@@ -286,7 +286,7 @@ async def test_what_was_pending_is_committed_and_more_can_be_added(folder):
         declared = [item for each in judged for item, _ in each.declarations if item.sequence > 27]
 
     assert (counts["team"].accepted, counts["team"].failed) == (0, 2)
-    assert "Oslo" in {fact.target for fact in facts.facts}
+    assert "Oslo" in {fact.object for fact in facts.facts}
     # What the ontology of version 0.1 had declared is not declared again.
     assert not [item for item in declared if item.name in ("WORKS_AT", "LIVES_IN", "LIKES")]
 

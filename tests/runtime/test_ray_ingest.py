@@ -146,7 +146,7 @@ async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_
                 triples = [{"source": "Alice", "relation": "WORKS_AT", "target": employer}]
                 await memory.add(triples, kind="triples", group="g", id=name, at=at)
             result = await memory.remove(group="g", episodes=["b"])
-            assert (result["episodes"], result["facts_reopened"]) == (1, 1)
+            assert (result.episodes, result.facts_reopened) == (1, 1)
             hits = await memory.search("Where does Alice work?", group="g", scopes=("fact",))
             facts = [(hit.text, hit.fact.invalid_at) for hit in hits if hit.fact]
             assert facts == [("Alice works at Acme", None)]

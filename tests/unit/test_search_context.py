@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray.domain.graph import Entity, FactSpan, Hit
+from kgray.domain.graph import Entity, EpisodeRef, FactSpan, Hit
 from kgray.domain.times import parse, to_datetime
 from kgray.search import count_tokens
 from kgray.search.context import CONTEXT_HITS, EXCERPT, MIN_TOKENS, dates, safe, write
@@ -24,17 +24,17 @@ def fact_hit(text, start=MARCH, end=None, *, score=1.0, by=(), id_="f"):
     fact = FactSpan(
         id=id_,
         statement="s",
-        source_id="e",
-        source="Al",
+        subject_id="e",
+        subject="Al",
         relation="R",
-        target_id=None,
-        target="x",
+        object_id=None,
+        object="x",
         text=text,
         created_at=MARCH,
         expired_at=None,
         valid_at=start,
         invalid_at=end,
-        episodes=tuple((episode, None) for episode in by),
+        episodes=tuple(EpisodeRef(episode, None) for episode in by),
         ended_by=None,
     )
     return Hit(scope="fact", id=id_, text=text, score=score, group="g", fact=fact)
@@ -54,7 +54,7 @@ def episode_hit(text, speaker=None, *, score=1.0, id_="p", at=MAY, source=None, 
         group="g",
         reference_time=at,
         speaker=speaker,
-        told_in=source,
+        source=source,
         sequence=sequence,
         client_id=f"their-{id_}",
     )
