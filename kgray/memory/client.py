@@ -142,7 +142,7 @@ class RemoteMemory(AsyncMemory):
             name = ""
             with self._opened("POST", f"/v1/groups/{quote(group, safe='')}/ask", body, headers) as answer:
                 for raw in answer:
-                    field, _, value = raw.decode().rstrip("\n").partition(": ")
+                    field, _, value = raw.decode().rstrip("\r\n").partition(": ")
                     if field == "event":
                         name = value
                     elif field == "data" and name == "text":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -10,7 +11,6 @@ from typing import Any
 
 from anyio import to_thread
 from fastapi import Request
-from sse_starlette import ServerSentEvent
 from starlette.responses import Response
 
 from kgray.domain.records import check_group
@@ -20,7 +20,7 @@ from kgray.server import models
 from kgray.server.door import At, Door
 from kgray.server.models import Group
 from kgray.server.problems import Overloaded, answer
-from kgray.server.streams import event, streamed
+from kgray.server.streams import Events, event, streamed
 
 _LONGEST_S = 900.0  # for an answer with all its calls
 _LOOK_S = 1.0  # between two checks that the client is connected
@@ -129,10 +129,8 @@ async def ask(door: At, request: Request, group: Group, body: models.AskOf) -> A
     return Response(status_code=499)  # the client has disconnected
 
 
-async def _events(
-    request: Request, first: Part, parts: AsyncIterator[Part]
-) -> AsyncIterator[ServerSentEvent]:
-    """Yield the events of an answer, until the client disconnects."""
+async def _events(request: Request, first: Part, parts: AsyncIterator[Part]) -> Events:
+    """Yield the events of an answer; the end of the response ends the model's calls."""
     async with aclosing(parts):  # type: ignore[type-var]
         try:
             part = first
@@ -142,5 +140,5 @@ async def _events(
                 part = await anext(parts)
             yield event("answer", part.as_dict())
         except KgrayError as error:
-            problem = bytes((await answer(request, error)).body).decode()
-            yield ServerSentEvent(problem, event="error")
+            problem = bytes((await answer(request, error)).body)
+            yield event("error", json.loads(problem))

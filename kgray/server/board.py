@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 from anyio import to_thread
 from fastapi import Depends, Query, Request, Response
-from sse_starlette import ServerSentEvent
 
 from kgray.domain import times
 from kgray.domain.records import check_group
@@ -25,7 +24,7 @@ from kgray.server.door import At, Door, holder_of
 from kgray.server.handlers import appended
 from kgray.server.models import Group
 from kgray.server.problems import Overloaded
-from kgray.server.streams import event, streamed
+from kgray.server.streams import Events, event, streamed
 
 _LOOK_S = 1.0  # between two reads of a stream
 _MAX_CHANGES = 500  # rows of a preview
@@ -84,7 +83,7 @@ async def status_events(door: At, request: Request, _: Annotated[None, Depends(_
     return streamed(_statuses(door, request))
 
 
-async def _statuses(door: Door, request: Request) -> AsyncIterator[ServerSentEvent]:
+async def _statuses(door: Door, request: Request) -> Events:
     last: dict[str, Any] = {}
     while not door.ending:
         try:

@@ -18,7 +18,6 @@ from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from opentelemetry import trace
 from pydantic import ValidationError
-from sse_starlette import ServerSentEvent
 from starlette.responses import JSONResponse, StreamingResponse
 
 from kgray.domain import times
@@ -37,7 +36,7 @@ from kgray.server import models
 from kgray.server.door import LONGEST_S, At, Door, check_known, check_scope, holder_of, noted
 from kgray.server.models import Group, Identifier, Limit, MomentOf, Nodes, Number, Withdrawal
 from kgray.server.problems import Conflict, Malformed, TooLarge, problem_of
-from kgray.server.streams import event, streamed
+from kgray.server.streams import Events, comment, event, streamed
 from kgray.storage.ledger import Acceptance, Foresight, NoneAccepted
 from kgray.storage.ledger import retry as retried
 
@@ -175,9 +174,9 @@ async def events(
     return streamed(_commits(door, group, at))
 
 
-async def _commits(door: Door, group: str, at: int) -> AsyncIterator[ServerSentEvent]:
+async def _commits(door: Door, group: str, at: int) -> Events:
     try:
-        yield ServerSentEvent(comment=f"commits of {group} after {at}")
+        yield comment(f"commits of {group} after {at}")
         while not door.ending:
             head = await door.head(group)
             if head.last_recorded > at:
@@ -187,7 +186,7 @@ async def _commits(door: Door, group: str, at: int) -> AsyncIterator[ServerSentE
                     yield event("commit", as_json(commit), str(commit.commit))
             await asyncio.sleep(_LOOK_S)
     except KgrayError as error:  # the answer has begun: the client reconnects with Last-Event-ID
-        yield ServerSentEvent(comment=f"ended: {error}")
+        yield comment(f"ended: {error}")
 
 
 def _wait_of(prefer: str | None) -> float | None:

@@ -27,9 +27,7 @@ async def test_what_left_the_queue_of_one_chat_is_known_in_the_next(memory):
     for said in ("I work at Acme.", "I live in Berlin."):
         await first.aput(ChatMessage(role="user", content=said))
         await first.aput(ChatMessage(role="assistant", content="I work at Nowhere, noted with thanks."))
-    kept = {
-        row["text"]: (row["speaker"], row["source"]) for row in (await memory.log(group="team"))["episodes"]
-    }
+    kept = {row.text: (row.speaker, row.source) for row in (await memory.log(group="team")).episodes}
     assert kept == {"I work at Acme.": ("Alice", "chat-1")}  # the last turn is still in the queue
     second = chat("chat-2", turns, limit=1000)
     await second.aput(ChatMessage(role="user", content="Where does Alice work?"))

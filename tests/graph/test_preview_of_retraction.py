@@ -63,7 +63,7 @@ def test_a_preview_of_a_retraction_is_the_difference_of_the_whole_graphs(tmp_pat
         if pair:
             memory.merge(pair[0].a, pair[0].b, group="g")
         store = memory.store
-        episodes = [item["id"] for item in memory.log(group="g", limit=1000)["episodes"]]
+        episodes = [item.id for item in memory.log(group="g", limit=1000).episodes]
         rng = random.Random(seed)
         chosen = [(id_,) for id_ in rng.sample(episodes, 15)]
         chosen += [tuple(rng.sample(episodes, 5)) for _ in range(4)]
