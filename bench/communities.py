@@ -325,7 +325,9 @@ def many_groups(folder: Path, groups: int, entities: int, seed: int) -> ManyGrou
         memory.add_many(rows)
     ray = session.start(Settings(), Profile())
     try:
-        opened = kgray.open(folder, runtime_backend="ray", runtime_address=ray.address, create=True)
+        opened = kgray.open(
+            folder, create=True, settings={"runtime_backend": "ray", "runtime_address": ray.address}
+        )
         opened.asynchronous._summarizer = _AtOnce  # noqa: SLF001 - a model that costs nothing
         with opened as blocking:
             spent, refreshes = [], []

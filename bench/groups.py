@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import kgray
 from bench.empty_stores import StoreKind, empty_store
@@ -50,7 +49,7 @@ class GroupFigures:
 def run(kind: StoreKind, groups: int, deep: int, progress: Callable[[str], None]) -> GroupFigures:
     """Accept an episode in each group and measure; then ingest 20 in each of `deep` others."""
     with TemporaryDirectory() as folder, empty_store(kind, Path(folder) / "s") as place:
-        memory = kgray.open(place.data, create=True, **dict[str, Any](place.settings))
+        memory = kgray.open(place.data, create=True, settings=place.settings)
         store, names = memory.store, [f"g{n:06}" for n in range(groups)]
         first_drafts = [_draft(name, 0) for name in names]
         for start in range(0, groups, _AT_ONCE):

@@ -129,7 +129,7 @@ class _Clock:
 
 
 def _grow(store: Path, facts: int) -> Figures:
-    with kgray.open(store, create=True, **_SETTINGS) as memory:
+    with kgray.open(store, create=True, settings=_SETTINGS) as memory:
         clock = _Clock()
         report = memory.add_many(_rows(facts), group=GROUP)
         if report.exit_code:
@@ -138,7 +138,7 @@ def _grow(store: Path, facts: int) -> Figures:
 
 
 def _export(store: Path, form: str, facts: int, out: Path) -> Figures:
-    with kgray.open(store, create=True, **_SETTINGS) as memory:
+    with kgray.open(store, create=True, settings=_SETTINGS) as memory:
         clock = _Clock()
         memory.export(out, to=form, group=GROUP)
         return clock.figures("export", form, facts, out)
@@ -146,7 +146,7 @@ def _export(store: Path, form: str, facts: int, out: Path) -> Figures:
 
 def _import(store: Path, form: str, facts: int, source: Path, is_dry: bool) -> Figures:
     """Import files; is_dry: read and count alone."""
-    with kgray.open(store, create=True, **_SETTINGS) as memory:
+    with kgray.open(store, create=True, settings=_SETTINGS) as memory:
         clock = _Clock()
         if form == "parquet":
             restore(source, memory.store, GROUP)

@@ -120,7 +120,7 @@ def through_ray(kind: StoreKind, facts: int, episodes: int, progress: Callable[[
         ended: Ended = []
         started = time.monotonic()
         with kgray.open(
-            place.data, runtime_backend="ray", create=True, **dict[str, Any](place.settings)
+            place.data, create=True, settings={"runtime_backend": "ray", **dict[str, Any](place.settings)}
         ) as deployed:
             result = asyncio.run(
                 deployed.asynchronous.runtime.carry_out(
@@ -148,7 +148,7 @@ def _grown(
     with (
         TemporaryDirectory() as folder,
         empty_store(kind, Path(folder) / "s") as place,
-        kgray.open(place.data, create=True, **dict[str, Any](place.settings)) as memory,
+        kgray.open(place.data, create=True, settings=place.settings) as memory,
     ):
         with memory.store.writing():
             grown = GrowingStore(memory.store, memory.asynchronous.parts.embedder)

@@ -91,7 +91,9 @@ def over_ray(
     folder.mkdir(parents=True, exist_ok=True)
     profile = folder / "profile.toml"
     profile.write_text(SMALL.format(workers=workers, embedders=embedders, shards=shards))
-    memory = kgray.open_async(folder, runtime_backend="ray", runtime_profile=profile, create=True, **settings)
+    memory = kgray.open_async(
+        folder, create=True, settings={"runtime_backend": "ray", "runtime_profile": profile, **settings}
+    )
     try:
         yield memory
     finally:

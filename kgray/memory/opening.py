@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from kgray.memory import AsyncMemory, Memory
 from kgray.runtime import wiring
@@ -17,7 +17,7 @@ def open(  # noqa: A001 - the verb a user expects: kgray.open(...)
     *,
     config: str | os.PathLike[str] | None = None,
     create: bool = False,
-    **settings: Any,  # noqa: ANN401 - a value of any setting
+    settings: Mapping[str, object] | None = None,
 ) -> Memory:
     """Open the memory in a data folder; its methods block.
 
@@ -29,12 +29,12 @@ def open(  # noqa: A001 - the verb a user expects: kgray.open(...)
     data      default: KGRAY_DATA, else ./kgray-data
     config    default: KGRAY_CONFIG, else kgray.toml in the data folder, then in the current one
     create    make the folder and its store if they do not exist
-    settings  keys with an underscore for the dot (model_backend="scripted"); these win. Methods that need an
-              embedder refuse an embedder that is not the store's: status, dump, history and others need none
+    settings  values by key, as {"model.backend": "scripted"}; these win. Methods that need an embedder refuse
+              an embedder that is not the store's: status, dump, history and others need none
 
     Raises NoStore without a store, SettingsError, NotBuilt, StoreError.
     """
-    return Memory(open_async(data, config=config, create=create, **settings))
+    return Memory(open_async(data, config=config, create=create, settings=settings))
 
 
 def open_async(
@@ -42,7 +42,7 @@ def open_async(
     *,
     config: str | os.PathLike[str] | None = None,
     create: bool = False,
-    **settings: Any,  # noqa: ANN401 - a value of any setting
+    settings: Mapping[str, object] | None = None,
 ) -> AsyncMemory:
     """Open the memory in a data folder; its methods are awaited. Arguments and errors: as of `open`."""
     folder = data_folder(data, os.environ)

@@ -20,7 +20,7 @@ def memory(request, tmp_path) -> Iterator[Any]:
         settings = {"store_backend": "neo4j", "store_uri": neo4j.uri, "store_user": neo4j.user}
         settings |= {"store_password": neo4j.password, "embedder_dimensions": 64}
     if "server" not in request.param:
-        opened: AsyncMemory = kgray.open_async(tmp_path / "data", create=True, **settings)
+        opened: AsyncMemory = kgray.open_async(tmp_path / "data", create=True, settings=settings)
         yield opened
         opened.close()
         return

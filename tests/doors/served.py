@@ -47,7 +47,7 @@ class Served:
 @contextmanager
 def serving(folder: Path, **how: Any) -> Iterator[Served]:
     """Serve a folder until the block ends."""
-    memory = kgray.open_async(folder, create=True, **how.pop("settings", {}))
+    memory = kgray.open_async(folder, create=True, settings=how.pop("settings", {}))
     app = create_app(memory, **how)
     server = server_of(app, "127.0.0.1", 0, grace_s=2)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -58,7 +58,7 @@ def serve(team):
 def opened(team):
     """Open the same memory in Python."""
     keys = {name.removeprefix("KGRAY_").lower(): value for name, value in team.env.items()}
-    return library.open(team.folder / "kgray-data", create=True, **keys | {"model_patience_s": 1})
+    return library.open(team.folder / "kgray-data", create=True, settings=keys | {"model_patience_s": 1})
 
 
 def test_an_answer_names_its_sources_and_drops_those_that_do_not_exist(team):

@@ -62,13 +62,15 @@ def test_names_that_a_model_found_independent_are_suggested_with_their_lines(com
 
 
 def test_python_gives_the_same(compared):
-    with library.open(compared.folder / "kgray-data", model_backend="rules", create=True) as memory:
+    with library.open(
+        compared.folder / "kgray-data", create=True, settings={"model_backend": "rules"}
+    ) as memory:
         (item,) = memory.admin.relation_suggestions(group="team")
         assert memory.admin.ontology_faults() == []
 
     async def awaited():
         async with library.open_async(
-            compared.folder / "kgray-data", model_backend="rules", create=True
+            compared.folder / "kgray-data", create=True, settings={"model_backend": "rules"}
         ) as memory:
             return await memory.admin.relation_suggestions(group="team"), await memory.admin.ontology_faults()
 

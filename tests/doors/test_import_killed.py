@@ -25,7 +25,7 @@ def committed(shell: Shell) -> int:
 
 def facts(folder: Path, group: str) -> set[Fact]:
     async def read() -> set[Fact]:
-        async with library.open_async(folder, model_backend="rules") as memory:
+        async with library.open_async(folder, settings={"model_backend": "rules"}) as memory:
             return await facts_of(memory, group)
 
     return asyncio.run(read())
@@ -38,7 +38,7 @@ def test_a_killed_import_is_completed_by_the_next_one(kgray: Shell, form: str) -
         told(f"t{n}", "2026-01-01", *(triple(f"P{n}", "KNOWS", f"Q{n % 50 + m}") for m in range(5)))
         for n in range(EPISODES)
     ]
-    with library.open(kgray.folder / "origin", create=True, model_backend="rules") as memory:
+    with library.open(kgray.folder / "origin", create=True, settings={"model_backend": "rules"}) as memory:
         assert memory.add_many(rows).exit_code == 0
         memory.export(kgray.folder / "out", to=form, group="team")
     expected = facts(kgray.folder / "origin", "team")

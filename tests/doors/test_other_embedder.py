@@ -90,7 +90,7 @@ def test_commands_that_need_vectors_refuse_in_one_line_and_change_nothing(team, 
 
 def test_python_reads_and_refuses_alike(jobs, tmp_path, other):
     shutil.copytree(jobs, tmp_path / "data")
-    with kgray.open(tmp_path / "data", create=True, **other) as memory:
+    with kgray.open(tmp_path / "data", create=True, settings=other) as memory:
         assert [*memory.status()] == [size.group for size in memory.groups()] == ["team"]
         assert memory.failures() == []
         assert memory.history("Alice Nguyen", group="team").facts

@@ -156,9 +156,9 @@ async def test_wrong_arguments_raise_one_clear_error(tmp_path, verb, error):
 
 def test_settings_are_arguments_too(tmp_path):
     with pytest.raises(NotBuilt):
-        kgray.open(tmp_path / "d", model_backend="vllm", create=True)
+        kgray.open(tmp_path / "d", create=True, settings={"model_backend": "vllm"})
     with pytest.raises(SettingsError):
-        kgray.open(tmp_path / "d", runtime_backen="local", create=True)
+        kgray.open(tmp_path / "d", create=True, settings={"runtime_backen": "local"})
     assert not (tmp_path / "d").exists()
 
 

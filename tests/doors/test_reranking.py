@@ -133,14 +133,16 @@ def test_the_width_of_an_embedder_is_asked_once_and_kept_with_the_store(tmp_path
     server = serve(embedding)
     how = {"embedder_backend": "openai", "embedder_base_url": server.url, "embedder_name": "m"}
     with pytest.raises(StoreError, match="no kgray store"):
-        library.open(tmp_path / "d", create=False, **how)
+        library.open(tmp_path / "d", create=False, settings=how)
     assert server.asked == []
     for _ in range(2):
-        with closing(library.open_async(tmp_path / "d", create=True, **how)) as memory:
+        with closing(library.open_async(tmp_path / "d", create=True, settings=how)) as memory:
             assert (memory.embedder.dimensions, memory.store.dimensions) == (3, 3)
     assert len(server.asked) == 1
     with (
-        closing(library.open_async(tmp_path / "d", embedder_dimensions=16, create=True, **how)) as memory,
+        closing(
+            library.open_async(tmp_path / "d", create=True, settings={"embedder_dimensions": 16, **how})
+        ) as memory,
         pytest.raises(StoreError, match="gives 16 numbers a text, but the graph"),
     ):
         memory.check_embedder()

@@ -26,7 +26,7 @@ MACHINE = re.compile(rb'/(?:home|root|tmp|work|Users)/|localhost|127\.0\.0\.1|"(
 def refused(folder: Path, **settings: Any) -> str:
     """Return the message with which kgray refuses to open a store."""
     with pytest.raises(StoreError) as raised:
-        kgray.open(folder, create=False, **settings).close()
+        kgray.open(folder, create=False, settings=settings).close()
     return str(raised.value)
 
 

@@ -57,7 +57,7 @@ def lines(rows):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_preview_of_a_retraction_is_the_difference_of_the_whole_graphs(tmp_path, seed):
-    with kgray.open(tmp_path / "data", create=True, model_backend="rules") as memory:
+    with kgray.open(tmp_path / "data", create=True, settings={"model_backend": "rules"}) as memory:
         memory.add_many(list(stories(seed)))
         pair = memory.duplicates(group="g", limit=1)
         if pair:

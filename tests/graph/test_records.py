@@ -260,7 +260,7 @@ def test_a_field_of_the_users_own_identifies_records(tmp_path: Path) -> None:
         {"vat_no": "DE1", "name": name, "group": "g", "kind": "json", "at": f"2026-01-0{n}"}
         for n, name in enumerate(("Nordlicht GmbH", "Polarlicht AG"), 1)
     ]
-    with kgray.open(tmp_path, records_key="customer_number, vat_no", create=True) as memory:
+    with kgray.open(tmp_path, create=True, settings={"records_key": "customer_number, vat_no"}) as memory:
         memory.add_many(rows)
         entities = [row for row in dumped(memory) if row["type"] == "entity"]
 

@@ -152,7 +152,7 @@ def test_a_history_in_messages_needs_a_script_of_extractions_alone(
     path.write_text("".join(json.dumps(line) + "\n" for line in script))
 
     with kgray.open(
-        tmp_path / "data", model_backend="scripted", model_script=str(path), create=True
+        tmp_path / "data", create=True, settings={"model_backend": "scripted", "model_script": str(path)}
     ) as memory:
         report = memory.add_many(rows)
         assert (report.committed, report.failed) == (len(rows), 0)

@@ -245,7 +245,7 @@ def test_a_memory_searches_and_reranks_with_both(folders, tmp_path, capfd):
         "embedder_backend": "bge", "embedder_name": str(folders["bge"]),
         "reranker_backend": "bge", "reranker_name": str(folders["reranker"]),
     }  # fmt: skip
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    with kgray.open(tmp_path / "d", create=True, settings=how) as memory:
         for n, text in enumerate(("Alice works at Acme.", "Bob moved to Paris.")):
             memory.add(text, group="g", id=f"m{n}")
         assert memory.asynchronous.embedder.identity == "bge:bge-tiny+sparse"
@@ -256,7 +256,7 @@ def test_a_memory_searches_and_reranks_with_both(folders, tmp_path, capfd):
         assert first.signals["sparse"] > 0
     assert "it/s" not in capfd.readouterr().err
     with (
-        kgray.open(tmp_path / "d", **how, embedder_sparse=False) as memory,
+        kgray.open(tmp_path / "d", settings={**how, "embedder_sparse": False}) as memory,
         pytest.raises(StoreError, match=r"'bge:bge-tiny\+sparse'.*: set embedder"),
     ):
         memory.asynchronous.check_embedder()
@@ -291,7 +291,7 @@ def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds
     }  # fmt: skip
     on_ray = {"runtime_backend": "ray", "runtime_profile": tmp_path / "p.toml"}
     asked = {"group": "g", "recipe": "reranked", "scopes": ["episode"]}
-    with kgray.open(tmp_path / "d", create=True, **how, **on_ray) as memory:
+    with kgray.open(tmp_path / "d", create=True, settings={**how, **on_ray}) as memory:
         report = memory.add_many(
             [{"text": text, "group": "g", "at": "2026-03-01"} for text in texts_of(12, seed=9)]
         )
@@ -305,7 +305,7 @@ def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds
         here = (memory.asynchronous.embedder._calls.local._model, reranker._calls.local._model)
         assert [model._passes for model in here] == [None, None]
         assert memory.asynchronous.runtime._deployment.status()["reranker-0"]["done"] == 1
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    with kgray.open(tmp_path / "d", create=True, settings=how) as memory:
         assert [(hit.id, hit.score) for hit in memory.search("tea in Berlin", **asked)] == [
             (hit.id, hit.score) for hit in hits
         ]
@@ -313,7 +313,7 @@ def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds
             asyncio.run(memory.asynchronous.embedder.embed_both(["Alice likes tea."]))[1] == weights != [b""]
         )
     with kgray.open(
-        tmp_path / "here", create=True, **how
+        tmp_path / "here", create=True, settings=how
     ) as memory:  # what workers weighed is what this process weighs
         memory.add_many([{"text": text, "group": "g", "at": "2026-03-01"} for text in texts_of(12, seed=9)])
         assert kept(memory) == rows

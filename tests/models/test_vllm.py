@@ -340,7 +340,7 @@ def test_an_engine_takes_arguments_of_the_profile_answers_and_exports_vllms_own_
         "model_backend": "vllm", "model_name": str(random_models.qwen(tmp_path / "qwen-tiny")),
         "model_timeout_s": 600.0, "runtime_backend": "ray", "runtime_profile": profile,
     }  # fmt: skip
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    with kgray.open(tmp_path / "d", create=True, settings=how) as memory:
         report = memory.add_many([{"text": "I like tea.", "group": "g", "at": "2026-03-01"}])
         assert report.committed + report.failed == 1
         pieces: list[str] = []
@@ -394,7 +394,7 @@ def test_vllms_own_server_is_a_model_behind_the_openai_backend(tmp_path):
             "model_backend": "openai", "model_base_url": f"http://127.0.0.1:{port}/v1", "model_name": "tiny",
             "model_timeout_s": 300.0,
         }  # fmt: skip
-        with kgray.open(tmp_path / "d", create=True, **how) as memory:
+        with kgray.open(tmp_path / "d", create=True, settings=how) as memory:
             rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(4)]
             report = memory.add_many(rows)
             assert report.committed + report.failed == 4

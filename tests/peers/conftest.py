@@ -23,7 +23,7 @@ ROWS = [
 @pytest.fixture
 def exported(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """Return the folder of an export in the format that the test's parameter names."""
-    with kgray.open(tmp_path / "data", create=True, model_backend="rules") as memory:
+    with kgray.open(tmp_path / "data", create=True, settings={"model_backend": "rules"}) as memory:
         assert memory.add_many(ROWS, group="g").exit_code == 0
         memory.communities.refresh(["g"])
         memory.export(tmp_path / "out", to=request.param, group="g")

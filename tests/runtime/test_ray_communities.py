@@ -54,7 +54,9 @@ def test_a_task_a_group_finds_what_is_found_here(tmp_path: Path, monkeypatch: An
         expected = found(memory)
     assert list(notes.iterdir()) == []
     with kgray.open(
-        tmp_path / "there", runtime_backend="ray", runtime_address=ray_session.address, create=True
+        tmp_path / "there",
+        create=True,
+        settings={"runtime_backend": "ray", "runtime_address": ray_session.address},
     ) as memory:
         report = memory.communities.refresh()
         assert list(report) == sorted(GROUPS)
@@ -84,7 +86,7 @@ def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(
     monkeypatch.setattr(runtime_ingest, "_WATCH_S", HANGS_S)  # it looks again only where it must
     up = deploy.ensure(spec, detached=True, chosen=False)
     memory = kgray.open_async(
-        tmp_path, runtime_backend="ray", runtime_address=ray_session.address, create=True
+        tmp_path, create=True, settings={"runtime_backend": "ray", "runtime_address": ray_session.address}
     )
     calls = OnWorkers(partial(memory.runtime.pool, "embedder"), local=None)
 
@@ -134,11 +136,11 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
     opened = {f"model_{key}": value for key, value in model.items()}
     opened |= {"runtime_backend": "ray", "runtime_address": ray_session.address}
     spec = spec_of(settings, tmp_path, load_profile(tmp_path / "profile.toml").values())
-    early = kgray.open(tmp_path, create=True, **opened | {"model_name": "other"})
+    early = kgray.open(tmp_path, create=True, settings=opened | {"model_name": "other"})
     assert early.asynchronous.runtime.pool("models") is None  # nobody is up
     up = deploy.ensure(spec, detached=True, chosen=False)
     try:
-        with kgray.open(tmp_path, create=True, **opened) as memory:
+        with kgray.open(tmp_path, create=True, settings=opened) as memory:
             report = memory.communities.refresh()
             assert [(item.written, item.offline) for item in report.values()] == [(1, 0)] * 3
             names = {group: [item.name for item in memory.communities.list(group=group)] for group in GROUPS}

@@ -118,7 +118,7 @@ def node(cards: int) -> Iterator[None]:
 @pytest.mark.slow  # test_ray_quarantine has engines by default
 def test_an_engine_that_dies_is_started_anew_and_ends_before_its_actor(tmp_path):
     (how, log), before = settings(tmp_path, PROFILE), set(sys.modules)
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    with kgray.open(tmp_path / "d", create=True, settings=how) as memory:
         with pytest.raises(SettingsError, match="none are up: run `kgray up --data"):
             memory.ask("Who?", group="g", general=True)
         assert not log.exists(), "a question starts no engine"
@@ -141,7 +141,7 @@ def test_an_engine_that_dies_is_started_anew_and_ends_before_its_actor(tmp_path)
 @pytest.mark.slow
 def test_a_question_is_answered_by_an_engine_that_is_up_and_none_is_started_for_it(tmp_path):
     how, log = settings(tmp_path, PROFILE)
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    with kgray.open(tmp_path / "d", create=True, settings=how) as memory:
         with pytest.raises(SettingsError, match="none are up: run `kgray up --data"):
             memory.ask("Who?", group="g", general=True)
         assert not log.exists()
@@ -159,7 +159,7 @@ def test_a_worker_that_dies_while_a_second_command_starts_loads_its_engine_again
     from kgray.runtime.deploy import ensure
 
     how, log = settings(tmp_path, PROFILE)
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    with kgray.open(tmp_path / "d", create=True, settings=how) as memory:
         memory.add("I like tea.", group="g")
         first = memory.asynchronous.runtime._deployment
         died = first.status()["models-0"]["pid"]
@@ -174,7 +174,7 @@ def test_a_pool_grows_while_its_engines_are_full_and_shrinks_when_they_have_no_w
     """From one to its most and back to one; what was added has ended its engine before its actor."""
     how, log = settings(tmp_path, GROWS)
     rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(60)]
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    with kgray.open(tmp_path / "d", create=True, settings=how) as memory:
         report = memory.add_many(rows)
         assert (report.committed, report.failed) == (60, 0)
         wait_for(lambda: workers(memory) == {"models-0"})
@@ -218,7 +218,10 @@ def states(memory: Any) -> list[str]:
 def test_an_engine_of_more_cards_than_a_node_has_is_refused_with_the_setting_that_helps(tmp_path, nodes):
     nodes(1)
     how, log = settings(tmp_path, ON_CARDS, **CARDS | {"cards": 3, "workers": 1, "start_s": 5.0})
-    with kgray.open(tmp_path / "d", create=True, **how) as memory, pytest.raises(Unavailable) as refused:
+    with (
+        kgray.open(tmp_path / "d", create=True, settings=how) as memory,
+        pytest.raises(Unavailable) as refused,
+    ):
         memory.add("I like tea.", group="g")
 
     assert str(refused.value).endswith(
@@ -241,7 +244,7 @@ def test_an_engine_over_several_cards_has_a_placement_group_that_goes_with_it(tm
     how, log = settings(tmp_path, ON_CARDS, **CARDS)
     rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(6)]
     lines: list[str] = []
-    opened = kgray.open(tmp_path / "d", create=True, **how)
+    opened = kgray.open(tmp_path / "d", create=True, settings=how)
     opened.on_wait = lines.append
     with opened as memory:
         assert memory.add_many(rows).committed == 6
@@ -262,7 +265,7 @@ def test_an_engine_over_nodes_has_the_cards_of_both(tmp_path, nodes):
     """On each card of its group vLLM puts a worker of its own, through Ray."""
     nodes(2)
     how, log = settings(tmp_path, ON_CARDS, **CARDS | {"cards": 4, "workers": 1, "placement": "PACK"})
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    with kgray.open(tmp_path / "d", create=True, settings=how) as memory:
         assert memory.add("I like tea.", group="g", at="2026-03-01").committed == 1
         (group,) = groups(memory)
         assert len(set(group["bundles_to_node_id"].values())) == 2

@@ -76,7 +76,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 async def plain_loops(folder: Path, said: list[Draft], **settings: Any) -> dict[str, str]:
     """Return the dump hashes of the plain loop by group."""
-    async with kgray.open_async(folder, create=True, **settings) as memory:
+    async with kgray.open_async(folder, create=True, settings=settings) as memory:
         accept(memory.store, said, now=1)
         with memory.store.writing():
             await Loop(memory.parts).run()
@@ -211,7 +211,7 @@ async def test_a_failure_is_the_plain_loops_and_an_outage_beyond_the_patience_st
     said = [{"id": f"e{n}", "text": f"text {n}", "at": "2026-01-01", "group": "g"} for n in range(1, 5)]
     settings = {"model_backend": "scripted", "model_script": script, "model_patience_s": 3}
     told = []
-    async with kgray.open_async(tmp_path / "plain", create=True, **settings) as memory:
+    async with kgray.open_async(tmp_path / "plain", create=True, settings=settings) as memory:
         await memory.add_many(said)
         failed = await memory.failures()
         told.append(([(f.episode.id, f.failure) for f in failed], await memory.dump(group="g")))

@@ -21,6 +21,7 @@ from tests.ray_session import over_ray
 GROUPS = ("red", "green", "blue")
 EACH = 8
 DIMENSIONS = 64
+NARROW = {"embedder.dimensions": DIMENSIONS}
 
 
 @pytest.mark.ray
@@ -85,7 +86,7 @@ def drafts() -> list[Draft]:
 
 async def plain(folder: Path) -> dict[str, str]:
     """Return the dump hashes of the plain loop's graph, on the embedded store."""
-    with closing(kgray.open_async(folder, embedder_dimensions=DIMENSIONS, create=True)) as memory:
+    with closing(kgray.open_async(folder, create=True, settings=NARROW)) as memory:
         accept(memory.store, drafts(), now=1)
         with memory.store.writing():
             await Loop(memory.parts).run()

@@ -61,7 +61,7 @@ def test_one_of_several_workers_whose_model_does_not_load_gets_no_work(
     chosen = {key.replace("_", ".", 1): value for key, value in how.items()}
     given = load(None, environ={}, overrides=chosen | {"runtime.address": ray_session.address})
     data, said = tmp_path / "d", list[str]()
-    with kgray.open(data, create=True, **how, runtime_address=ray_session.address) as memory:
+    with kgray.open(data, create=True, settings={**how, "runtime_address": ray_session.address}) as memory:
         try:
             up = lifecycle.up(given, data, said.append)
             assert list(up["quarantined"]) == ["models-1"]
@@ -105,7 +105,7 @@ def status(data: Path, how: dict[str, Any], session: Any) -> str:
 @pytest.mark.slow
 def test_where_no_model_loads_the_fault_is_reported_and_nothing_is_left(tmp_path: Path) -> None:
     bad(tmp_path, models_0="fails", models_1="fails")
-    with kgray.open(tmp_path / "d", create=True, **settings(tmp_path, 2)) as memory:
+    with kgray.open(tmp_path / "d", create=True, settings=settings(tmp_path, 2)) as memory:
         with pytest.raises(SettingsError, match=r"cannot load its model .* no room on the card"):
             memory.add("I like tea.", group="g")
         bad(tmp_path, models_0="ends")  # the process of one ends while it loads; the other one is well

@@ -39,6 +39,7 @@ from tests.waiting import HANGS_S, wait_for
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 GROUPS = [f"g{number}" for number in range(12)]
 DIMENSIONS = 64
+NARROW = {"embedder.dimensions": DIMENSIONS}
 
 
 def spec_in(
@@ -84,7 +85,7 @@ class Feed:
 
 
 async def plain(folder: Path, rows: list[Draft]) -> dict[str, str]:
-    with closing(kgray.open_async(folder, embedder_dimensions=DIMENSIONS, create=True)) as memory:
+    with closing(kgray.open_async(folder, create=True, settings=NARROW)) as memory:
         accept(memory.store, rows, now=1)
         with memory.store.writing():
             await Loop(memory.parts).run()
@@ -100,7 +101,7 @@ def deployment(folder: Path, shards: int) -> Iterator[tuple[AsyncMemory, Deploym
     """Yield a memory with a deployment; every episode is committed once at the end."""
     from kgray.runtime.deploy import ensure, find
 
-    with closing(kgray.open_async(folder, embedder_dimensions=DIMENSIONS, create=True)) as memory:
+    with closing(kgray.open_async(folder, create=True, settings=NARROW)) as memory:
         spec = spec_in(folder, shards=shards)
         ensure(spec, detached=True, chosen=True)
         try:
@@ -203,7 +204,7 @@ def test_a_node_that_ends_with_notice_costs_no_call_of_the_model(tmp_path: Path)
     settings = {f"model.{key}": value for key, value in model.items()}
     world = [replace(row, text=f"{row.text} {n}") for n, row in enumerate(drafts(EPISODES))]
     with (
-        closing(kgray.open_async(tmp_path, embedder_dimensions=DIMENSIONS, create=True)) as memory,
+        closing(kgray.open_async(tmp_path, create=True, settings=NARROW)) as memory,
         another_node() as node,
     ):
         spec = spec_in(tmp_path, workers=2, cpus=3.0, **settings)  # no node has room for both

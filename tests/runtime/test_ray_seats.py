@@ -44,7 +44,7 @@ def test_two_deciders_never_have_more_seats_than_the_engines(tmp_path: Path) -> 
     how = {"model_backend": "vllm", "model_name": "m", "runtime_backend": "ray", "runtime_profile": profile}
     seen: list[dict[str, Any]] = []
     in_hand: list[int] = []
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    with kgray.open(tmp_path / "d", create=True, settings=how) as memory:
         memory.add("I like tea.", group="first")
         actors = memory.asynchronous.runtime._deployment.actors
         registry, deciders = actors["seats-0"], [actors["sequencer-0"], actors["sequencer-1"]]

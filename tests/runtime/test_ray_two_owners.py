@@ -90,7 +90,7 @@ async def beside_others(
             begun.set()
 
     def locally() -> None:
-        with closing(kgray.open_async(folder, create=True, **model, **settings)) as memory:
+        with closing(kgray.open_async(folder, create=True, settings={**model, **settings})) as memory:
             take()
             for shard in range(anew or 1):
                 own = [group for group in GROUPS if slot_of(group) % (anew or 1) == shard]

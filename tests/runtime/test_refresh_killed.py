@@ -118,9 +118,11 @@ def test_a_refresh_that_is_killed_publishes_whole_runs(
     model_here = {name.removeprefix("KGRAY_").lower(): value for name, value in model.items()}
     dice, landed = random.Random(KILLS), []
     with (
-        kgray.open(tmp_path / "calm", embedder_dimensions=64, create=True) as calm,
-        kgray.open(tmp_path / "calm", embedder_dimensions=64, create=True, **model_here) as calm_model,
-        kgray.open(tmp_path / "killed", create=True, **settings) as memory,
+        kgray.open(tmp_path / "calm", create=True, settings={"embedder_dimensions": 64}) as calm,
+        kgray.open(
+            tmp_path / "calm", create=True, settings={"embedder_dimensions": 64, **model_here}
+        ) as calm_model,
+        kgray.open(tmp_path / "killed", create=True, settings=settings) as memory,
     ):
         refreshes, cycle, took = Refreshes(memory, tmp_path / "killed", environ), 0, 0.0
         while refreshes.kills < KILLS:
