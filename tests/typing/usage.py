@@ -7,7 +7,10 @@ from typing import assert_type
 
 import kgray
 from kgray.communities.refresh import Refreshed
+from kgray.communities.reading import ShownCommunity
 from kgray.domain.graph import Community
+from kgray.memory import results
+from kgray.memory.answers import Shown
 from kgray.search.answering import Answered
 
 
@@ -24,11 +27,35 @@ def use_a_memory_that_blocks(memory: kgray.Memory) -> None:
     assert_type(memory.communities.refresh(["team"], cold=True), dict[str, Refreshed])
     assert_type(memory.admin.verify("team"), list[str])
     assert_type([size.facts for size in memory.groups()], list[int])
+    assert_type([fact.object for fact in memory.history("Alice", group="team").facts], list[str | None])
+    read_and_correct(memory)
     for hit in memory.search("Acme", group="team"):
         assert_type(hit.text, str)
     memory.serch("Alice", group="team")  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     memory.search("Alice", group="team", limt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     memory.context("Alice", group="team", asof="2026")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+def read_and_correct(memory: kgray.Memory) -> None:
+    """Call the methods whose results are classes of `kgray.memory.results`."""
+    assert_type(memory.show("Alice", group="team"), Shown)
+    assert_type(memory.episode("a1", group="team"), results.LoggedEpisode)
+    assert_type(memory.log(group="team"), results.LogPage)
+    assert_type(memory.changes(group="team"), results.Changes)
+    assert_type(memory.diff(group="team"), results.Diff)
+    assert_type(memory.neighbourhood("Alice", group="team"), results.Neighbourhood)
+    assert_type(memory.overview(group="team"), results.Overview)
+    assert_type(memory.provenance("9f3e42d1", group="team"), results.Provenance)
+    assert_type(memory.complete("ali", group="team"), list[results.NameMatch])
+    assert_type(memory.duplicates(group="team"), list[results.LikelyPair])
+    assert_type(memory.failures(group="team"), list[results.EpisodeFailure])
+    assert_type(memory.merge("Bob", "Bob Hill", group="team"), results.Correction)
+    assert_type(memory.operation(7, group="team"), results.Operation)
+    assert_type(memory.remove(group="team", episodes=["a1"]), results.WithdrawalCounts)
+    assert_type(memory.communities.get("6550e080", group="team"), ShownCommunity)
+    assert_type(memory.admin.vectors(), results.StoredVectors)
+    assert_type(memory.admin.access.add(["team"], ["read"]), results.NewKey)
+    memory.remove(group="team", episode=["a1"])  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 async def use_a_memory_to_await(memory: kgray.AsyncMemory) -> None:
@@ -38,11 +65,13 @@ async def use_a_memory_to_await(memory: kgray.AsyncMemory) -> None:
     assert_type(await memory.communities.list(group="team"), Sequence[Community])
     assert_type(await memory.admin.verify("team"), list[str])
     assert_type(await memory.groups(), list[kgray.GroupSize])
+    assert_type(await memory.retract(group="team", source="chat"), results.WithdrawalCounts)
+    assert_type(await memory.neighbourhood(group="team"), results.Neighbourhood)
 
 
 async def open_each_shape() -> None:
     """Open a folder and a server's memory in both shapes."""
-    with kgray.open("data", create=True) as memory:
+    with kgray.open("data", create=True, settings={"model.backend": "rules"}) as memory:
         assert_type(memory, kgray.Memory)
     with kgray.connect("http://localhost:8321") as remote:
         assert_type(remote, kgray.Memory)
