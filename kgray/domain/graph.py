@@ -148,6 +148,12 @@ class FactSpan:
     ended_by: tuple[str, int] | None  # (episode id, ordinal) of the evidence that ended it
     inferred: tuple[str, ...] | None = field(default=None, metadata=OPTIONAL)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON object, faster than `as_json`: an answer has up to 20,000 facts."""
+        row = {"id": self.id, "statement": self.statement, "text": self.text} | self.as_hit()
+        row["ended_by"] = self.ended_by
+        return row if self.inferred is None else row | {"inferred": self.inferred}
+
     def as_hit(self) -> dict[str, Any]:
         """Return the keys that only hits of facts have."""
         return {

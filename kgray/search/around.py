@@ -80,8 +80,13 @@ def _has_ended(facts: Collection[Fact], at: Instant) -> bool:
 NOTHING_AROUND = Around({}, {}, frozenset())
 
 
-def spans_of(view: GraphView, facts: Sequence[Fact]) -> tuple[dict[str, FactSpan], Mapping[str, str | None]]:
-    """Return fact id -> its public form, and episode id -> client's id for all episodes in them."""
+def spans_of(
+    view: GraphView, facts: Sequence[Fact], inferred: Mapping[str, Sequence[str]] | None = None
+) -> tuple[dict[str, FactSpan], Mapping[str, str | None]]:
+    """Return fact id -> its public form, and episode id -> client's id for all episodes in them.
+
+    inferred    fact id -> `FactSpan.inferred`; None = not looked up
+    """
     if not facts:
         return {}, {}
     ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
@@ -89,18 +94,27 @@ def spans_of(view: GraphView, facts: Sequence[Fact]) -> tuple[dict[str, FactSpan
     supporters = {episode for fact in facts for episode in fact.episodes}
     supporters |= {fact.ended_by[0] for fact in facts if fact.ended_by is not None}
     clients = view.supporters(sorted(supporters))
-    shared_names = ("id", "statement", "text", "relation", "ended_by", "event")
-    spans = {}
-    for fact in facts:
-        fields: dict[str, Any] = {name: getattr(fact, name) for name in shared_names}
-        for name in ("valid_at", "invalid_at", "created_at", "expired_at"):
-            fields[name] = None if (at := getattr(fact, name)) is None else to_datetime(at)
-        spans[fact.id] = FactSpan(
-            **fields,
+    instants = {at for f in facts for at in (f.valid_at, f.invalid_at, f.created_at, f.expired_at)}
+    moments = {at: to_datetime(at) for at in instants if at is not None}  # many facts share them
+    spans = {
+        fact.id: FactSpan(
+            id=fact.id,
+            statement=fact.statement,
+            text=fact.text,
             subject_id=fact.source,
             subject=names.get(fact.source),
+            relation=fact.relation,
             object_id=fact.target,
             object=names.get(fact.target or "") if fact.value is None else fact.value.shown(),
+            valid_at=moments.get(fact.valid_at),
+            invalid_at=moments.get(fact.invalid_at),
+            event=fact.event,
+            created_at=moments[fact.created_at],
+            expired_at=moments.get(fact.expired_at),
             episodes=tuple(EpisodeRef(id_, clients.get(id_)) for id_ in fact.episodes),
+            ended_by=fact.ended_by,
+            inferred=None if inferred is None else tuple(inferred.get(fact.id, ())),
         )
+        for fact in facts
+    }
     return spans, clients
