@@ -242,9 +242,9 @@ def _unwritable(error: OSError, code: int, *, debug: bool) -> int:
 
 def finished(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine of the library to its end; return its result."""
-    import asyncio
+    from kgray.memory.blocking import run_to_end
 
-    return asyncio.run(work)
+    return run_to_end(work)
 
 
 def _say_error(error: BaseException, line: str, code: int, *, debug: bool) -> int:

@@ -17,6 +17,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def run_to_end(work: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine in an event loop of its own; return its result."""
+    results: list[R] = []
+
+    async def run() -> None:
+        # Not as the task's result: `asyncio.run` makes the task's repr, and with it that of a large result.
+        results.append(await work)
+
+    asyncio.run(run())
+    return results[0]
+
+
 class Blocking(Generic[P, R]):
     """A method that runs the coroutine of the same method of `_target` to its end."""
 
@@ -40,8 +52,7 @@ class Blocking(Generic[P, R]):
             try:
                 asyncio.get_running_loop()
             except RuntimeError:
-                result: R = asyncio.run(method(*args, **options))
-                return result
+                return run_to_end(method(*args, **options))
             raise InputError(
                 "a memory that blocks cannot be used in a running event loop: use kgray.open_async"
             )
