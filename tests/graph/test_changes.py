@@ -55,11 +55,11 @@ def test_what_changed_is_read_and_nothing_else(store, group, read):
 
 
 @EMBEDDED
-def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, other):
+def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, other_group):
     """Failures, refused corrections, removals and facts that expire too; a commit is never cut in two."""
     with store.writing():
         tell(store, "Al", "one", group=group)
-        tell(store, "Al", "one", group=other)
+        tell(store, "Al", "one", group=other_group)
         (second,) = append(store, draft("second", group=group))
         store.apply([failed(second, head(store, group).last_recorded + 10, group=group)])
         tell(store, "Bo", "two", group=group)

@@ -115,19 +115,19 @@ async def test_a_retraction_and_a_merge_are_foreseen_and_nothing_changes(memory,
     assert await memory.dump(group=group) == before
 
 
-async def test_communities_are_one_graph(memory, other, engine):
+async def test_communities_are_one_graph(memory, other_group, engine):
     sides = [[f"{side}{number}" for number in range(5)] for side in "XY"]
     knows = [
         {"source": a, "relation": "KNOWS", "target": b} for side in sides for a in side for b in side if a < b
     ]
     bridge = {"source": "X0", "relation": "KNOWS", "target": "Y0"}
     await asyncio.to_thread(engine.add, triples(60, *knows, bridge, group="h"))
-    await memory.communities.refresh([other])
+    await memory.communities.refresh([other_group])
 
-    found = await memory.overview(group=other)
+    found = await memory.overview(group=other_group)
 
     ids = [community["id"] for community in found["communities"]]
-    members = [sorted(names(await memory.neighbourhood(group=other, community=id_))) for id_ in ids]
+    members = [sorted(names(await memory.neighbourhood(group=other_group, community=id_))) for id_ in ids]
     assert sorted(members) == sides
     assert [({*link[:2]}, link[2]) for link in found["links"]] == [({*ids}, 1)]
     assert found["total"] == {"communities": 2, "links": 1}

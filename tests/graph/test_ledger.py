@@ -45,8 +45,8 @@ from tests.graph.by_hand import (
     next_time,
     remove,
     small,
+    statement_commit,
     tell,
-    told,
 )
 
 
@@ -164,7 +164,7 @@ def test_the_same_content_is_accepted_anew_after_a_removal_and_after_a_retractio
         first = tell(store, "Al", "one", client_id="c")
         remove(store, [first], episodes=("c",))
         assert statuses(accept(store, [sent], now=9)) == [("accepted", 3)]
-        store.apply([told(3, "Al", "one", next_time(store), sent=sent)])
+        store.apply([statement_commit(3, "Al", "one", next_time(store), sent=sent)])
         retracted(store, 3, episodes=("c",))
     assert statuses(foreseen(store, [sent, other, sent])) == [
         ("duplicate", 3), ("accepted", 5), ("conflict", 5)
@@ -232,7 +232,7 @@ def test_an_operation_goes_pending_done_or_refused(store):
 def test_retracted_declarations_are_seen_before_only(store):
     declared = Declaration(sequence=1, ordinal=0, name="R", aspect="cardinality", value="many")
     verdict = Verdict(sequence=1, ordinal=1, a="A", b="B", exclusive=False, judge="j", reason="w")
-    commit = told(1, "Al", "one", 10)
+    commit = statement_commit(1, "Al", "one", 10)
     (row,) = commit.puts[RECORDS]
     judged, blank = (
         judged_column(Judgements([(declared, 10)], [(item, 10)]))
@@ -357,7 +357,9 @@ def test_attempts_add_up_over_retries(store):
 def test_the_dump_shows_each_episode_from_its_end_to_its_withdrawal(store):
     accept(store, [draft(str(n), client_id=str(n)) for n in (1, 2, 3)], now=1)
     with store.writing():
-        store.apply([told(1, "Al", "one", 10), failed(2, 20), told(3, "Bo", "two", 25)])
+        store.apply(
+            [statement_commit(1, "Al", "one", 10), failed(2, 20), statement_commit(3, "Bo", "two", 25)]
+        )
         asked = Operation(group="g", kind="retract", episodes=("1",))
         asked = replace(asked, sequence=request(store, asked))
         retired = Patch(kind=EPISODES, columns=("retired_at",), rows=((1, 30),))
@@ -376,7 +378,7 @@ def test_the_dump_shows_each_episode_from_its_end_to_its_withdrawal(store):
 def test_what_an_operation_names_is_found_by_id_source_or_all(store):
     accept(store, [draft("a", client_id="x"), draft("b", source="mail"), draft("c", source="mail")], now=1)
     with store.writing():
-        store.apply([told(1, "Al", "one", 10, sent=draft("a", client_id="x")), failed(2, 20)])
+        store.apply([statement_commit(1, "Al", "one", 10, sent=draft("a", client_id="x")), failed(2, 20)])
 
     def sequences(group="g", **chosen):
         return [row.sequence for row in named(store, Operation(group=group, kind="remove", **chosen))]
@@ -394,7 +396,7 @@ def test_an_id_is_found_in_whatever_bears_it(store):
     sent = draft("Al says one", client_id="c")
     accept(store, [sent, draft("other", group="h")], now=1)
     with store.writing():
-        store.apply([told(1, "Al", "one", 10, sent=sent)])
+        store.apply([statement_commit(1, "Al", "one", 10, sent=sent)])
         assert find(store, "g", "E1") == Bearers(entity=True)
         assert find(store, "g", "S1") == Bearers(statement=True)
         assert find(store, "g", "F1") == Bearers(fact=True)

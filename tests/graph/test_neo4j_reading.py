@@ -121,15 +121,17 @@ TEXTS = [
 ]
 
 
-def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(stores, neo4j_driver, group, other):
+def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(
+    stores, neo4j_driver, group, other_group
+):
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one", group=group)
-        tell(store, "Bo", "two", group=other)
+        tell(store, "Bo", "two", group=other_group)
 
     def held():
         counted = "MATCH (n) WHERE n.group_id IN $groups RETURN count(n)"
-        return neo4j_driver.execute_query(counted, groups=[group, other]).records[0].value()
+        return neo4j_driver.execute_query(counted, groups=[group, other_group]).records[0].value()
 
     before = held()
     for text in TEXTS:

@@ -24,8 +24,8 @@ from tests.graph.by_hand import (
     head,
     metadata,
     remove,
+    statement_commit,
     tell,
-    told,
 )
 from tests.graph.stores import WholeNeo4jStores, opened
 from tests.neo4j_server import empty
@@ -172,7 +172,7 @@ def test_what_is_asked_of_all_groups_is_answered_of_all(stores):
     assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
     append(store, draft("a"), draft("b"), draft("a", group="h"))
     with store.writing():
-        store.apply([failed(1, 9), told(1, "Al", "one", 9, group="h")])
+        store.apply([failed(1, 9), statement_commit(1, "Al", "one", 9, group="h")])
     assert store.heads() == {
         "g": GroupHead(named=True, last=2, last_recorded=9),
         "h": GroupHead(named=True, last=1, last_recorded=9),
@@ -288,8 +288,8 @@ class Wire:
     @staticmethod
     def _pass_on(source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
-            while told := source.recv(1 << 16):
-                target.sendall(told)
+            while statement_commit := source.recv(1 << 16):
+                target.sendall(statement_commit)
             target.shutdown(socket.SHUT_WR)
 
 

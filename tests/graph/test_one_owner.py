@@ -23,7 +23,7 @@ from kgray.ingest.runner import Runner
 from kgray.ports import ExtractionRequest, Judged, QuestionRequest, RowChanges, Store, slot_of
 from kgray.schema.kinds import COMMITTED
 from kgray.schema.reads import EPISODE_HEADS
-from tests.graph.by_hand import append, draft, told
+from tests.graph.by_hand import append, draft, statement_commit
 from tests.graph.engine import Engine, ReadsItself, WildJudge, in_group, reading
 from tests.graph.stores import Stores
 
@@ -242,15 +242,22 @@ def resting(change: RowChanges, on: int) -> RowChanges:
 
 def test_a_commit_that_rests_on_an_older_record_changes_nothing(store, group):
     append(store, *(draft(text, group=group) for text in ("Al says one", "Bo says two", "Cy says three")))
-    first, mine = told(1, "Al", "one", 10, group=group), told(2, "Bo", "two", 30, group=group)
-    theirs = told(2, "Bo", "another", 20, group=group)
+    first, mine = (
+        statement_commit(1, "Al", "one", 10, group=group),
+        statement_commit(2, "Bo", "two", 30, group=group),
+    )
+    theirs = statement_commit(2, "Bo", "another", 20, group=group)
     with store.writing():
         store.apply([resting(first, 0), resting(theirs, 10)])
-        for stale in (resting(mine, 10), resting(mine, 0), resting(told(3, "Cy", "x", 40, group=group), 10)):
+        for stale in (
+            resting(mine, 10),
+            resting(mine, 0),
+            resting(statement_commit(3, "Cy", "x", 40, group=group), 10),
+        ):
             with pytest.raises(Outrun, match="since it was decided"):
                 store.apply([stale])
         store.apply([resting(first, 0), resting(theirs, 10)])  # sent again: the answer was lost
-        store.apply([resting(told(3, "Cy", "three", 40, group=group), 20)])
+        store.apply([resting(statement_commit(3, "Cy", "three", 40, group=group), 20)])
     assert store.heads([group])[group].last_recorded == 40
 
 
@@ -273,8 +280,8 @@ def test_who_divides_the_groups_otherwise_is_refused_and_a_local_run_takes_all_o
             other_memory.writing(shard=beside, shards=3),
             pytest.raises(StaleWriter, match="which this run does not hold"),
         ):
-            other_memory.apply([told(1, "Al", "one", 10, group=group)])
-        item.apply([told(1, "Al", "one", 10, group=group)])
+            other_memory.apply([statement_commit(1, "Al", "one", 10, group=group)])
+        item.apply([statement_commit(1, "Al", "one", 10, group=group)])
     with local.writing() as newer:
         assert newer > epoch
         with pytest.raises(Locked, match="is ingesting"):

@@ -266,9 +266,9 @@ def test_a_name_folds_to_one_relation_so_that_the_lines_together_can_be_loaded(h
     assert hand.found(ontology) == [("inverse_of", ("GUIDED", "OVERSAW"), "")], "the next step"
 
 
-def test_another_group_and_one_that_is_not_there_have_none(hand, other):
+def test_another_group_and_one_that_is_not_there_have_none(hand, other_group):
     hand.compare("PAINTED", "SKETCHED", False, False, False)
-    assert replace(hand, name=other).found() == []
+    assert replace(hand, name=other_group).found() == []
 
 
 def test_a_memory_suggests_by_its_own_ontology_and_checks_it(hand):

@@ -63,15 +63,15 @@ async def test_before_every_record_nothing_is_known(memory, group, moment):
 
 @EMBEDDED
 @pytest.mark.parametrize("moment", [*LONG_AGO, TO_COME, None])
-async def test_an_unknown_group_reads_as_empty_at_every_moment(memory, other, moment):
-    hits, block, dumped = await read(memory, other, moment)
+async def test_an_unknown_group_reads_as_empty_at_every_moment(memory, other_group, moment):
+    hits, block, dumped = await read(memory, other_group, moment)
     assert (hits, dumped) == ([], [])
     assert "Nothing that this memory holds" in block
-    with pytest.raises(NotFound, match=f"there is no group {other}"):
-        await memory.history("Ann Lee", group=other, known_at=moment)
-    with pytest.raises(NotFound, match=f"there is no group {other}"):
-        await memory.show("t1", group=other)
-    assert await memory.status(group=other) != {}
+    with pytest.raises(NotFound, match=f"there is no group {other_group}"):
+        await memory.history("Ann Lee", group=other_group, known_at=moment)
+    with pytest.raises(NotFound, match=f"there is no group {other_group}"):
+        await memory.show("t1", group=other_group)
+    assert await memory.status(group=other_group) != {}
 
 
 @EMBEDDED

@@ -53,7 +53,7 @@ def followed(played: Played, steps: list[Any]) -> set[int]:
     store, width = played.engine.store, SMALL.dimensions
     indexes, seen = Indexes(store, width), set()
     for number, step in enumerate(steps):
-        played.one(number, step)
+        played.carry_out(number, step)
         if number % 3 == 1:
             continue
         with indexes.open(played.engine.named()) as index, Indexes(store, width).open(index.group) as anew:

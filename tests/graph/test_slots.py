@@ -10,7 +10,7 @@ import pytest
 
 from kgray.errors import StaleWriter, StoreError
 from kgray.ports import SLOTS, RowChanges, Store, slot_of
-from tests.graph.by_hand import append, draft, head, told
+from tests.graph.by_hand import append, draft, head, statement_commit
 from tests.graph.stores import Stores
 
 
@@ -60,7 +60,8 @@ def test_a_slot_that_is_handed_over_has_a_new_owner_and_the_late_batch_of_the_ol
     slot = slot_of(group)
     append(old.store, draft("Di says four", group=beside))
     item, two, three = (
-        told(n, name, "x", 10 * n, group=group) for n, name in enumerate(("Al", "Bo", "Cy"), start=1)
+        statement_commit(n, name, "x", 10 * n, group=group)
+        for n, name in enumerate(("Al", "Bo", "Cy"), start=1)
     )
     old.apply(item)
     with pytest.raises(StaleWriter):
@@ -83,7 +84,7 @@ def test_a_slot_that_is_handed_over_has_a_new_owner_and_the_late_batch_of_the_ol
     assert old.store.pending_count(group) == 1
     new.apply(two)  # sent again: left out
     new.apply(three)
-    old.apply(told(1, "Di", "four", 10, group=beside))  # it keeps its other slots
+    old.apply(statement_commit(1, "Di", "four", 10, group=beside))  # it keeps its other slots
     assert old.store.pending_count(group) == old.store.pending_count(beside) == 0
 
 
@@ -94,7 +95,7 @@ def test_what_was_decided_before_a_slot_went_and_came_back_is_refused(owners, gr
         with old.store.moving([slot_of(group)], owner.shard):
             pass
     with pytest.raises(StaleWriter):
-        old.apply(told(1, "Al", "one", 10, group=group))
+        old.apply(statement_commit(1, "Al", "one", 10, group=group))
 
 
 def test_who_takes_a_shard_anew_or_goes_on_for_its_run_has_the_slots_that_came_to_it(owners, stores, group):
@@ -104,11 +105,11 @@ def test_who_takes_a_shard_anew_or_goes_on_for_its_run_has_the_slots_that_came_t
     stores.lose_hold()
     other_memory = stores.open()
     with other_memory.writing(epoch=new.epoch, shard=new.shard, shards=2):
-        other_memory.apply([told(1, "Al", "one", 10, group=group)])
+        other_memory.apply([statement_commit(1, "Al", "one", 10, group=group)])
         with pytest.raises(StaleWriter):
-            new.apply(told(2, "Bo", "two", 20, group=group))  # it lives, and has the same epoch
+            new.apply(statement_commit(2, "Bo", "two", 20, group=group))  # it lives, and has the same epoch
     with other_memory.writing(shard=new.shard, shards=2):
-        other_memory.apply([told(2, "Bo", "two", 20, group=group)])
+        other_memory.apply([statement_commit(2, "Bo", "two", 20, group=group)])
 
 
 def test_a_move_that_fails_leaves_the_slots_where_they_were(owners, mine, group):
@@ -116,9 +117,9 @@ def test_a_move_that_fails_leaves_the_slots_where_they_were(owners, mine, group)
     with pytest.raises(KeyboardInterrupt), new.store.moving([slot_of(group)], new.shard):
         raise KeyboardInterrupt
     assert mine(old.store.newly_pending(0, old.shard)[0]) == {group: True}
-    old.apply(told(1, "Al", "one", 10, group=group))
+    old.apply(statement_commit(1, "Al", "one", 10, group=group))
     with pytest.raises(StaleWriter):
-        new.apply(told(2, "Bo", "two", 20, group=group))
+        new.apply(statement_commit(2, "Bo", "two", 20, group=group))
 
 
 def test_a_move_of_a_process_that_was_killed_ends_when_the_shard_is_taken(stores, mine, group):
@@ -133,7 +134,7 @@ def test_a_move_of_a_process_that_was_killed_ends_when_the_shard_is_taken(stores
         assert mine(other_memory.newly_pending(0, own)[0]) == {group: True}
         with pytest.raises(StaleWriter, match="was taken while its slots were moved"):
             move.__exit__(None, None, None)
-        other_memory.apply([told(1, "Al", "one", 10, group=group)])
+        other_memory.apply([statement_commit(1, "Al", "one", 10, group=group)])
     with other_memory.writing(shard=0, shards=1):
         pass
 
@@ -159,7 +160,7 @@ def test_a_shard_is_added_and_served_beside_those_that_gave_it_their_slots(store
         assert [slot for slot, shard in enumerate(first.shard_map().owners) if shard] == [slot_of(group)]
         with second.writing(shard=1, shards=2) as epoch:
             assert mine(second.newly_pending(0, 1)[0]) == {group: True}
-            second.apply([told(1, "Al", "one", 10, group=group)], epoch=epoch)
+            second.apply([statement_commit(1, "Al", "one", 10, group=group)], epoch=epoch)
     second_memory = stores.open()
     with second_memory.writing(epoch=old, shard=0, shards=0):  # as many as there are: nothing is divided anew
         assert second_memory.shard_map().owners[slot_of(group)] == 1
@@ -186,8 +187,8 @@ def test_a_shard_is_dropped_once_it_has_no_slots_and_who_held_it_can_write_nothi
     assert new.store.shard_map() == (1, [0] * SLOTS)
     first, gone = sorted(owners, key=lambda owner: owner.shard)
     with pytest.raises(StaleWriter):
-        gone.apply(told(1, "Al", "one", 10, group=group))
-    first.apply(told(1, "Al", "one", 10, group=group))  # whose the slot is now
+        gone.apply(statement_commit(1, "Al", "one", 10, group=group))
+    first.apply(statement_commit(1, "Al", "one", 10, group=group))  # whose the slot is now
     stores.lose_hold()
     with pytest.raises(StoreError, match="there is no shard 1"):
         stores.open().writing(epoch=gone.epoch, shard=1, shards=0).__enter__()

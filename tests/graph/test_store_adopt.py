@@ -22,8 +22,8 @@ from tests.graph.by_hand import (
     head,
     remove,
     small,
+    statement_commit,
     tell,
-    told,
     worded,
 )
 
@@ -59,7 +59,7 @@ def test_an_adopted_group_is_the_same_in_every_row_and_search_and_goes_on(store,
         store.adopt(group, head(source, group), kept(source, group), lambda: None)
         assert everything(store, group) == before
         assert append(store, draft("next", group=group)) == [9]
-        store.apply([told(9, "Ed", "two", 200, group=group)])
+        store.apply([statement_commit(9, "Ed", "two", 200, group=group)])
     assert worded(store, "fact", "ed", group) == [(9, 0)]
 
 

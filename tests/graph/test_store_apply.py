@@ -34,8 +34,8 @@ from tests.graph.by_hand import (
     everything,
     head,
     next_time,
+    statement_commit,
     tell,
-    told,
     with_judgements,
     worded,
 )
@@ -47,7 +47,7 @@ def test_a_change_is_read_back_whole(store, group):
     """Every kind of row comes back as it was put, in its own types."""
     declared = Declaration(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="single")
     verdict = Verdict(sequence=1, ordinal=1, a="S1", b="S9", exclusive=True, judge="j", reason="why")
-    commit = told(1, "Al", "one", 100, group=group)
+    commit = statement_commit(1, "Al", "one", 100, group=group)
     commit = with_judgements(commit, declarations=[declared], verdicts=[verdict])
     puts = {
         **commit.puts,
@@ -102,7 +102,7 @@ def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, gr
         tell(store, "Al", "one", group=group)
         tell(store, "Bo", "two", group=group)
         (_, second) = all_of(store, RECORDS, group)
-        (renewed,) = told(1, "Albert", "bees", 10, group=group).puts[RECORDS]
+        (renewed,) = statement_commit(1, "Albert", "bees", 10, group=group).puts[RECORDS]
         first = {ANSWERS: [rows.answers_row(1, "k", [{"a": 1}], 1, 0, 0)]}
         puts = {
             RECORDS: [renewed],
@@ -130,10 +130,10 @@ def test_what_has_no_record_time_takes_none(store, group):
 def test_an_entry_that_was_never_taken_is_an_error(store, group):
     with store.writing():
         with pytest.raises(StoreError, match="is empty"):
-            store.apply([told(1, "Al", "one", 10, group=group)])
+            store.apply([statement_commit(1, "Al", "one", 10, group=group)])
         append(store, draft("a", group=group))
         with pytest.raises(StoreError, match="no such sequence"):
-            store.apply([told(2, "Al", "one", 10, group=group)])
+            store.apply([statement_commit(2, "Al", "one", 10, group=group)])
 
 
 def test_an_entry_of_the_other_kind_is_left_out(store, group):
@@ -176,11 +176,11 @@ def test_facts_at_an_entity_come_newest_first_and_hold_when_asked(store, group):
     assert [rows.fact_row(f) for f in store.facts_at(group, ["Y"], None, 1)] == [facts[4]]
 
 
-def test_the_same_ids_in_two_groups_are_two_things(store, group, other):
+def test_the_same_ids_in_two_groups_are_two_things(store, group, other_group):
     with store.writing():
-        for each, name in ((group, "Al"), (other, "Bo")):
+        for each, name in ((group, "Al"), (other_group, "Bo")):
             tell(store, name, "one", group=each, client_id="c")
-    for each, name in ((group, "Al"), (other, "Bo")):
+    for each, name in ((group, "Al"), (other_group, "Bo")):
         assert [row.name for row in all_of(store, ENTITIES, each)] == [name]
         assert [*statement_texts(store.rows(PACKED, each)).values()] == [f"{name} says one"]
         assert [row.text for row in all_of(store, EPISODES, each)] == [f"{name} says one"]

@@ -30,8 +30,8 @@ from tests.graph.by_hand import (
     remove,
     rows_of,
     small,
+    statement_commit,
     tell,
-    told,
     with_judgements,
     worded,
 )
@@ -75,7 +75,7 @@ def marked_episode(store, dice, n, *, group="g", source=None):
         extracted(sequence, extraction, group=group),
         answered(sequence, f"key {n}", {"why": word("answer")}, group=group),
     ]
-    commit = told(
+    commit = statement_commit(
         sequence, word("name"), padded(word("value")), next_time(store, group), group=group, sent=sent
     )
     declared = Declaration(sequence=sequence, ordinal=0, name="SAYS", aspect="cardinality", value="many")
@@ -161,7 +161,7 @@ def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
         assert append(store, draft("anew", group="zqgroup")) == [23]
         assert list(store.heads()) == ["other", "zqgroup"]
         # A commit of the removed time that arrives late is one that has ended.
-        store.apply([told(3, "zq", "late", 10**6, group="zqgroup")])
+        store.apply([statement_commit(3, "zq", "late", 10**6, group="zqgroup")])
         assert all_of(store, RECORDS, "zqgroup") == []
 
 
@@ -193,7 +193,7 @@ def test_words_that_were_replaced_are_erased_too(store, tmp_path):
         tell(store, "Al", "zqold")
         sequence = ask(store, asked)
         (row,) = all_of(store, RECORDS)
-        renewed = told(1, "Al", "new", 1).puts
+        renewed = statement_commit(1, "Al", "new", 1).puts
         puts = {kind: renewed[kind] for kind in (EPISODES, RECORDS, FACTS)}
         change = declined(sequence, next_time(store), "no such entity", kind="split")
         store.apply([replace(change, puts={**change.puts, **puts})])

@@ -27,8 +27,8 @@ from tests.graph.by_hand import (
     metadata,
     remove,
     small,
+    statement_commit,
     tell,
-    told,
     worded,
 )
 
@@ -38,16 +38,16 @@ READ = Extraction(entities=(ExtractedEntity(name="Al"),), calls=2, prompt_tokens
 # ------------------------------------------------------------------------------------ appending
 
 
-def test_an_appending_transaction_takes_the_sequences_of_its_groups(store, group, other):
+def test_an_appending_transaction_takes_the_sequences_of_its_groups(store, group, other_group):
     """R19: one sequence a group, 1, 2, 3 ..., from the first on."""
-    sent = [draft("a", group=group), draft("b", group=other), draft("c", group=group)]
+    sent = [draft("a", group=group), draft("b", group=other_group), draft("c", group=group)]
     assert append(store, *sent) == [1, 1, 2]
     assert append(store, draft("d", group=group)) == [3]
     assert [row.text for row in all_of(store, EPISODES, group)] == ["a", "c", "d"]
-    assert store.heads([other, group, "none"]) == {
-        "none": GroupHead(), group: GroupHead(named=True, last=3), other: GroupHead(named=True, last=1),
+    assert store.heads([other_group, group, "none"]) == {
+        "none": GroupHead(), group: GroupHead(named=True, last=3), other_group: GroupHead(named=True, last=1),
     }  # fmt: skip
-    assert list(store.heads([other, group])) == [group, other]
+    assert list(store.heads([other_group, group])) == [group, other_group]
 
 
 def test_an_appending_transaction_reads_what_was_there_when_it_began(store, group):
@@ -64,17 +64,17 @@ def test_an_appending_transaction_reads_what_was_there_when_it_began(store, grou
     assert store.pending_count(group) == 3
 
 
-def test_nothing_is_appended_where_the_work_fails(store, group, other, mine):
+def test_nothing_is_appended_where_the_work_fails(store, group, other_group, mine):
     append(store, draft("a", group=group))
 
     def work(log):
         log.put(EPISODES, group, episode_row(draft("b", group=group), log.take_sequence(group)))
         log.take_record_time(group, 50)
-        log.take_sequence(other)
+        log.take_sequence(other_group)
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        store.append([group, other], work)
+        store.append([group, other_group], work)
     assert mine(store.heads()) == {group: GroupHead(named=True, last=1)}
     assert append(store, draft("b", group=group)) == [2]
 
@@ -144,37 +144,42 @@ def test_what_is_pending_comes_in_the_order_of_the_log(store, group, mine):
     with store.writing():
         store.apply([
             extracted(1, READ, group=group), declined(2, 10, "no such entity", group=group),
-            failed(3, 20, group=group), told(4, "Al", "one", 30, group=group),
+            failed(3, 20, group=group), statement_commit(4, "Al", "one", 30, group=group),
         ])  # fmt: skip
         assert [(item.sequence, item.state) for item in pending(store, group, 99)] == [(1, "extracted")]
-        store.apply([told(1, "Bo", "two", 40, group=group)])
+        store.apply([statement_commit(1, "Bo", "two", 40, group=group)])
     assert pending(store, group, 99) == []
     assert mine(pending_groups(store)) == {}
 
 
-def test_a_group_is_live_while_anything_but_its_backfill_is_pending(store, group, other, mine):
-    append(store, draft("a", group=group), draft("a", group=other), bulk=True)
+def test_a_group_is_live_while_anything_but_its_backfill_is_pending(store, group, other_group, mine):
+    append(store, draft("a", group=group), draft("a", group=other_group), bulk=True)
     assert [row.bulk for row in pending(store, group, 9)] == [True]
-    assert mine(pending_groups(store)) == {group: False, other: False}
+    assert mine(pending_groups(store)) == {group: False, other_group: False}
     append(store, draft("b", group=group))
-    sequence = ask(store, Operation(group=other, kind="undo", target=1))
-    assert mine(pending_groups(store)) == {group: True, other: True}
+    sequence = ask(store, Operation(group=other_group, kind="undo", target=1))
+    assert mine(pending_groups(store)) == {group: True, other_group: True}
     with store.writing():
-        store.apply([told(2, "Al", "one", 10, group=group), declined(sequence, 10, "no", group=other)])
-    assert mine(pending_groups(store)) == {group: False, other: False}
+        store.apply(
+            [
+                statement_commit(2, "Al", "one", 10, group=group),
+                declined(sequence, 10, "no", group=other_group),
+            ]
+        )
+    assert mine(pending_groups(store)) == {group: False, other_group: False}
 
 
-def test_the_groups_are_told_in_which_a_withdrawal_is_requested(store, group, other, mine):
-    append(store, draft("a", group=group), draft("a", group=other))
-    ask(store, Operation(group=other, kind="merge", entities=("x", "y")))
+def test_the_groups_are_told_in_which_a_withdrawal_is_requested(store, group, other_group, mine):
+    append(store, draft("a", group=group), draft("a", group=other_group))
+    ask(store, Operation(group=other_group, kind="merge", entities=("x", "y")))
     assert mine(store.withdrawing()) == []
     sequence = ask(store, Operation(group=group, kind="remove", source="s"))
     assert mine(store.withdrawing()) == [group]
-    ask(store, Operation(group=other, kind="retract", episodes=("x",)))
-    assert mine(store.withdrawing()) == sorted([group, other])
+    ask(store, Operation(group=other_group, kind="retract", episodes=("x",)))
+    assert mine(store.withdrawing()) == sorted([group, other_group])
     with store.writing():
         store.apply([declined(sequence, 10, "no", group=group)])
-    assert mine(store.withdrawing()) == [other]
+    assert mine(store.withdrawing()) == [other_group]
 
 
 def of_all_groups(store):
@@ -182,7 +187,7 @@ def of_all_groups(store):
     assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
     append(store, draft("a"), draft("b"), draft("a", group="h"))
     with store.writing():
-        store.apply([failed(1, 9), told(1, "Al", "one", 9, group="h")])
+        store.apply([failed(1, 9), statement_commit(1, "Al", "one", 9, group="h")])
     assert store.heads() == {
         "g": GroupHead(named=True, last=2, last_recorded=9),
         "h": GroupHead(named=True, last=1, last_recorded=9),
@@ -244,7 +249,9 @@ def test_the_first_extraction_stays(store, group):
         assert store.counts(group) == {
             group: GroupCounts(extracted=1, calls=2, prompt_tokens=30, completion_tokens=4)
         }
-        store.apply([told(1, "Al", "one", 10, group=group), extracted(1, Extraction(), group=group)])
+        store.apply(
+            [statement_commit(1, "Al", "one", 10, group=group), extracted(1, Extraction(), group=group)]
+        )
     assert all_of(store, EXTRACTIONS, group) == [rows.extraction_row(1, READ)]
 
 
@@ -288,7 +295,9 @@ def test_a_failure_is_kept_once(store, group):
     append(store, draft("a", group=group))
     with store.writing():
         store.apply([failed(1, 100, "no JSON", group=group, raw="bad output")])
-        store.apply([failed(1, 200, "again", group=group), told(1, "Al", "one", 300, group=group)])
+        store.apply(
+            [failed(1, 200, "again", group=group), statement_commit(1, "Al", "one", 300, group=group)]
+        )
     failure = {"failure_kind": "Refused", "failure_message": "no JSON", "failure_raw": "bad output"}
     row = episode_row(draft("a", group=group), 1, state=FAILED, attempts=1, ended_at=100, **failure)
     assert all_of(store, EPISODES, group) == [row]

@@ -41,8 +41,8 @@ from tests.graph.by_hand import (
     metadata,
     remove,
     small,
+    statement_commit,
     tell,
-    told,
 )
 from tests.graph.by_hand import ask as asked_for
 from tests.graph.engine import SMALL, Engine, engine_on, in_group, triples, works
@@ -104,7 +104,7 @@ def test_a_living_holder_is_named_and_a_dead_or_silent_one_is_followed(stores, a
         with second.writing() as newer:
             assert newer == epoch + 1
             with pytest.raises(StaleWriter, match="nothing was changed"):
-                first.apply([told(1, "Al", "one", 10, group=group)])
+                first.apply([statement_commit(1, "Al", "one", 10, group=group)])
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     with second.writing() as newest:
@@ -121,8 +121,8 @@ def test_who_adopts_an_epoch_follows_its_holder_at_once(stores, group):
         with second.writing(epoch=epoch) as same:
             assert same == epoch
             with pytest.raises(StaleWriter):
-                first.apply([told(1, "Al", "one", 10, group=group)])
-            second.apply([told(1, "Al", "one", 10, group=group)])
+                first.apply([statement_commit(1, "Al", "one", 10, group=group)])
+            second.apply([statement_commit(1, "Al", "one", 10, group=group)])
         with pytest.raises(StaleWriter), second.writing(epoch=epoch + 1):
             pass
     results = [(row.sequence, row.state) for row in all_of(first, kinds.EPISODES, group)]
@@ -153,29 +153,31 @@ def test_the_lease_is_renewed_while_a_write_takes_long(stores, ask, monkeypatch,
 
     with first.writing():
         monkeypatch.setattr(groups, "group_rows", late)
-        first.apply([told(1, "Al", "one", 10, group=group)])
+        first.apply([statement_commit(1, "Al", "one", 10, group=group)])
     assert inside == ["write"]
 
 
-def test_writes_of_different_groups_do_not_wait_for_each_other(stores, monkeypatch, group, other):
+def test_writes_of_different_groups_do_not_wait_for_each_other(stores, monkeypatch, group, other_group):
     from kgray.storage.neo4j import groups
 
     store = stores.open()
-    append(store, draft("a", group=group), draft("b", group=other))
+    append(store, draft("a", group=group), draft("b", group=other_group))
     rows_of, inside = groups.group_rows, list[str]()
 
     def late(counters):
         """As if the first write took long: the second is begun, and ends, meanwhile."""
         inside.append("write")
         if len(inside) == 1:
-            pool.submit(store.apply, [told(1, "Bo", "two", 10, group=other)]).result(timeout=30)
-            assert store.pending_count(other) == 0
+            pool.submit(store.apply, [statement_commit(1, "Bo", "two", 10, group=other_group)]).result(
+                timeout=30
+            )
+            assert store.pending_count(other_group) == 0
             assert store.pending_count(group) == 1
         return rows_of(counters)
 
     with store.writing(), ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(groups, "group_rows", late)
-        store.apply([told(1, "Al", "one", 10, group=group)])
+        store.apply([statement_commit(1, "Al", "one", 10, group=group)])
     assert inside == ["write", "write"]
     assert store.pending_count(group) == 0
 
@@ -219,7 +221,7 @@ def test_what_was_appended_before_its_answer_was_lost_is_not_appended_again(deaf
         assert [row.failure.attempts for row in failures(deaf, group)] == [1]
         assert retry(deaf, group, [], now=10) == 1
         assert head(deaf, group).last == 6
-        deaf.apply([told(6, "Al", "one", 20, group=group)])
+        deaf.apply([statement_commit(6, "Al", "one", 20, group=group)])
     states = [(row.sequence, row.state) for row in all_of(deaf, kinds.EPISODES, group)]
     assert states == [(1, kinds.FAILED), (2, kinds.ACCEPTED), (4, kinds.ACCEPTED), (6, kinds.COMMITTED)]
     (thread,) = deaf._threads
@@ -263,7 +265,7 @@ def test_graphitis_readers_find_what_means_the_same(stores, ask, group):
             target="E1", valid_at=5, episodes=(sent.id,),
         )  # fmt: skip
         more = {kinds.MENTIONS: [("E1", 2)], kinds.FACTS: [rows.fact_row(knows)]}
-        store.apply([with_rows(told(2, "Bo", "two", 20, group=group, sent=sent), more)])
+        store.apply([with_rows(statement_commit(2, "Bo", "two", 20, group=group, sent=sent), more)])
     assert ask(EDGES, group=group) == [["c1", ["F1"]], ["c2", ["F2", "F3"]]]
     assert ask(SEEN, group=group) == [
         ["c1", "Al says one", "text", "E1"],
@@ -285,7 +287,7 @@ def test_a_merge_and_a_retraction_move_and_hide_what_graphitis_readers_see(store
         tell(store, "Al", "one", client_id="c1", group=group)
         tell(store, "Bo", "two", client_id="c2", group=group)
         asked = Operation(group=group, kind="merge", entities=("E1", "E2"))
-        (fact,) = told(2, "Bo", "two", 20, group=group).puts[kinds.FACTS]
+        (fact,) = statement_commit(2, "Bo", "two", 20, group=group).puts[kinds.FACTS]
         merged = {
             kinds.ENTITIES: [rows.entity_row(Entity(id="E1", name="Al", aliases=("Bo",), born=(1, 0)))],
             kinds.FACTS: [fact._replace(source="E1")],
@@ -542,11 +544,13 @@ def test_commits_without_a_pause_wait_while_a_group_is_read(stores, group):
     def read():
         mentions = len(all_of(store, kinds.MENTIONS, group))
         number = len(commits)
-        told = threading.Thread(target=tell, args=(writer, f"Al {number}", "two"), kwargs={"group": group})
-        commits.append(told)
-        told.start()
-        told.join(HANGS_S if number < 3 else 0.5)  # the fourth waits for this block
-        return mentions, len(all_of(store, kinds.RECORDS, group)), told.is_alive()
+        statement_commit = threading.Thread(
+            target=tell, args=(writer, f"Al {number}", "two"), kwargs={"group": group}
+        )
+        commits.append(statement_commit)
+        statement_commit.start()
+        statement_commit.join(HANGS_S if number < 3 else 0.5)  # the fourth waits for this block
+        return mentions, len(all_of(store, kinds.RECORDS, group)), statement_commit.is_alive()
 
     with writer.writing():
         tell(writer, "Al", "one", group=group)
@@ -562,7 +566,9 @@ def test_a_fact_that_ends_at_no_entity_changes_nothing(stores, group):
         fact = Fact(
             id="F", statement="S1", source="E1", relation="KNOWS", text="", created_at=9, target="none"
         )  # fmt: skip
-        wrong = with_rows(told(1, "Al", "one", 9, group=group), {kinds.FACTS: [rows.fact_row(fact)]})
+        wrong = with_rows(
+            statement_commit(1, "Al", "one", 9, group=group), {kinds.FACTS: [rows.fact_row(fact)]}
+        )
         with pytest.raises(StoreError, match=r"entity that is not stored \(E1, none\)"):
             store.apply([wrong])
     assert store.pending_count(group) == 1
@@ -573,7 +579,7 @@ def test_a_mention_of_no_entity_changes_nothing(stores, group):
     store = stores.open()
     with store.writing():
         append(store, draft("Al says one", group=group))
-        wrong = with_rows(told(1, "Al", "one", 9, group=group), {kinds.MENTIONS: [("none", 1)]})
+        wrong = with_rows(statement_commit(1, "Al", "one", 9, group=group), {kinds.MENTIONS: [("none", 1)]})
         with pytest.raises(StoreError, match="an entity that is not stored: nothing was changed"):
             store.apply([wrong])
     assert store.pending_count(group) == 1

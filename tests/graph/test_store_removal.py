@@ -23,8 +23,8 @@ from tests.graph.by_hand import (
     head,
     remove,
     rows_of,
+    statement_commit,
     tell,
-    told,
     with_judgements,
     worded,
 )
@@ -40,8 +40,8 @@ def test_what_was_dropped_is_found_by_no_read(store, group):
     declared = Declaration(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="many")
     verdict = Verdict(sequence=2, ordinal=0, a="S1", b="S2", exclusive=True, judge="j", reason="zqwhy")
     gone, stays = (
-        told(1, "zqname", "zqvalue", 10, group=group, sent=sent),
-        told(2, "Bo", "two", 20, group=group, sent=kept),
+        statement_commit(1, "zqname", "zqvalue", 10, group=group, sent=sent),
+        statement_commit(2, "Bo", "two", 20, group=group, sent=kept),
     )
     gone = with_judgements(gone, declarations=[declared])
     stays = with_judgements(stays, verdicts=[verdict])
@@ -70,26 +70,26 @@ def test_what_was_dropped_is_found_by_no_read(store, group):
     assert store.counts(group)[group] == GroupCounts(committed=1, entities=1, facts=1)
 
 
-def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other, mine):
+def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other_group, mine):
     """R27: no sequence and no record time of it is used again; no other group changes."""
     with store.writing():
-        for each in (group, other):
+        for each in (group, other_group):
             tell(store, "Al", "one", group=each, client_id="c")
             append(store, draft("failed", group=each))
             store.apply([failed(2, 50, group=each), answered(2, "k", {"a": 1}, group=each)])
-        before = everything(store, other)
+        before = everything(store, other_group)
         removal = remove(store, [], group=group, everything=True)
         assert head(store, group) == GroupHead(named=False, last=removal, last_recorded=60, removals=1)
-        assert list(mine(store.heads())) == list(mine(store.counts())) == [other]
-        assert everything(store, other) == before
+        assert list(mine(store.heads())) == list(mine(store.counts())) == [other_group]
+        assert everything(store, other_group) == before
         left = {kind: result for kind in KINDS if (result := all_of(store, kind, group))}
         assert left == {OPERATIONS: [(removal, "remove", "{}", kinds.DONE, 60, '{"episodes":0}')]}
         assert [worded(store, scope, "al says one", group) for scope in SCOPES] == [[], [], []]
         # A commit of the removed time that arrives late is one that has ended.
-        store.apply([told(1, "Al", "late", 10**6, group=group)])
+        store.apply([statement_commit(1, "Al", "late", 10**6, group=group)])
         assert all_of(store, EPISODES, group) == []
         assert append(store, draft("anew", group=group, client_id="c")) == [removal + 1]
-        assert list(mine(store.heads())) == [group, other]
+        assert list(mine(store.heads())) == [group, other_group]
         assert head(store, group).last_recorded == 60
 
 
@@ -108,7 +108,7 @@ def test_what_was_accepted_after_the_request_survives_a_groups_removal(store, gr
         assert [item.sequence for item in pending(store, group, 9)] == [3]
         assert mine(store.heads()) == {group: GroupHead(named=True, last=3, last_recorded=99, removals=1)}
         assert all_of(store, ANSWERS, group) == []
-        store.apply([told(3, "Bo", "two", 100, group=group)])
+        store.apply([statement_commit(3, "Bo", "two", 100, group=group)])
     assert worded(store, "fact", "says", group) == [(3, 0)]
 
 
@@ -119,7 +119,7 @@ def test_what_was_cleared_can_be_filled_again_by_the_same_batch(store, group):
         asked = Operation(group=group, kind="remove", everything=True)
         asked = replace(asked, sequence=ask(store, asked))
         (later,) = append(store, draft("Bo says two", group=group))
-        again = told(later, "Bo", "two", 120, group=group)
+        again = statement_commit(later, "Bo", "two", 120, group=group)
         store.apply([ended(asked, 99, clear=True), again])
     assert [row.name for row in all_of(store, kinds.ENTITIES, group)] == ["Bo"]
     assert [row.sequence for row in all_of(store, RECORDS, group)] == [later]

@@ -38,7 +38,7 @@ from kgray.schema.reads import (
     TAKEN_IDS,
     VECTORS_AT,
 )
-from tests.graph.by_hand import all_of, append, changes, draft, stored, tell, told
+from tests.graph.by_hand import all_of, append, changes, draft, statement_commit, stored, tell
 
 MANY = 2_500  # rows: three pages
 DONE = frozenset({kinds.COMMITTED})  # a change of an episode that is committed already
@@ -171,13 +171,13 @@ def test_a_scan_by_a_time_leaves_out_the_rows_without_one_and_begins_behind_a_pl
     assert (scanned(20), scanned(30, 1)) == ([(20, 3), (30, 1), (30, 4)], [(30, 4)])
 
 
-def test_no_value_reaches_another_group_or_is_an_error(store, group, other):
+def test_no_value_reaches_another_group_or_is_an_error(store, group, other_group):
     """Promise 5: any text, and numbers beyond any sequence: a group's number stands in SQLite's keys."""
     texts = ["a\x00b", "' OR 1=1 --", "[1]", '"', "1"]
     numbers = [-1, 0, 1 << 39, 1 << 40, (1 << 40) + 1, (2 << 40) + 1, 1 << 62]
     strange = {"text": texts, "int": numbers, "pair": [(n, text) for n in (*numbers, 1) for text in texts]}
     with store.writing():
-        for each in (group, other):
+        for each in (group, other_group):
             tell(store, "Al", "one", group=each)
     for read in READS:
         if read.by is not None and read.by != "state":
@@ -186,12 +186,12 @@ def test_no_value_reaches_another_group_or_is_an_error(store, group, other):
             assert list(store.rows(read, f"{group}-none", values)) == [], read.name
 
 
-def test_a_scan_is_of_one_group(store, group, other):
-    append(store, draft("a", group=group), draft("b", group=other))
+def test_a_scan_is_of_one_group(store, group, other_group):
+    append(store, draft("a", group=group), draft("b", group=other_group))
     with store.writing():
-        store.apply([told(1, "Al", "one", 10, group=group)])
+        store.apply([statement_commit(1, "Al", "one", 10, group=group)])
         items = {kind: all_of(store, kind, group) for kind in KINDS}
-        store.apply([told(1, "Bo", "two", 10, group=other)])
+        store.apply([statement_commit(1, "Bo", "two", 10, group=other_group)])
     assert {kind: all_of(store, kind, group) for kind in KINDS} == items
     assert list(store.rows(EPISODES.all, f"{group}-none")) == []
 

@@ -12,7 +12,7 @@ from kgray.ports import GroupCounts, slot_of
 from kgray.schema.kinds import FACTS, KINDS
 from kgray.storage.sqlite.store import SqliteStore
 from kgray.system.locks import INGEST_LOCK
-from tests.graph.by_hand import all_of, append, draft, everything, head, small, tell, told
+from tests.graph.by_hand import all_of, append, draft, everything, head, small, statement_commit, tell
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def test_a_commit_that_breaks_at_its_last_statement_leaves_nothing(store):
     )
     with store.writing():
         with pytest.raises(apsw.ConstraintError):
-            store.apply([told(1, "Al", "one", 100)])
+            store.apply([statement_commit(1, "Al", "one", 100)])
         assert everything(store) == before
         store._db._writer.execute("DROP TRIGGER temp.broken")
-        store.apply([told(1, "Al", "one", 100)])
+        store.apply([statement_commit(1, "Al", "one", 100)])
     assert [row.text for row in all_of(store, FACTS)] == ["Al says one"]
 
 
@@ -56,7 +56,7 @@ def test_one_process_holds_several_shards_and_each_epoch_fences_its_own_groups(s
     """Who takes one shard over makes its former holder stale, and no other; the count of shards stays."""
     groups = {slot_of(name) % 2: name for name in "abcdefgh"}
     append(store, *(draft("Al says one", group=group) for group in groups.values()))
-    said = {shard: told(1, "Al", "one", 10, group=group) for shard, group in groups.items()}
+    said = {shard: statement_commit(1, "Al", "one", 10, group=group) for shard, group in groups.items()}
     other, local = small(tmp_path), small(tmp_path)
     with ExitStack() as held:
         first = held.enter_context(store.writing(shard=0, shards=2))

@@ -31,9 +31,9 @@ from tests.graph.by_hand import (
     pointing,
     remove,
     rows_of,
+    statement_commit,
     stored,
     tell,
-    told,
     worded,
 )
 from tests.graph.engine import Engine
@@ -53,7 +53,7 @@ def test_each_record_has_the_words_of_its_texts_and_the_signs_of_its_vectors(sto
     sent = draft("Zoë says tea, tea", kind="message", speaker="Marcus Webb", group=group)
     append(store, sent)
     with store.writing():
-        store.apply([told(1, "Zoë", "tea, tea", 10, group=group, sent=sent)])
+        store.apply([statement_commit(1, "Zoë", "tea, tea", 10, group=group, sent=sent)])
         tell(store, "Bo", "GPT-4", group=group)
     for scan, look_up in LOADED.items():
         assert list(store.rows(scan, group)) == list(store.rows(look_up, group, [1, 2, 9])), scan.name
@@ -183,20 +183,20 @@ def clears(store, group):
 
 
 def replaces_words(store, group):
-    (row,) = told(1, "Al", "other words", 10, group=group).puts[RECORDS]
+    (row,) = statement_commit(1, "Al", "other words", 10, group=group).puts[RECORDS]
     moved(store, group, puts={RECORDS: [row]}, unsettles=True)
 
 
 def commits_another_vector(store, group):
     """Commit a vector of a statement that has one: all evidence of the statement was retracted."""
     (sequence,) = append(store, draft("more", group=group))
-    commit = told(sequence, "Cy", "three", head(store, group).last_recorded + 10, group=group)
+    commit = statement_commit(sequence, "Cy", "three", head(store, group).last_recorded + 10, group=group)
     store.apply([replace(commit, unsettles=True)])
 
 
 def applies_again(store, group):
     """Send a change that was applied before."""
-    store.apply([replace(told(1, "Al", "one", 10, group=group), unsettles=True)])
+    store.apply([replace(statement_commit(1, "Al", "one", 10, group=group), unsettles=True)])
 
 
 @pytest.mark.parametrize(
@@ -207,18 +207,22 @@ def applies_again(store, group):
         *((f, True) for f in (drops, clears, replaces_words, commits_another_vector)),
     ],
 )
-def test_removals_count_what_an_index_cannot_follow(store, group, other, happens, counted):
+def test_removals_count_what_an_index_cannot_follow(store, group, other_group, happens, counted):
     """Whoever makes a change says so (`RowChanges.unsettles`): the store counts what it applies."""
     with store.writing():
         for name, value in (("Al", "one"), ("Bo", "two")):
             tell(store, name, value, group=group)
-            tell(store, name, value, group=other)
-        before = [head(store, each).removals for each in (group, other)]
+            tell(store, name, value, group=other_group)
+        before = [head(store, each).removals for each in (group, other_group)]
         happens(store, group)
-        after = [head(store, each).removals for each in (group, other)]
+        after = [head(store, each).removals for each in (group, other_group)]
     assert after == [before[0] + counted, before[1]]
-    assert {name: found.removals for name, found in store.heads().items() if name in (group, other)} == {
-        name: count for name, count in zip((group, other), after, strict=True) if head(store, name).named
+    assert {
+        name: found.removals for name, found in store.heads().items() if name in (group, other_group)
+    } == {
+        name: count
+        for name, count in zip((group, other_group), after, strict=True)
+        if head(store, name).named
     }
 
 
@@ -252,7 +256,7 @@ def test_a_copy_that_is_undone_is_no_longer_what_was_read_of_it(store, group):
         seen.append(head(store, group).removals)
         raise ValueError("lost")
 
-    episode = (EPISODES, tuple(told(1, "Al", "one", 10, group=group).puts[EPISODES][0]))
+    episode = (EPISODES, tuple(statement_commit(1, "Al", "one", 10, group=group).puts[EPISODES][0]))
     with store.writing():
         for _ in range(2):
             with pytest.raises(ValueError, match="lost"):
@@ -299,7 +303,7 @@ def followed(played: Played, told_here: list[Any]) -> Index:
     store, group = played.engine.store, played.engine.named()
     index = Index(store, group)
     for number, step in enumerate(told_here):
-        played.one(number, step)
+        played.carry_out(number, step)
         if number % 3 != 1:
             index.follow()
             assert index.rows == whole(store, group)

@@ -31,8 +31,8 @@ from tests.graph.by_hand import (
     head,
     next_time,
     small,
+    statement_commit,
     tell,
-    told,
     worded,
 )
 
@@ -48,14 +48,14 @@ def with_two_groups(store, group, other):
 
 
 @pytest.fixture
-def two_groups(store, group, other):
-    return with_two_groups(store, group, other)
+def two_groups(store, group, other_group):
+    return with_two_groups(store, group, other_group)
 
 
 @pytest.fixture
-def seen(group, other):
+def seen(group, other_group):
     """Return a function that gives what a reader of both groups sees."""
-    return lambda store: [everything(store, each) for each in (group, other)]
+    return lambda store: [everything(store, each) for each in (group, other_group)]
 
 
 def of_all_kinds(group, other):
@@ -63,11 +63,11 @@ def of_all_kinds(group, other):
     return [
         extracted(1, READ, group=group),
         answered(1, "k", {"duplicate_of": None}, calls=1, group=group),
-        told(1, "Al", "one", 10, group=group),
+        statement_commit(1, "Al", "one", 10, group=group),
         extracted(1, READ, group=other),
-        told(1, "Cy", "one", 5, group=other),
+        statement_commit(1, "Cy", "one", 5, group=other),
         answered(2, "k", group=group),
-        told(2, "Bo", "two", 20, group=group),
+        statement_commit(2, "Bo", "two", 20, group=group),
         declined(3, 25, "no such entity", group=group),
         failed(2, 30, group=other),
         extracted(4, READ, group=group),
@@ -76,8 +76,8 @@ def of_all_kinds(group, other):
 
 
 @pytest.fixture
-def writes(group, other):
-    return of_all_kinds(group, other)
+def writes(group, other_group):
+    return of_all_kinds(group, other_group)
 
 
 @pytest.fixture
@@ -89,23 +89,23 @@ def reference(tmp_path):
 
 
 def test_a_batch_of_several_groups_is_what_its_writes_are_one_by_one(
-    two_groups, reference, writes, seen, group, other, mine
+    two_groups, reference, writes, seen, group, other_group, mine
 ):
     store = two_groups
     with store.writing():
         store.apply(writes)
         (declined_row,) = all_of(store, kinds.OPERATIONS, group)
         assert declined_row == (3, "merge", "{}", kinds.REFUSED, 25, '{"error":"no such entity"}')
-        assert [row.failure_message for row in all_of(store, EPISODES, other)] == [None, "no"]
+        assert [row.failure_message for row in all_of(store, EPISODES, other_group)] == [None, "no"]
         assert mine(store.counts()) == {
             group: GroupCounts(extracted=1, committed=2, entities=2, facts=2, calls=3),
-            other: GroupCounts(committed=1, failed=1, entities=1, facts=1, calls=1),
+            other_group: GroupCounts(committed=1, failed=1, entities=1, facts=1, calls=1),
         }
         assert mine(pending_groups(store)) == {group: True}
-        assert [head(store, each).last_recorded for each in (group, other)] == [25, 30]
+        assert [head(store, each).last_recorded for each in (group, other_group)] == [25, 30]
         answers = [row[:2] for row in all_of(store, kinds.ANSWERS, group)]
         assert answers == [(1, "k"), (2, "k"), (4, "ahead")]
-    with_two_groups(reference, group, other)
+    with_two_groups(reference, group, other_group)
     with reference.writing():
         for change in writes:
             reference.apply([change])
@@ -121,7 +121,7 @@ def test_a_batch_sent_again_changes_nothing(two_groups, writes, seen, group):
         before = seen(store)
         store.apply(writes)
         store.apply([*writes, *writes])
-        store.apply([told(1, "Someone else", "another thing", 999, group=group)])
+        store.apply([statement_commit(1, "Someone else", "another thing", 999, group=group)])
         store.apply([])
         assert seen(store) == before
 
@@ -156,20 +156,31 @@ def test_any_cut_into_batches_sent_any_number_of_times_gives_the_same(stores, re
     ("wrong", "error", "match"),
     [
         pytest.param(
-            lambda both: told(4, "Di", "three", 25, group=both[0]), Outrun, "record time", id="at-the-last"
+            lambda both: statement_commit(4, "Di", "three", 25, group=both[0]),
+            Outrun,
+            "record time",
+            id="at-the-last",
         ),
         pytest.param(
-            lambda both: told(4, "Di", "three", 3, group=both[0]), Outrun, "record time", id="before-it"
+            lambda both: statement_commit(4, "Di", "three", 3, group=both[0]),
+            Outrun,
+            "record time",
+            id="before-it",
         ),
-        pytest.param(lambda both: told(2, "Ed", "two", 29, group=both[1]), None, "", id="ended-in-the-batch"),
         pytest.param(
-            lambda both: told(5, "Di", "four", 99, group=both[0]),
+            lambda both: statement_commit(2, "Ed", "two", 29, group=both[1]),
+            None,
+            "",
+            id="ended-in-the-batch",
+        ),
+        pytest.param(
+            lambda both: statement_commit(5, "Di", "four", 99, group=both[0]),
             StoreError,
             "no such sequence",
             id="never-taken",
         ),
         pytest.param(
-            lambda both: told(1, "Di", "one", 99, group=both[0] + "-none"),
+            lambda both: statement_commit(1, "Di", "one", 99, group=both[0] + "-none"),
             StoreError,
             "is empty",
             id="no-such-group",
@@ -182,10 +193,10 @@ def test_any_cut_into_batches_sent_any_number_of_times_gives_the_same(stores, re
         ),
     ],
 )
-def test_a_batch_is_all_or_nothing(two_groups, writes, wrong, error, match, seen, group, other):
+def test_a_batch_is_all_or_nothing(two_groups, writes, wrong, error, match, seen, group, other_group):
     """One change of it cannot be done: nothing of any group is changed, and the rest can be sent alone."""
     store = two_groups
-    wrong = wrong((group, other))
+    wrong = wrong((group, other_group))
     before = seen(store)
     with store.writing():
         if error is not None:
@@ -197,7 +208,7 @@ def test_a_batch_is_all_or_nothing(two_groups, writes, wrong, error, match, seen
         if error is None:
             store.apply([wrong])
             assert seen(store) == after
-    assert [head(store, each).last_recorded for each in (group, other)] == [25, 30]
+    assert [head(store, each).last_recorded for each in (group, other_group)] == [25, 30]
 
 
 def test_record_times_must_increase(store, group):
@@ -207,8 +218,8 @@ def test_record_times_must_increase(store, group):
         append(store, draft("Bo says two", group=group))
         for at in (0, 10):
             with pytest.raises(Outrun, match="record time"):
-                store.apply([told(2, "Bo", "two", at, group=group)])
-        store.apply([told(2, "Bo", "two", 11, group=group)])
+                store.apply([statement_commit(2, "Bo", "two", at, group=group)])
+        store.apply([statement_commit(2, "Bo", "two", 11, group=group)])
     assert head(store, group).last_recorded == 11
 
 
@@ -225,8 +236,8 @@ def test_an_appending_transaction_of_another_process_outruns_a_commit(store, sto
         store.apply([failed(1, 10, group=group)])
         other_memory.append([group], retry)
         with pytest.raises(Outrun):
-            store.apply([told(2, "Bo", "two", 40, group=group)])
-        store.apply([told(2, "Bo", "two", head(store, group).last_recorded + 1, group=group)])
+            store.apply([statement_commit(2, "Bo", "two", 40, group=group)])
+        store.apply([statement_commit(2, "Bo", "two", head(store, group).last_recorded + 1, group=group)])
     ended = [(row.ended_at, row.retired_at) for row in all_of(store, EPISODES, group)]
     assert ended == [(10, 50), (51, None)]
 
@@ -236,7 +247,10 @@ def test_later_changes_of_a_batch_see_the_earlier_ones(store, group):
     append(store, draft("Al says one", group=group), draft("Bo says two", group=group))
     asked = Operation(group=group, kind="remove", episodes=("x",))
     asked = replace(asked, sequence=ask(store, asked))
-    first, second = told(1, "Al", "one", 10, group=group), told(2, "Bo", "two", 20, group=group)
+    first, second = (
+        statement_commit(1, "Al", "one", 10, group=group),
+        statement_commit(2, "Bo", "two", 20, group=group),
+    )
     (fact,), (record,) = first.puts[kinds.FACTS], first.puts[kinds.RECORDS]
     renewed = {
         kinds.FACTS: [fact._replace(invalid_at=7, expired_at=30), *second.puts[kinds.FACTS]],
@@ -268,7 +282,7 @@ def test_later_changes_of_a_batch_see_the_earlier_ones(store, group):
     assert all_of(store, kinds.OPERATIONS, group)[0].result == '{"episodes":1}'
 
 
-def test_appenders_and_the_writer_share_one_order(store, stores, group, other, mine):
+def test_appenders_and_the_writer_share_one_order(store, stores, group, other_group, mine):
     """R19: one sequence a group, without a gap, each appender in its own order, while commits go on."""
 
     def appended(name, groups):
@@ -281,7 +295,10 @@ def test_appenders_and_the_writer_share_one_order(store, stores, group, other, m
         return taken
 
     with ThreadPoolExecutor(2) as pool, store.writing():
-        appending = [pool.submit(appended, "a", (group, other)), pool.submit(appended, "b", (other, group))]
+        appending = [
+            pool.submit(appended, "a", (group, other_group)),
+            pool.submit(appended, "b", (other_group, group)),
+        ]
         ended, waiting = False, {}
         while waiting or not ended:
             ended = all(part.done() for part in appending)  # first: the look then sees all of theirs
@@ -289,9 +306,12 @@ def test_appenders_and_the_writer_share_one_order(store, stores, group, other, m
             for each in waiting:
                 results, at = pending(store, each, 5), next_time(store, each)
                 store.apply(
-                    [told(r.sequence, "Al", "one", at + n, group=each) for n, r in enumerate(results, 1)]
+                    [
+                        statement_commit(r.sequence, "Al", "one", at + n, group=each)
+                        for n, r in enumerate(results, 1)
+                    ]
                 )
-    for each in (group, other):
+    for each in (group, other_group):
         taken = [done.result()[each] for done in appending]
         assert all(part == sorted(part) for part in taken)
         assert sorted(taken[0] + taken[1]) == list(range(1, 13))
@@ -310,14 +330,14 @@ def test_an_older_epoch_changes_nothing(two_groups, stores, seen, group):
         with newer.writing() as new:
             assert new > old
             for batch in (
-                [told(1, "Al", "one", 10, group=group)],
+                [statement_commit(1, "Al", "one", 10, group=group)],
                 [declined(3, 9, "x", group=group)],
                 [extracted(1, READ, group=group)],
             ):
                 with pytest.raises(StaleWriter, match="nothing was changed"):
                     store.apply(batch)
             assert seen(newer) == before
-            newer.apply([told(1, "Al", "one", 10, group=group)])
+            newer.apply([statement_commit(1, "Al", "one", 10, group=group)])
             assert append(store, draft("appending goes on", group=group)) == [5]
     assert store.counts(group)[group].committed == 1
 
@@ -332,7 +352,7 @@ def test_an_adopted_epoch_goes_on(two_groups, stores, writes, group, mine):
         second_memory.apply(writes)
         # Who left does not write beside the one that took its epoch over.
         with pytest.raises(StaleWriter):
-            two_groups.apply([told(4, "Di", "three", 99, group=group)])
+            two_groups.apply([statement_commit(4, "Di", "three", 99, group=group)])
     assert mine(pending_groups(second_memory)) == {group: True}
 
 
@@ -353,11 +373,11 @@ def test_an_epoch_that_is_not_the_newest_cannot_be_adopted(store, stores):
 def test_writing_without_the_hold_is_refused(store, group):
     append(store, draft("a", group=group))
     with pytest.raises(StaleWriter):
-        store.apply([told(1, "Al", "one", 10, group=group)])
+        store.apply([statement_commit(1, "Al", "one", 10, group=group)])
     with store.writing():
         pass
     for batch in (
-        [told(1, "Al", "one", 10, group=group)],
+        [statement_commit(1, "Al", "one", 10, group=group)],
         [extracted(1, READ, group=group)],
         [answered(1, "k", {}, group=group)],
     ):
@@ -373,6 +393,6 @@ def test_one_holder_in_a_process_too(store, stores, group):
             with pytest.raises(Locked, match=r"process \d+ on .* is ingesting"), second.writing():
                 pass
         append(other_memory, draft("Al says one", group=group))
-        store.apply([told(1, "Al", "one", 10, group=group)])  # who was refused took nothing
+        store.apply([statement_commit(1, "Al", "one", 10, group=group)])  # who was refused took nothing
     with other_memory.writing():
         pass
