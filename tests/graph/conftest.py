@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.graph.stores import ask, group, mine, store, stores
+from tests.graph.stores import ask, group, mine, other_group, store, stores
 
-__all__ = ["ask", "group", "mine", "other", "store", "stores"]
+__all__ = ["ask", "group", "mine", "other_group", "store", "stores"]

@@ -2,7 +2,8 @@
 
 A place is where a store's data lies: a folder, or a server's database. Opening it twice gives the same as
 two processes. All tests on a server share its database, so a test on a server writes only to groups
-whose names nobody else has (`group`, `other_group`, `Stores.fresh`), and filters answers about all groups with `mine`.
+whose names nobody else has (`group`, `other_group`, `Stores.fresh`), and filters answers about all groups
+with `mine`.
 """
 
 from __future__ import annotations

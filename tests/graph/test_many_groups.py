@@ -44,11 +44,11 @@ def test_what_a_correction_or_a_retry_leaves_pending_is_found(store, mine, group
         assert mine(pending_groups(store)) == {}
     (row,) = store.rows(reads.EPISODES_IN_STATE, group, [kinds.FAILED])
 
-    def again(log):
+    def accept_again(log):
         log.patch(group, Patch(kind=kinds.EPISODES, columns=("retired_at",), rows=((row.sequence, 30),)))
         log.put(kinds.EPISODES, group, rows.accepted_again(row, log.take_sequence(group)))
 
-    store.append([group], again)
+    store.append([group], accept_again)
     assert mine(pending_groups(store)) == {group: True}
     assert [failure.episode.group for failure in failures(store) if failure.episode.group == group] == []
 

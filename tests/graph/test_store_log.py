@@ -1,4 +1,4 @@
-"""The log on every store: appending, what is pending, counters, previous context (R4, R19, R21, R22, R24)."""
+"""The log on every store: appending, pending rows, counters, previous context (R4, R19, R21, R22, R24)."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_an_appending_transaction_reads_what_was_there_when_it_began(store, grou
     def work(log):
         for sent in (draft("b", group=group), draft("c", group=group)):
             log.put(EPISODES, group, episode_row(sent, log.take_sequence(group)))
-        taken = log.rows(TAKEN_IDS, group, [first.id, draft("b", group=group).id])
-        return [row.sequence for row in taken], log.rows(TAKEN_IDS, "none", [first.id])
+        present = log.rows(TAKEN_IDS, group, [first.id, draft("b", group=group).id])
+        return [row.sequence for row in present], log.rows(TAKEN_IDS, "none", [first.id])
 
     assert store.append([group], work) == ([1], [])
     assert store.pending_count(group) == 3
@@ -83,7 +83,7 @@ def test_record_times_that_are_taken_increase(store, group):
     """R4: the clock, or one microsecond past the group's last."""
 
     def times(*clock):
-        return store.append([group], lambda log: [log.take_record_time(group, now) for now in clock])
+        return store.append([group], lambda log: [log.take_record_time(group, instant) for instant in clock])
 
     assert times(50, 50, 40, 90) == [50, 51, 52, 90]
     assert times(90) == [91]
@@ -183,7 +183,7 @@ def test_the_groups_are_told_in_which_a_withdrawal_is_requested(store, group, ot
 
 
 def of_all_groups(store):
-    """Assert what is told of all groups of a store that nothing else uses: groups, counts, pending."""
+    """Assert the answers about all groups of a store without other users: groups, counts, pending."""
     assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
     append(store, draft("a"), draft("b"), draft("a", group="h"))
     with store.writing():
@@ -217,23 +217,27 @@ def test_reads_of_a_group_that_is_not_there_are_empty(store, group):
 
 def test_previous_context_is_what_was_said_last_and_accepted_before(store, group):
     """R22: same source, smaller sequence, said no later, live; greatest (reference time, sequence) first."""
-    said = [(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")]
+    times_and_sources = [(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")]
     append(
-        store, *(draft(str(n), reference_time=t, source=s, group=group) for n, (t, s) in enumerate(said, 1))
+        store,
+        *(
+            draft(str(n), reference_time=t, source=s, group=group)
+            for n, (t, s) in enumerate(times_and_sources, 1)
+        ),
     )
     items = {item.sequence: item for item in pending(store, group, 9)}
 
-    def before(sequence, limit):
+    def context_of(sequence, limit):
         return store.said_before([items[sequence]], limit)[sequence]
 
-    assert before(6, 9) == [1, 5, 4, 2]
-    assert before(6, 2) == [1, 5]
-    assert store.said_before(list(items.values()), 2) == {n: before(n, 2) for n in items}
-    assert before(5, 9) == [4, 2]
-    assert (before(2, 9), before(6, 0)) == ([], [])
-    gone = Patch(kind=EPISODES, columns=("retired_at",), rows=((1, 50), (4, 50)))
-    store.append([group], lambda log: log.patch(group, gone))
-    assert before(6, 9) == [5, 2]
+    assert context_of(6, 9) == [1, 5, 4, 2]
+    assert context_of(6, 2) == [1, 5]
+    assert store.said_before(list(items.values()), 2) == {n: context_of(n, 2) for n in items}
+    assert context_of(5, 9) == [4, 2]
+    assert (context_of(2, 9), context_of(6, 0)) == ([], [])
+    retirement = Patch(kind=EPISODES, columns=("retired_at",), rows=((1, 50), (4, 50)))
+    store.append([group], lambda log: log.patch(group, retirement))
+    assert context_of(6, 9) == [5, 2]
 
 
 # ------------------------------------------------------------------------- extractions and answers
@@ -256,7 +260,7 @@ def test_the_first_extraction_stays(store, group):
 
 
 def test_the_first_answers_of_each_episode_stay(store, group):
-    """R21: first write wins, whatever has become of the entry that asked; each that used them has a row."""
+    """R21: first write wins, even if the requesting entry changed; each entry that uses them has a row."""
     first, second = {"duplicate_of": None}, {"duplicate_of": 0}
     with store.writing():
         tell(store, "Al", "one", group=group)
@@ -267,22 +271,25 @@ def test_the_first_answers_of_each_episode_stay(store, group):
             answered(sequence, "merge", second, first, group=group), answered(2, "k", first, group=group),
         ])  # fmt: skip
         store.apply([answered(1, "k", second, calls=7, group=group)])
-        kept = [rows.answers_row(1, "k", [first], 1, 0, 0), rows.answers_row(2, "k", [first], 0, 0, 0)]
-        kept += [rows.answers_row(3, "merge", [second, first], 0, 0, 0)]
-        assert all_of(store, ANSWERS, group) == kept
+        stored_answers = [
+            rows.answers_row(1, "k", [first], 1, 0, 0),
+            rows.answers_row(2, "k", [first], 0, 0, 0),
+        ]
+        stored_answers += [rows.answers_row(3, "merge", [second, first], 0, 0, 0)]
+        assert all_of(store, ANSWERS, group) == stored_answers
         assert store.counts(group)[group].calls == 1
-        # What was asked for an entry that was removed since leaves no trace.
+        # An answer requested for an entry that was removed since leaves no trace.
         remove(store, [2], group=group, source="s")
         store.apply([answered(2, "late", first, group=group), answered(2, "k", group=group)])
-    assert all_of(store, ANSWERS, group) == [kept[0], kept[2]]
+    assert all_of(store, ANSWERS, group) == [stored_answers[0], stored_answers[2]]
 
 
 def test_an_operation_ends_once(store, group):
-    asked = Operation(group=group, kind="split", entities=("x",), surfaces=("S",))
-    ask(store, asked)
-    done = ended(Operation(group=group, sequence=1, kind="split", made="m"), 50, result={"sequence": 1})
+    operation = Operation(group=group, kind="split", entities=("x",), surfaces=("S",))
+    ask(store, operation)
+    end = ended(Operation(group=group, sequence=1, kind="split", made="m"), 50, result={"sequence": 1})
     with store.writing():
-        store.apply([done])
+        store.apply([end])
         store.apply([declined(1, 99, "again", group=group)])
     ((sequence, kind, payload, state, recorded_at, result),) = all_of(store, OPERATIONS, group)
     assert (sequence, kind, state, recorded_at, result) == (1, "split", 1, 50, '{"sequence":1}')
@@ -291,7 +298,7 @@ def test_an_operation_ends_once(store, group):
 
 
 def test_a_failure_is_kept_once(store, group):
-    """R24: what failed is not failed again, and its record time is not taken twice."""
+    """R24: a failed row does not fail again, and its record time is not taken twice."""
     append(store, draft("a", group=group))
     with store.writing():
         store.apply([failed(1, 100, "no JSON", group=group, raw="bad output")])

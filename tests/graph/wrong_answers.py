@@ -105,7 +105,7 @@ class FixedAnswers:
     """A judge whose answers depend on the episode, the item and each candidate alone, but for one flip.
 
     A mention mostly goes to the oldest candidate that is the same thing, seldom to any candidate or none. A
-    pair of sentences has one word, whatever else the same question compares.
+    pair of sentences has one word, independent of other pairs in the same question.
     """
 
     flip: Flip | None = None
