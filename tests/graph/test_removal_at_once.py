@@ -42,9 +42,9 @@ class Asking:
         self.requests.append((request(self._engine.store, operation), operation))
 
 
-def places(engine: Engine, operation: list[tuple[int, Operation]]) -> list[int]:
+def places(engine: Engine, requests: list[tuple[int, Operation]]) -> list[int]:
     """Return the recorded place of each."""
-    answers = [result(engine.store, GROUP, sequence) for sequence, _ in operation]
+    answers = [result(engine.store, GROUP, sequence) for sequence, _ in requests]
     assert None not in answers
     return [answer["after"] for answer in answers if answer is not None]
 

@@ -243,7 +243,7 @@ def observed(engine: Engine, judge: FixedAnswers) -> Observed:
             value=piece.value,
             text=piece.text,
             is_general=piece.every_variant,
-            rest=(*details, piece.inferred),
+            details=(*details, piece.inferred),
         )
     statements = {}
     for id_, s in graph.statements.items():
