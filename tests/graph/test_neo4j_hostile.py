@@ -83,7 +83,7 @@ def engines(pair):
 @settings(max_examples=2, suppress_health_check=list(HealthCheck))
 @given(
     triples_of_names=st.lists(st.tuples(names, names, names), min_size=2, max_size=5),
-    queries=st.lists(queries, max_size=8),
+    searches=st.lists(queries, max_size=8),
 )
 def test_names_and_texts_that_look_like_queries_are_names_and_texts(pair, ask, triples_of_names, searches):
     """Both stores give the same graph and the same answers; only labels of ours are in the database."""
@@ -98,17 +98,17 @@ def test_names_and_texts_that_look_like_queries_are_names_and_texts(pair, ask, t
         for engine in (ours, theirs):
             engine.add(draft_of_triple)
     assert ours.dump() == theirs.dump()
-    items, object_name, group = ours.store, theirs.store, ours.named()
+    items, their_store, group = ours.store, theirs.store, ours.named()
     spoken = [word for triple in triples_of_names for word in triple]
     for query in dict.fromkeys([*searches, *spoken]):
         assert StoredView(items, group).entities_named(query) == StoredView(
-            object_name, group
+            their_store, group
         ).entities_named(query)
-        assert find(items, group, query) == find(object_name, group, query)
+        assert find(items, group, query) == find(their_store, group, query)
         both = Operation(group=group, kind="remove", episodes=(query,), source=query)
         # Ids and keys are made by us, of whole characters.
         ours_alone = query.encode(errors="replace").decode()
-        assert named(items, both) == named(object_name, both)
+        assert named(items, both) == named(their_store, both)
         assert list(items.rows(ANSWERS_TO, group, [ours_alone])) == []
     assert {label for (labels,) in ask("MATCH (n) RETURN DISTINCT labels(n)") for label in labels} <= ALLOWED
     assert {kind for (kind,) in ask("MATCH ()-[r]->() RETURN DISTINCT type(r)")} <= {

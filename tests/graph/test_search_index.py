@@ -155,9 +155,9 @@ def test_words_added_in_pieces_are_found_as_those_added_at_once():
         }
         assert rows.tolist() == sorted(rows.tolist())
     pairs = [list(zip(text.split(), text.split()[1:], strict=False)) for text in texts]
-    expected = next(items[0] for items in pairs if items and items[0][0] != items[0][1])
-    matches = [row for row, items in enumerate(pairs) if expected in items]
-    assert pieces.having_phrase([term(word) for word in expected]) == matches != []
+    phrase = next(items[0] for items in pairs if items and items[0][0] != items[0][1])
+    matches = [row for row, items in enumerate(pairs) if phrase in items]
+    assert pieces.having_phrase([term(word) for word in phrase]) == matches != []
     assert pieces.having_phrase([term("w1"), term("nothing")]) == []
 
 

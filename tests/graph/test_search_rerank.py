@@ -108,7 +108,7 @@ async def ranked_hits(world: World, group: str, query: str) -> list[tuple[str, s
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(texts=TEXTS, others=TEXTS, query=WORDS.map(" ".join))
+@given(texts=TEXTS, texts_elsewhere=TEXTS, query=WORDS.map(" ".join))
 async def test_a_list_and_its_scores_are_the_same_whatever_other_groups_hold(
     world, texts, texts_elsewhere, query
 ):

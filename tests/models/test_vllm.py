@@ -122,11 +122,11 @@ async def dies_and_starts_anew(engine: EngineClient, died: list[bool]) -> None:
     from kgray.models.openai_api.client import TokensSpent
 
     def go_on() -> list[psutil.Process]:
-        return [child for child in engines if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+        return [child for child in processes if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
 
-    engines = [child for child in psutil.Process().children(recursive=True) if "VLLM" in child.name()]
+    processes = [child for child in psutil.Process().children(recursive=True) if "VLLM" in child.name()]
     engine.endpoint = replace(engine.endpoint, timeout_s=600.0, patience_s=1.0)
-    next(engine for engine in engines if "EngineCore" in engine.name()).kill()
+    next(process for process in processes if "EngineCore" in process.name()).kill()
     with pytest.raises(Unavailable, match="has died"):
         await engine.chat(body("combined", "tea", 0.0, room=4), TokensSpent())
     assert died
