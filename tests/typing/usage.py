@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import assert_type
 
 import kgray
-from kgray.communities.refresh import Refreshed
 from kgray.communities.reading import ShownCommunity
+from kgray.communities.refresh import Refreshed
 from kgray.domain.graph import Community
 from kgray.memory import results
 from kgray.memory.answers import Shown
