@@ -52,7 +52,8 @@ class Blocking(Generic[P, R]):
             try:
                 asyncio.get_running_loop()
             except RuntimeError:
-                return run_to_end(method(*args, **options))
+                result: R = run_to_end(method(*args, **options))
+                return result
             raise InputError(
                 "a memory that blocks cannot be used in a running event loop: use kgray.open_async"
             )

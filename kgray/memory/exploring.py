@@ -10,19 +10,10 @@ from kgray.communities.reading import list_of, owners_of
 from kgray.domain.times import given, to_datetime
 from kgray.errors import InputError, NotFound
 from kgray.graph.stored import view_now
-from kgray.memory import answers
+from kgray.memory import answers, results
 from kgray.memory.moments import When, check_limit
 from kgray.memory.outline import texts
 from kgray.memory.reads import GroupReads, of_one_moment
-from kgray.memory.results import (
-    ContradictionVerdict,
-    EvidenceRow,
-    ModelReply,
-    NameMatch,
-    Overview,
-    Provenance,
-    SupportingEpisode,
-)
 from kgray.schema import reads, rows
 from kgray.schema.record_rows import UnpackedRecords, judgements
 from kgray.schema.rows import folded
@@ -38,18 +29,18 @@ class Exploration(GroupReads):
     """Further reads of one store."""
 
     @of_one_moment
-    def complete(self, /, query: str, *, group: str, limit: int = 10) -> list[NameMatch]:
+    def complete(self, /, query: str, *, group: str, limit: int = 10) -> list[results.NameMatch]:
         """Return entities with a name, or a word of a name, that begins with the query; most facts first.
 
         The names of a group are read once after each commit, then held.
         """
         check_limit(limit)
         beginning = folded(query)
-        chosen: dict[str, NameMatch] = {}
+        chosen: dict[str, results.NameMatch] = {}
         for begins in (True, False):
             for key, name, id_, entity_name, facts in self._names_of(group):
                 if id_ not in chosen and (key.startswith(beginning) if begins else f" {beginning}" in key):
-                    chosen[id_] = NameMatch(id=id_, name=entity_name, matched=name, facts=facts)
+                    chosen[id_] = results.NameMatch(id=id_, name=entity_name, matched=name, facts=facts)
                     if len(chosen) == limit:
                         return [*chosen.values()]
         return [*chosen.values()]
@@ -77,7 +68,9 @@ class Exploration(GroupReads):
         return names
 
     @of_one_moment
-    def provenance(self, /, identifier: str, *, group: str, around: int = 2, limit: int = 50) -> Provenance:
+    def provenance(
+        self, /, identifier: str, *, group: str, around: int = 2, limit: int = 50
+    ) -> results.Provenance:
         """Return the reasons for a fact: its spans, evidence, messages, its end, and the models' answers.
 
         identifier  of a fact or statement, or its beginning
@@ -104,13 +97,13 @@ class Exploration(GroupReads):
         chosen = dict.fromkeys(self._around([*support, *ending][:limit], group, around), "around")
         chosen |= dict.fromkeys(ending, "end") | dict.fromkeys(support, "evidence")
         episodes = answers.logged_episodes(self.store, group, sorted(chosen), marked)
-        return Provenance(
+        return results.Provenance(
             statement=statement,
             facts=answers.fact_spans(self.store, view, facts),
             evidence=tuple(evidence),
             verdicts=tuple(self._verdicts(group, {statement, *(row.recorded for row in evidence)})[:limit]),
             messages=tuple(
-                SupportingEpisode(
+                results.SupportingEpisode(
                     **{field.name: getattr(episode, field.name) for field in fields(episode)},
                     role=chosen[episode.sequence],
                 )
@@ -120,7 +113,7 @@ class Exploration(GroupReads):
             truncated=total > limit,
         )
 
-    def _evidence(self, group: str, sequences: list[int], statement: str) -> list[EvidenceRow]:
+    def _evidence(self, group: str, sequences: list[int], statement: str) -> list[results.EvidenceRow]:
         """Return the evidence of these episodes about a statement as it shows."""
         records = UnpackedRecords()
         records.take(self.store.rows(reads.PACKED_AT, group, sequences), {})
@@ -129,7 +122,7 @@ class Exploration(GroupReads):
         ids = {record.sequence: record.id for record in episodes_at(self.store, group, sequences)}
         names = ("ordinal", "kind", "text", "from_precision", "to_precision", "inferred")
         return [
-            EvidenceRow(
+            results.EvidenceRow(
                 episode=ids[record.sequence],
                 statement=statement,
                 recorded=record.statement,
@@ -141,10 +134,10 @@ class Exploration(GroupReads):
             if current.get((record.sequence, record.ordinal), record.statement) == statement
         ]
 
-    def _verdicts(self, group: str, statements: set[str]) -> list[ContradictionVerdict]:
+    def _verdicts(self, group: str, statements: set[str]) -> list[results.ContradictionVerdict]:
         """Return the verdicts that exclude two of these statements; a pass over all verdicts of the group."""
         return [
-            ContradictionVerdict(a=verdict.a, b=verdict.b, judge=verdict.judge, reason=verdict.reason)
+            results.ContradictionVerdict(a=verdict.a, b=verdict.b, judge=verdict.judge, reason=verdict.reason)
             for row in self.store.rows(reads.JUDGED, group)
             for verdict, _ in judgements(row.judged).verdicts
             if verdict.exclusive and statements & {verdict.a, verdict.b}
@@ -164,13 +157,13 @@ class Exploration(GroupReads):
             ][:around]
         return sequences_near
 
-    def _models(self, group: str, sequences: list[int]) -> list[ModelReply]:
+    def _models(self, group: str, sequences: list[int]) -> list[results.ModelReply]:
         """Return the models' answers about these episodes: facts, costs, and omitted content."""
         replies = []
         for row in self.store.rows(reads.EXTRACTIONS_AT, group, sequences):
             extraction, costs = rows.extraction(row), ("calls", "prompt_tokens", "completion_tokens")
             replies.append(
-                ModelReply(
+                results.ModelReply(
                     sequence=row.sequence,
                     model=extraction.model,
                     dropped=tuple(extraction.dropped),
@@ -183,7 +176,7 @@ class Exploration(GroupReads):
     @of_one_moment
     def overview(
         self, /, *, group: str, level: int = 0, limit: int = 200, known_at: When | None = None
-    ) -> Overview:
+    ) -> results.Overview:
         """Return a level's communities, largest first, and how many facts connect each two of them.
 
         The links are of today, with facts of any time; known_at chooses the run of the communities alone.
@@ -195,7 +188,7 @@ class Exploration(GroupReads):
         links = outline.links(
             owners_of(self.store, group, level, instant), [community.id for community in every[:limit]]
         )
-        return Overview(
+        return results.Overview(
             communities=tuple(every[:limit]),
             links=tuple(links[: 4 * limit]),
             truncated=len(every) > limit,

@@ -27,24 +27,9 @@ from kgray.graph.stored import View, in_pieces, stored_names, stored_records, vi
 from kgray.ingest.candidates import Likeness, code_match, likeness
 from kgray.ingest.resolve import NAME_FLOOR
 from kgray.ingest.state import GroupState
-from kgray.memory import answers
+from kgray.memory import answers, results
 from kgray.memory.moments import When, check_limit, instant_of
 from kgray.memory.outline import Outline, differences, facts_of, texts
-from kgray.memory.results import (
-    Changes,
-    Commit,
-    Diff,
-    EpisodeFailure,
-    FactChange,
-    GroupSize,
-    LikelyPair,
-    LogEntry,
-    LoggedEpisode,
-    LogPage,
-    MergedEntity,
-    Neighbourhood,
-    Operation,
-)
 from kgray.ports import GraphView, GroupCounts, Store, at_one_moment
 from kgray.schema import kinds, reads, rows
 from kgray.schema.reads import EndedEpisodeRow, EndedOperationRow
@@ -75,10 +60,10 @@ _P = ParamSpec("_P")
 _Reads = TypeVar("_Reads", bound="GroupReads")
 
 
-def group_sizes(counts: Mapping[str, GroupCounts]) -> list[GroupSize]:
+def group_sizes(counts: Mapping[str, GroupCounts]) -> list[results.GroupSize]:
     """Return the sizes of groups from their counts."""
     return [
-        GroupSize(group=name, episodes=episodes, entities=row.entities, facts=row.facts)
+        results.GroupSize(group=name, episodes=episodes, entities=row.entities, facts=row.facts)
         for name, row in counts.items()
         for episodes in [row.accepted + row.extracted + row.committed + row.failed]
     ]
@@ -112,11 +97,11 @@ class GroupReads:
         """Return the ledger's counts by group."""
         return ledger.counts(self.store, None if group is None else check_group(group))
 
-    async def groups(self) -> list[GroupSize]:
+    async def groups(self) -> list[results.GroupSize]:
         """Return the groups with their sizes."""
         return group_sizes(ledger.counts(self.store))
 
-    async def failures(self, *, group: str | None = None) -> list[EpisodeFailure]:
+    async def failures(self, *, group: str | None = None) -> list[results.EpisodeFailure]:
         """Return the failed episodes with their reasons, and where a group is held, that."""
         if group is not None:
             check_group(group)
@@ -187,7 +172,7 @@ class GroupReads:
         )
 
     @of_one_moment
-    def duplicates(self, *, group: str, limit: int = 50) -> list[LikelyPair]:
+    def duplicates(self, *, group: str, limit: int = 50) -> list[results.LikelyPair]:
         """Return pairs of entities that may be one, the likeliest first, without those held apart."""
         if limit < 1:
             raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
@@ -201,7 +186,7 @@ class GroupReads:
             if statement.object is not None:
                 neighbours[statement.subject].add(statement.object)
                 neighbours[statement.object].add(statement.subject)
-        pairs: dict[tuple[str, str], LikelyPair] = {}
+        pairs: dict[tuple[str, str], results.LikelyPair] = {}
         for note in state.graph.entities.values():
             for candidate, score, why in _alike(state, note, vectors):
                 first, second = sorted((note, candidate), key=lambda n: (n.born, n.id))
@@ -209,7 +194,7 @@ class GroupReads:
                     continue
                 shared = sorted(neighbours[first.id] & neighbours[second.id])[:2]
                 neighbour_names = [state.graph.entities[s].name for s in shared if s in state.graph.entities]
-                pair = LikelyPair(
+                pair = results.LikelyPair(
                     a=first.id,
                     b=second.id,
                     names=(first.name, second.name),
@@ -237,7 +222,7 @@ class GroupReads:
         self, centre: str | None = None, *, group: str,
         as_of: When | None = None, known_at: When | None = None, depth: int = 1, limit: int = 200,
         most_facts: int | None = None, community: str | None = None, level: int | None = None,
-    ) -> Neighbourhood:  # fmt: skip
+    ) -> results.Neighbourhood:  # fmt: skip
         """Return the entities around one, nearest first, and the facts between them, with both clocks.
 
         centre      a name or id; None = begin with the entities with most facts
@@ -258,7 +243,7 @@ class GroupReads:
             entities, facts, total = self._around_one(view, centre, moment, depth, limit)
             facts = facts[:most_facts]
         owners = None if level is None else owners_of(self.store, group, level, instant)
-        return Neighbourhood(
+        return results.Neighbourhood(
             entities=answers.entity_nodes(entities, owners),
             facts=answers.fact_spans(self.store, view, facts),
             truncated=len(entities) < total["entities"] or len(facts) < total["facts"],
@@ -297,7 +282,7 @@ class GroupReads:
     def diff(
         self, *, group: str, from_known_at: When | None = None, to_known_at: When | None = None,
         from_as_of: When | None = None, to_as_of: When | None = None, limit: int = 200,
-    ) -> Diff:  # fmt: skip
+    ) -> results.Diff:  # fmt: skip
         """Return the differences of a group between two moments, in both directions.
 
         known_at    what this memory knew then; None = now
@@ -323,11 +308,11 @@ class GroupReads:
         total |= {name: len(getattr(changes, name)) for name in entities}
         changed = zip(facts.pop("former"), facts.pop("current"), strict=True)
         lists: dict[str, Any] = {name: answers.entity_nodes(some) for name, some in entities.items()}
-        return Diff(
+        return results.Diff(
             **lists | facts,
-            changed=tuple(FactChange(before=former, after=current) for former, current in changed),
+            changed=tuple(results.FactChange(before=former, after=current) for former, current in changed),
             merged=tuple(
-                MergedEntity(id=entity.id, name=entity.name, into=into[0].id, into_name=into[0].name)
+                results.MergedEntity(id=entity.id, name=entity.name, into=into[0].id, into_name=into[0].name)
                 for entity in entities["entities_gone"]
                 if (into := new.entities([entity.id]))
             ),
@@ -336,7 +321,7 @@ class GroupReads:
         )
 
     @of_one_moment
-    def changes(self, *, group: str, since: int = 0, limit: int = 200) -> Changes:
+    def changes(self, *, group: str, since: int = 0, limit: int = 200) -> results.Changes:
         """Return the commits after this number, in order: ended entries, opened and ended facts.
 
         Returns about `limit` rows; a commit is never cut in two.
@@ -355,7 +340,7 @@ class GroupReads:
         def entry(
             row: EndedEpisodeRow | EndedOperationRow, at: Instant, kind: str, state: str, **ids: str | None
         ) -> tuple[Any, ...]:
-            return at, "entries", LogEntry(type=kind, sequence=row.sequence, state=state, **ids)
+            return at, "entries", results.LogEntry(type=kind, sequence=row.sequence, state=state, **ids)
 
         events = heapq.merge(
             (
@@ -373,7 +358,7 @@ class GroupReads:
             ((at, "ended", id_) for at, id_ in expired),
             key=itemgetter(0),
         )
-        commits, size, last, more = list[Commit](), 0, since, False
+        commits, size, last, more = list[results.Commit](), 0, since, False
         for at, commit_events in groupby(events, key=itemgetter(0)):
             if more := size >= limit:
                 break
@@ -383,11 +368,13 @@ class GroupReads:
             size += 1 + sum(map(len, items.values()))
             last = at
             lists: dict[str, Any] = {kind: tuple(listed) for kind, listed in items.items()}
-            commits.append(Commit(commit=at, at=to_datetime(at), **lists))
-        return Changes(commits=tuple(commits), last=last, more=more)
+            commits.append(results.Commit(commit=at, at=to_datetime(at), **lists))
+        return results.Changes(commits=tuple(commits), last=last, more=more)
 
     @of_one_moment
-    def log(self, *, group: str, after: int = 0, state: str | None = None, limit: int = 100) -> LogPage:
+    def log(
+        self, *, group: str, after: int = 0, state: str | None = None, limit: int = 100
+    ) -> results.LogPage:
         """Return a page of the accepted episodes, by sequence."""
         check_limit(limit)
         if not 0 <= after <= 1 << 62:
@@ -403,10 +390,10 @@ class GroupReads:
             if row.retired_at is None and (state is None or rows.STATES[row.state] == state):
                 chosen.append(at)
         episodes = answers.logged_episodes(self.store, group, chosen)
-        return LogPage(episodes=tuple(episodes), next=next_sequence)
+        return results.LogPage(episodes=tuple(episodes), next=next_sequence)
 
     @of_one_moment
-    def episode(self, identifier: str, *, group: str) -> LoggedEpisode:
+    def episode(self, identifier: str, *, group: str) -> results.LoggedEpisode:
         """Return one episode by its id or the client's: text, state, both clocks. Raises NotFound."""
         sequences = sequences_of(self.store, group, [identifier])
         episodes = [*answers.logged_episodes(self.store, group, sequences)]
@@ -415,12 +402,12 @@ class GroupReads:
         return episodes[-1]
 
     @of_one_moment
-    def operation(self, sequence: int, *, group: str) -> Operation:
+    def operation(self, sequence: int, *, group: str) -> results.Operation:
         """Return a correction or removal with its state and result. Raises NotFound."""
         for row in self.store.rows(reads.OPERATIONS_AT, group, [sequence]):
             states: tuple[Literal["pending", "done", "refused"], ...] = ("pending", "done", "refused")
             answer = result(self.store, group, sequence)
-            return Operation(sequence=sequence, kind=row.kind, state=states[row.state], result=answer)
+            return results.Operation(sequence=sequence, kind=row.kind, state=states[row.state], result=answer)
         raise NotFound(f"group {group} has no operation {sequence}")
 
     def view_at(self, group: str, known_at: Instant | None) -> GraphView:

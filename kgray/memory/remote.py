@@ -10,24 +10,10 @@ from typing import Any, NamedTuple, get_args, get_origin
 from kgray.communities.reading import ShownCommunity
 from kgray.domain.graph import Community, Entity, EpisodeRef, FactSpan, Hit
 from kgray.errors import Cost
+from kgray.memory import results
 from kgray.memory.answers import EntityCount, History, Shown
 from kgray.memory.ingesting import Report
 from kgray.memory.ontology_suggest import RelationSuggestion
-from kgray.memory.results import (
-    Changes,
-    Correction,
-    Diff,
-    EpisodeFailure,
-    LikelyPair,
-    LoggedEpisode,
-    LogPage,
-    NameMatch,
-    Neighbourhood,
-    Operation,
-    Overview,
-    Provenance,
-    WithdrawalCounts,
-)
 from kgray.ports import GroupCounts
 from kgray.search import Context
 from kgray.search.answering import Answered
@@ -48,29 +34,29 @@ VERBS: Mapping[str, Verb] = {
     "entities": Verb("GET", "entities", list[EntityCount], "entities"),
     "history": Verb("GET", "entities/{name_or_id}/history", History),
     "show": Verb("GET", "show/{identifier}", Shown),
-    "episode": Verb("GET", "episodes/{identifier}", LoggedEpisode),
-    "operation": Verb("GET", "operations/{sequence}", Operation),
+    "episode": Verb("GET", "episodes/{identifier}", results.LoggedEpisode),
+    "operation": Verb("GET", "operations/{sequence}", results.Operation),
     "communities.list": Verb("GET", "communities", list[Community], "communities"),
     "communities.get": Verb("GET", "communities/{identifier}", ShownCommunity),
-    "duplicates": Verb("GET", "duplicates", list[LikelyPair], "pairs"),
+    "duplicates": Verb("GET", "duplicates", list[results.LikelyPair], "pairs"),
     "admin.relation_suggestions": Verb("GET", "ontology/suggestions", list[RelationSuggestion], "pairs"),
-    "neighbourhood": Verb("GET", "graph", Neighbourhood),
-    "complete": Verb("GET", "complete", list[NameMatch], "entities"),
-    "provenance": Verb("GET", "facts/{identifier}", Provenance),
-    "overview": Verb("GET", "overview", Overview),
-    "diff": Verb("GET", "diff", Diff),
-    "changes": Verb("GET", "changes", Changes),
-    "log": Verb("GET", "episodes", LogPage),
+    "neighbourhood": Verb("GET", "graph", results.Neighbourhood),
+    "complete": Verb("GET", "complete", list[results.NameMatch], "entities"),
+    "provenance": Verb("GET", "facts/{identifier}", results.Provenance),
+    "overview": Verb("GET", "overview", results.Overview),
+    "diff": Verb("GET", "diff", results.Diff),
+    "changes": Verb("GET", "changes", results.Changes),
+    "log": Verb("GET", "episodes", results.LogPage),
     "status": Verb("GET", "status", dict[str, GroupCounts], "groups"),
-    "failures": Verb("GET", "failures", list[EpisodeFailure], "failures"),
+    "failures": Verb("GET", "failures", list[results.EpisodeFailure], "failures"),
     "dump": Verb("GET", "dump", list[str]),
     "retry": Verb("POST", "retry", Report),
-    "retract": Verb("POST", "retract", WithdrawalCounts),
-    "remove": Verb("POST", "remove", WithdrawalCounts),
-    "merge": Verb("POST", "merge", Correction),
-    "distinct": Verb("POST", "distinct", Correction),
-    "split": Verb("POST", "split", Correction),
-    "undo": Verb("POST", "undo", Correction),
+    "retract": Verb("POST", "retract", results.WithdrawalCounts),
+    "remove": Verb("POST", "remove", results.WithdrawalCounts),
+    "merge": Verb("POST", "merge", results.Correction),
+    "distinct": Verb("POST", "distinct", results.Correction),
+    "split": Verb("POST", "split", results.Correction),
+    "undo": Verb("POST", "undo", results.Correction),
 }
 
 
@@ -141,10 +127,12 @@ def _shown_community(row: dict[str, Any], _: str) -> ShownCommunity:
     return ShownCommunity(community=_community(row), members=members, children=children, as_of=as_of)
 
 
-def _overview(row: Mapping[str, Any], _: str) -> Overview:
+def _overview(row: Mapping[str, Any], _: str) -> results.Overview:
     links = tuple((first, second, facts) for first, second, facts in row["links"])
     communities = tuple(map(_community, row["communities"]))
-    return Overview(communities=communities, links=links, truncated=row["truncated"], total=row["total"])
+    return results.Overview(
+        communities=communities, links=links, truncated=row["truncated"], total=row["total"]
+    )
 
 
 def _retried(row: Mapping[str, Any], _: str) -> Report:
@@ -162,7 +150,7 @@ _FORMS: Mapping[Any, Callable[[Any, str], Any]] = {
     History: _history,
     Community: _community,
     ShownCommunity: _shown_community,
-    Overview: _overview,
+    results.Overview: _overview,
     RelationSuggestion: lambda row, _: _reader(RelationSuggestion)({**row, "value": row["value"] or ""}),
     Report: _retried,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from kgray.domain.graph import EpisodeRef, Fact, FactSpan, SourceMessage
@@ -95,7 +96,8 @@ def spans_of(
     supporters |= {fact.ended_by[0] for fact in facts if fact.ended_by is not None}
     clients = view.supporters(sorted(supporters))
     instants = {at for f in facts for at in (f.valid_at, f.invalid_at, f.created_at, f.expired_at)}
-    moments = {at: to_datetime(at) for at in instants if at is not None}  # many facts share them
+    # Many facts share their moments.
+    moments: dict[int | None, datetime] = {at: to_datetime(at) for at in instants if at is not None}
     spans = {
         fact.id: FactSpan(
             id=fact.id,
