@@ -98,7 +98,7 @@ class EntityNode:
     name: str
     aliases: tuple[str, ...]
     labels: tuple[str, ...]
-    community: str | None = field(default=None, metadata=OPTIONAL)
+    community: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +247,12 @@ class Overview:
     links: tuple[tuple[str, str, int], ...]
     truncated: bool
     total: Mapping[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON object; its communities have summaries."""
+        rows = [community.as_dict() | {"summary": community.summary} for community in self.communities]
+        lists = {"communities": rows, "links": [list(link) for link in self.links]}
+        return lists | {"truncated": self.truncated, "total": dict(self.total)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

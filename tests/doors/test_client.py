@@ -109,6 +109,8 @@ def test_a_server_gives_the_classes_of_a_folder(served, tmp_path):
         here.communities.refresh(["team"])
         with kgray.open(tmp_path / "served") as folder:
             folder.communities.refresh(["team"])
+        for memory in (there, here):
+            assert all(community.summary for community in memory.overview(group="team").communities)
         assert dict(classes_of(there)) == dict(classes_of(here))
 
 
