@@ -151,8 +151,8 @@ class FactSpan:
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON object, faster than `as_json`: an answer has up to 20,000 facts."""
         row = {"id": self.id, "statement": self.statement, "text": self.text} | self.as_hit()
-        row["ended_by"] = self.ended_by
-        return row if self.inferred is None else row | {"inferred": self.inferred}
+        row["ended_by"] = list(self.ended_by) if self.ended_by else None
+        return row if self.inferred is None else row | {"inferred": list(self.inferred)}
 
     def as_hit(self) -> dict[str, Any]:
         """Return the keys that only hits of facts have."""

@@ -186,6 +186,8 @@ def test_the_board_shows_the_groups_of_the_key_as_a_stream_too(tmp_path):
 def test_schedules_are_those_of_groups_that_the_key_reaches(tmp_path):
     with serving(tmp_path / "data") as server:
         now = 1_700_000_000_000_000
+        for group in ("team", "secret"):
+            server.memory.store.append([group], lambda log, group=group: log.take_sequence(group))
         for name, groups in (("all", ()), ("ours", ("team",)), ("theirs", ("secret",))):
             server.memory.admin.schedules.add(name, "0 3 * * *", "UTC", now, groups=groups)
         clients = {key: server.client(server.key(key, "read")) for key in ("team", "*")}
