@@ -603,11 +603,11 @@ def test_ten_thousand_hostile_lines_are_each_a_draft_or_a_refusal(tmp_path):
     rng = random.Random(20260301)
     lines = [hostile_line(rng) for _ in range(10_000)]
     items = read(tmp_path, "a.jsonl", b"\n".join(lines))
-    held = [number for number, line in enumerate(lines, 1) if line.strip()]
-    assert [item.line for item in items] == held
-    taken = [item.draft for item in items if isinstance(item, Submitted)]
-    assert 500 < len(taken) < 9_500
-    for draft in taken:
+    lines_with_text = [number for number, line in enumerate(lines, 1) if line.strip()]
+    assert [item.line for item in items] == lines_with_text
+    drafts = [item.draft for item in items if isinstance(item, Submitted)]
+    assert 500 < len(drafts) < 9_500
+    for draft in drafts:
         assert len(draft.id) == 36
         assert json.loads(draft.metadata) is not None
         assert draft.text.strip()
@@ -653,7 +653,7 @@ def test_no_hostile_file_of_any_format_raises(tmp_path, name, seed):
 def test_a_table_without_texts_and_an_object_of_several_lines_are_records(
     tmp_path, name, text, kind, content
 ):
-    """None: refused. A record's fields are its content, its `id` too; a row with a text is what it was."""
+    """None: refused. A record's content is its fields, also its `id`; a row with a text keeps its text."""
     path = tmp_path / name
     path.write_text(text)
     [item] = read_file(path, Defaults(group="g"))

@@ -50,7 +50,7 @@ class Hands:
     async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
         self.chunks.append([request for _, request in chunk])
         self.numbers += [number for number, _ in chunk]
-        tasks = {asyncio.ensure_future(self._one(request)): number for number, request in chunk}
+        tasks = {asyncio.ensure_future(self._judgement(request)): number for number, request in chunk}
         loss = asyncio.ensure_future(self.lost.wait())
         pending: set[Any] = {*tasks, loss}
         try:
@@ -63,7 +63,7 @@ class Hands:
             for task in pending:
                 task.cancel()
 
-    async def _one(self, request: Any) -> Any:
+    async def _judgement(self, request: Any) -> Any:
         return await outcome_of(self._answers(request))
 
     def abandon(self, numbers: Sequence[int]) -> None:
@@ -218,7 +218,7 @@ async def test_where_no_worker_ever_answers_the_caller_is_told():
 
 
 async def test_an_outage_is_told_of_until_an_answer_comes():
-    """That of the workers by the router; that of a server by the worker that waits for it."""
+    """An outage of the workers is reported by the router; an outage of a server by the waiting worker."""
     down = Outage(what="a server", reason="is down", since=1.0, until=2.0)
 
     class Waiting(Hands):
@@ -318,7 +318,7 @@ async def test_one_worker_whose_start_failed_of_many_gets_no_work(workers: int, 
     bad.fault = None
     requests = asyncio.gather(*(Chunker(pool, size=1, linger_s=0.0).ask(n) for n in range(workers)))
     await requests
-    await until(lambda: len(up(pool)) == workers)
+    await wait_until(lambda: len(up(pool)) == workers)
     await asyncio.gather(*(Chunker(pool, size=1, linger_s=0.0).ask(n) for n in range(workers)))
     assert len(bad.chunks) == 2
     await pool.close()
@@ -379,12 +379,12 @@ async def test_a_request_that_the_settings_do_not_allow_fails_beside_others_that
     pool = pool_of(*(Hands(f"{n}", answers) for n in range(3)))
     calls = Chunker(pool, size=1, linger_s=0.0)
 
-    async def others() -> None:
+    async def other_calls() -> None:
         while not bad.done():
             assert await calls.ask("good") == "good"
 
     bad = asyncio.create_task(calls.ask("bad"))
-    await asyncio.gather(*(others() for _ in range(6)))
+    await asyncio.gather(*(other_calls() for _ in range(6)))
     with pytest.raises(SettingsError, match="no such model"):
         await bad
     await pool.close()
@@ -498,21 +498,21 @@ async def test_a_worker_beyond_the_least_gets_work_while_it_is_there_and_is_miss
     assert [row["name"] for row in pool.stats()] == ["first"]
 
     surplus.lost.clear()  # it has come up
-    await until(lambda: len(up(pool)) == 2)
+    await wait_until(lambda: len(up(pool)) == 2)
     requests += [asyncio.create_task(calls.ask(n)) for n in (4, 5)]
     await asyncio.sleep(0.01)
     assert surplus.chunks == [[4], [5]]
     assert len(pool.stats()) == 2
 
     surplus.lost.set()  # it was ended, or its node is lost: its parts go to the other workers
-    await until(lambda: len(up(pool)) == 1)
+    await wait_until(lambda: len(up(pool)) == 1)
     busy.set()
     assert await asyncio.gather(*requests) == list(range(6))
     assert surplus.restarts == 0
     await pool.close()
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def wait_until(holds: Callable[[], bool]) -> None:
     for _ in range(1000):
         if holds():
             return
@@ -542,7 +542,7 @@ def test_a_pool_doubles_while_all_are_full_and_ends_who_has_no_work():
     assert [size.looked(bad, at) for at in (51.0, 52.0)] == [([], []), ([2], [])]
 
     rows = {0: row(0, 99.0), 1: row(3), 2: row(0, 59.0), 3: row(0, 60.0), 4: {}}
-    assert size.looked(rows, 60.0) == ([], [3])  # the first stays; one that was asked for is waited for
+    assert size.looked(rows, 60.0) == ([], [3])  # the first stays; a requested worker is waited for
     assert size.looked({0: row(0, 99.0), 4: {}}, 113.0) == ([], [4])  # and is not needed any longer
 
 

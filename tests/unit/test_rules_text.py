@@ -196,7 +196,7 @@ def test_an_event_has_its_date_or_that_of_the_message():
 
 
 @pytest.mark.parametrize(
-    ("before", "text", "facts"),
+    ("previous", "text", "facts"),
     [
         ([(ALICE, "I work at Acme.")], "I quit my job.", [(ALICE, "WORKS_AT", "Acme", "ended")]),
         ([(ALICE, "Bob works at Acme.")], "Bob lost his job.", [("Bob", "WORKS_AT", "Acme", "ended")]),
@@ -210,8 +210,8 @@ def test_an_event_has_its_date_or_that_of_the_message():
         ([(ALICE, "I work at Acme."), (ALICE, "I left Acme.")], "I quit my job.", []),
     ],
 )
-def test_a_job_without_a_name_is_the_one_that_was_named_before(before, text, facts):
-    assert triples_in(text, previous=tuple(before)) == facts
+def test_a_job_without_a_name_is_the_one_that_was_named_before(previous, text, facts):
+    assert triples_in(text, previous=tuple(previous)) == facts
 
 
 @pytest.mark.parametrize(
@@ -338,10 +338,10 @@ def test_one_sentence_about_several_pairs_has_one_wording():
 
 
 def test_the_identity_follows_the_ontology():
-    other = RulesExtractor(shipped().extended({"FEEDS": {"phrases": ["feed {thing}"]}}))
+    second_extractor = RulesExtractor(shipped().extended({"FEEDS": {"phrases": ["feed {thing}"]}}))
     assert READER.identity.startswith("rules-3/")
-    assert other.identity.startswith("rules-3/")
-    assert other.identity != READER.identity
+    assert second_extractor.identity.startswith("rules-3/")
+    assert second_extractor.identity != READER.identity
 
 
 @pytest.mark.parametrize(

@@ -406,11 +406,11 @@ def test_data_and_config_are_found_as_the_interface_says(tmp_path, monkeypatch):
     data = tmp_path / "d"
     data.mkdir()
     assert config_file(None, data, {}) is None
-    here = write(tmp_path, "")
+    named_file = write(tmp_path, "")
     assert config_file(None, data, {}) == Path("kgray.toml")
-    beside = write(data, "")
-    assert config_file(None, data, {}) == beside
-    assert config_file(None, data, {"KGRAY_CONFIG": str(here)}) == here
-    assert config_file(str(beside), data, {"KGRAY_CONFIG": str(here)}) == beside
+    data_file = write(data, "")
+    assert config_file(None, data, {}) == data_file
+    assert config_file(None, data, {"KGRAY_CONFIG": str(named_file)}) == named_file
+    assert config_file(str(data_file), data, {"KGRAY_CONFIG": str(named_file)}) == data_file
     with pytest.raises(SettingsError, match=r"KGRAY_CONFIG names 'nope\.toml', and there is no such file"):
         config_file(None, data, {"KGRAY_CONFIG": "nope.toml"})

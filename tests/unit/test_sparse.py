@@ -14,7 +14,7 @@ from kgray.search.query import Speakers
 from kgray.search.query import read_question as read
 from kgray.search.ranking import SHARED, FirstStage
 from kgray.search.recipes import Weights
-from tests.unit.test_search_rank import NOW, index_of
+from tests.unit.test_search_rank import CLOCK, index_of
 
 ALONE = Weights(words=0.0, vectors=0.0, sparse=1.0, neighbours=(), session=0.0, tail=0.0, floor=0.0)
 
@@ -55,7 +55,7 @@ def test_a_row_scores_what_it_shares_of_the_questions_own_weight_above_what_all_
         )
     topic = Embedding(np.eye(4, dtype=np.float32)[1], weighed(a=0.5, b=0.25))
 
-    question = read("what?", speakers=Speakers(), clock=NOW)
+    question = read("what?", speakers=Speakers(), clock=CLOCK)
     result = FirstStage(index, question, ALONE, topic).messages(lambda _: [])
 
     # 0.3125, 0.125 and 0.015625 of 0.3125; the last is less than what all share
@@ -64,7 +64,7 @@ def test_a_row_scores_what_it_shares_of_the_questions_own_weight_above_what_all_
     assert result.score.tolist() == pytest.approx(expectation)
     assert result.best(9).tolist() == [0, 1]
     both = Weights(words=0.5, vectors=0.0, sparse=1.0, neighbours=(), session=0.0, tail=0.0, floor=0.0)
-    question = read("two", speakers=Speakers(), clock=NOW)
+    question = read("two", speakers=Speakers(), clock=CLOCK)
     result = FirstStage(index, question, both, topic).messages(lambda _: [])
     assert result.score.tolist() == pytest.approx([1 / 1.5, (0.5 + expectation[1]) / 1.5, 0, 0, 0])
 
@@ -72,7 +72,7 @@ def test_a_row_scores_what_it_shares_of_the_questions_own_weight_above_what_all_
 def test_without_weights_the_signal_is_not_there():
     index = index_of("one", "two", vectors=np.eye(4)[:2])
     topic = Embedding(np.eye(4, dtype=np.float32)[1])
-    result = FirstStage(index, read("one", speakers=Speakers(), clock=NOW), Weights(), topic).messages(
+    result = FirstStage(index, read("one", speakers=Speakers(), clock=CLOCK), Weights(), topic).messages(
         lambda _: []
     )
     assert "sparse" not in result.signals

@@ -20,7 +20,7 @@ from kgray.models.prompting.tokens import cost_of, count_tokens
 from kgray.ports import ExtractionRequest
 from tests.tries import tries
 
-NOW = times.parse("2026-03-05T09:00:00Z")[0]
+SAID_AT = times.parse("2026-03-05T09:00:00Z")[0]
 WORDS = st.sampled_from(
     "Anna Boris works at Acme, the desk. costs 1,200 EUR! 我住在柏林。 かな Straße привет "
     "naïveté https://example.org/a/b?c=d&e=f ... (see) Dr. U.S. end? x 2026-03-05T09:00:00Z".split(" ")
@@ -39,7 +39,7 @@ def episode(text: str, kind: Any = "text", sequence: int = 1) -> Episode:
         source="s",
         kind=kind,
         text=text,
-        reference_time=NOW,
+        reference_time=SAID_AT,
         content_sha256="0",
     )
 
@@ -188,14 +188,16 @@ def test_a_question_shows_the_unit_that_names_what_it_asks_about():
 # ------------------------------------------------------------------- extractions of units as one
 
 NAMES = [f"{first} {last}" for first in ("Ann", "Bob", "Cid", "Dana") for last in ("Lee", "Fox", "Ray")]
-TOLD = re.compile(r"(?<=\[)([A-Z]\w+ [A-Z]\w+) knows ([A-Z]\w+ [A-Z]\w+) well, as item (\d+) says(?=\])")
+ITEM_SENTENCE = re.compile(
+    r"(?<=\[)([A-Z]\w+ [A-Z]\w+) knows ([A-Z]\w+ [A-Z]\w+) well, as item (\d+) says(?=\])"
+)
 
 
 def perfect(read: Episode, cost: int = 1) -> Extraction:
     """Return the extraction of a reader that reads only whole sentences."""
     facts = [
         {"source": a, "target": b, "relation": "KNOWS", "fact": f"{a} knows {b} by item {n}"}
-        for a, b, n in TOLD.findall(read.text)
+        for a, b, n in ITEM_SENTENCE.findall(read.text)
     ]
     listed = list(dict.fromkeys(name for fact in facts for name in (fact["source"], fact["target"])))
     reply = {"entities": [{"name": name, "type": "Person"} for name in listed], "facts": facts}

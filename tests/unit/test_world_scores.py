@@ -52,11 +52,11 @@ def true(target: str, start: float | None, end: float | None = None) -> TrueFact
 class FixedTruth:
     """The facts of a truth, given as they are."""
 
-    given: list[TrueFact] = field(default_factory=list)
+    facts_given: list[TrueFact] = field(default_factory=list)
     named_ends: set[tuple[TrueKey, int]] = field(default_factory=set)
 
     def facts(self) -> list[TrueFact]:
-        return self.given
+        return self.facts_given
 
 
 MATCHED = Matched({"E1": "alice", "A": "acme", "B": "beta"}, {"alice": "E1", "acme": "A", "beta": "B"})
@@ -194,7 +194,7 @@ def test_an_answer_counts_as_a_whole():
 
 
 def test_mentions_are_counted_in_pairs_and_by_mention():
-    """Three mentions of alice, one of them split off, and two of bob: 4 pairs are true, the graph has 2."""
+    """Three mentions of alice, with a wrong split, and two of bob: 4 pairs are true, the graph has 2."""
     surfaces = [
         ("Alice", "E1", "alice"),
         ("A.", "E1", "alice"),
