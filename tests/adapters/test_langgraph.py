@@ -30,7 +30,7 @@ class State(TypedDict):
     user: str
 
 
-def test_what_one_run_of_a_graph_keeps_another_finds_and_other_users_do_not(memory):
+def test_another_run_finds_the_kept_items_and_other_users_do_not(memory):
     def listen(state: State, runtime: Runtime) -> dict[str, Any]:
         message = state["messages"][-1]
         row = {"text": str(message.content), "speaker": state["user"].title()}
@@ -85,7 +85,7 @@ def test_items_are_got_listed_replaced_and_deleted_as_they_were_put(memory, text
     store.delete(ALICE, "home")  # no change
 
 
-async def test_a_batch_reads_what_was_there_before_its_puts(memory):
+async def test_a_batch_reads_the_state_before_its_puts(memory):
     store = KgrayStore(memory, parts=2)
     ops = [
         PutOp(ALICE, "job", {"text": "I work at Beta Labs.", "speaker": "Alice"}),
@@ -129,7 +129,7 @@ def test_the_namespaces_of_one_group_are_listed(memory):
     assert store.list_namespaces(prefix=("memories", "nobody")) == []
 
 
-def test_what_it_cannot_do_it_says(memory):
+def test_unsupported_operations_are_reported(memory):
     store = KgrayStore(memory, parts=2)
     with pytest.raises(InvalidNamespaceError, match="first 2 parts"):
         store.put(("memories",), "key", {"text": "x"})

@@ -47,7 +47,7 @@ def call(name: str, **arguments: Any) -> ResponseFunctionToolCall:
     )
 
 
-async def test_what_was_said_in_one_session_is_known_in_the_next(memory):
+async def test_messages_of_one_session_are_known_in_the_next(memory):
     turns = Turns(memory, "team", patience_s=120, strict=True)
     model = Says(text("Noted."), text("At Acme."))
     agent = Agent(name="helper", instructions=instructions(turns, "Be brief."), model=model)

@@ -18,7 +18,7 @@ def memory(tmp_path):
     opened.close()
 
 
-async def test_what_is_kept_is_recalled_as_of_any_time(memory):
+async def test_kept_turns_are_recalled_as_of_any_time(memory):
     turns = Turns(memory, "team", strict=True, patience_s=120)
     rows = [{"text": f"I work at {firm}.", "speaker": "Alice", "at": at}
             for firm, at in (("Acme", "2026-01-01"), ("Beta Labs", "2026-03-01"))]  # fmt: skip
@@ -53,12 +53,12 @@ async def test_a_memory_out_of_reach_is_logged_and_does_not_stop_the_agent(caplo
         await Turns(nowhere, "team", strict=True).recall("Alice")
 
 
-async def test_a_refused_message_is_told(memory):
+async def test_a_refused_message_is_reported(memory):
     with pytest.raises(kgray.InputError, match="not kept"):
         await Turns(memory, "team", strict=True).keep([{"text": ""}])
 
 
-async def test_what_a_turn_does_not_wait_for_goes_on(memory, monkeypatch):
+async def test_a_slow_write_continues_after_its_turn(memory, monkeypatch):
     release, went = threading.Event(), memory.add_many
 
     async def slow(*args, **options):

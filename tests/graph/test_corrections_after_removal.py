@@ -195,7 +195,7 @@ def test_a_declared_cardinality_outlives_the_inverse_name_that_it_came_by(engine
     assert open_now == ["Cid manages Bob"]
 
 
-def test_names_that_folded_through_one_that_is_gone_stay_folded(tmp_path: Path) -> None:
+def test_names_that_folded_through_a_removed_name_stay_folded(tmp_path: Path) -> None:
     """R17, R25: TENDS is a synonym of a synonym; the name between them has no use any more."""
     engine = with_relations(
         tmp_path,

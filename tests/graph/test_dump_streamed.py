@@ -25,7 +25,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStores]:
 
 @given(history=HISTORIES)
 @SLOW
-def test_the_lines_are_those_of_the_whole_derivation(stores, tmp_path_factory, history):
+def test_the_lines_equal_the_complete_derivation(stores, tmp_path_factory, history):
     engine = Engine(store=stores.open(), prefix=stores.fresh(), judge=WildJudge())
     play(engine, history)
     path: Path = tmp_path_factory.mktemp("out") / "dump.jsonl"

@@ -106,7 +106,7 @@ def test_a_merge_is_read_though_one_of_its_entities_is_gone(tmp_path: Path) -> N
     engine.check()
 
 
-def test_what_was_retracted_leaves_nothing_once_it_is_removed(tmp_path: Path) -> None:
+def test_a_retracted_episode_leaves_nothing_after_its_removal(tmp_path: Path) -> None:
     """R25: its verdicts, births, names and vectors go, though no live row named them any more."""
     engine = Engine(tmp_path, judge=WildJudge())
     facts = [{"source": 0, "target": 1, "relation": "ZYQQVORP_OF", "text": "Zyqqvorp zyqqvorps"}]
@@ -232,7 +232,7 @@ REFUSALS = [SettingsError("no such key"), Refused("too long"), Garbled("no vecto
 
 @pytest.mark.parametrize("error", REFUSALS)
 @pytest.mark.parametrize("carried_out", [in_a_run, in_a_plain_loop, at_once])
-def test_removals_are_carried_out_and_told_whatever_the_embedder_says(
+def test_removals_are_carried_out_and_reported_despite_errors_of_the_embedder(
     tmp_path: Path, carried_out: Any, error: KgrayError
 ) -> None:
     """R25: its error concerns the next decision, and no episode; then the waiting texts are embedded."""

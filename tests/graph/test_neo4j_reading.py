@@ -26,7 +26,7 @@ def stores(neo4j_server, neo4j_driver):
     maker.close()
 
 
-def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver, group):
+def test_reading_a_hub_costs_only_the_rows_read(stores, neo4j_driver, group):
     """The server stops at the limit: 5 of 400 facts are not found by reading 400."""
     store = stores.open()
     facts = tuple(
@@ -49,7 +49,7 @@ def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver, group):
     assert 0 < touched(neo4j_driver, statements_by_hand.FACTS_AT, named_group(group) | values) < 150
 
 
-def test_what_was_said_before_costs_what_is_taken_of_it(stores, neo4j_driver, group):
+def test_reading_the_previous_context_costs_only_the_rows_read(stores, neo4j_driver, group):
     """R22: asked once an episode; all of the group read each time would make a backfill quadratic."""
     store = stores.open()
     append(store, *(draft(f"said {n}", reference_time=n, group=group) for n in range(400)))

@@ -311,7 +311,7 @@ def test_one_answer_may_say_same_and_ends(tmp_path: Path) -> None:
     engine.check()
 
 
-def test_evidence_of_an_end_keeps_its_place_whatever_else_is_answered(tmp_path: Path) -> None:
+def test_evidence_of_an_end_keeps_its_place_under_any_other_answers(tmp_path: Path) -> None:
     """Promise 8: the second end of an episode has one ordinal, with the first end and without it."""
     second = {("Bob quit club", "Bob coaches club"): "ends"}
     places = []

@@ -268,7 +268,7 @@ def test_a_commit_that_rests_on_an_older_record_changes_nothing(store, group):
 
 @pytest.mark.neo4j
 @pytest.mark.parametrize("stores", [pytest.param("neo4j", marks=pytest.mark.neo4j)], indirect=True)
-def test_who_divides_the_groups_otherwise_is_refused_and_a_local_run_takes_all_or_none(stores, group):
+def test_another_division_of_the_groups_is_refused_and_a_local_run_takes_all_or_none(stores, group):
     item, other_memory, local = stores.open(), stores.open(), stores.open()
     append(item, draft("Al says one", group=group))
     own_shard = slot_of(group) % 3

@@ -402,7 +402,7 @@ def test_bulk_and_live_in_one_group_keep_its_order(tmp_path: Path) -> None:
     assert engine.dump() == plain_engine.dump()
 
 
-def test_what_another_process_recorded_meanwhile_is_read_anew(tmp_path: Path, plain: Any) -> None:
+def test_commits_of_another_process_during_a_run_are_read(tmp_path: Path, plain: Any) -> None:
     """R4: a retry from elsewhere takes a record time; the run reads the state again and loses nothing."""
     engine = Engine(tmp_path, judge=WildJudge())
     fill(engine, drafts(5, COUNT))

@@ -75,7 +75,7 @@ async def test_the_best_hits_seed_graph_steps(world):
     ]
 
 
-async def test_steps_go_only_over_what_held(world):
+async def test_steps_follow_only_facts_true_at_the_moment(world):
     """On day 0 only Ann knows Ben: the walk ends there."""
     centre = world.id_of("demo", "Ann")
     assert await facts(world, recipe="neighbours", centre=centre, as_of=day(0)) == ["Ann knows Ben"]
@@ -205,7 +205,7 @@ async def test_merged_entities_are_one_hit_at_the_best_rank(world):
     assert [(hit.entity, hit.methods) for hit in hits] == [(folded, {"bm25": 1})]
 
 
-async def test_episode_mentions_puts_first_what_is_said_most(world):
+async def test_episode_mentions_ranks_the_most_frequent_facts_first(world):
     """The paper's episode-mentions reranker: the number of supporting episodes is the score."""
     for at in range(3):
         await world.tell(

@@ -75,7 +75,7 @@ def test_each_record_has_the_words_of_its_texts_and_the_signs_of_its_vectors(sto
     assert names == [("E1", "Zoë", 1, 0), ("E2", "Bo", 2, 0)]
 
 
-def test_what_is_not_committed_is_in_no_index(store, group):
+def test_uncommitted_rows_are_in_no_index(store, group):
     """Its message can be read: a reader that knows the sequence reads it again after the commit."""
     append(store, draft("bees", group=group), draft("wasps", group=group))
     with store.writing():
@@ -207,7 +207,7 @@ def applies_again(store, group):
         *((f, True) for f in (drops, clears, replaces_words, commits_another_vector)),
     ],
 )
-def test_removals_count_what_an_index_cannot_follow(store, group, other_group, happens, counted):
+def test_removals_count_the_changes_that_an_index_cannot_follow(store, group, other_group, happens, counted):
     """Whoever makes a change says so (`RowChanges.unsettles`): the store counts what it applies."""
     with store.writing():
         for name, value in (("Al", "one"), ("Bo", "two")):
@@ -251,7 +251,7 @@ def test_a_repair_that_sets_evidence_aside_is_counted(store, group):
     assert (worded(store, "fact", "one", group), head(store, group).removals) == ([], removals_before + 1)
 
 
-def test_a_copy_that_is_undone_is_no_longer_what_was_read_of_it(store, group):
+def test_an_undone_copy_differs_from_its_cached_rows(store, group):
     removal_counts = []
 
     def verify():

@@ -90,7 +90,7 @@ def reference(tmp_path):
     opened.close()
 
 
-def test_a_batch_of_several_groups_is_what_its_writes_are_one_by_one(
+def test_a_batch_of_several_groups_equals_its_writes_one_by_one(
     two_groups, reference, writes, visible_state, group, other_group, mine
 ):
     store = two_groups

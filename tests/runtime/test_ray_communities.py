@@ -38,7 +38,9 @@ def stored_rows(memory: Any) -> dict[str, list[Any]]:
     return {group: list(memory.store.rows(kinds.COMMUNITIES.all, group)) for group in GROUPS}
 
 
-def test_a_task_a_group_finds_what_is_found_here(tmp_path: Path, monkeypatch: Any, ray_session: Any) -> None:
+def test_a_task_for_each_group_finds_the_same_communities(
+    tmp_path: Path, monkeypatch: Any, ray_session: Any
+) -> None:
     filled(tmp_path / "here")
     filled(tmp_path / "there")
     notes = tmp_path / "notes"

@@ -116,7 +116,7 @@ def node(cards: int) -> Iterator[None]:
 
 
 @pytest.mark.slow  # test_ray_quarantine has engines by default
-def test_an_engine_that_dies_is_started_anew_and_ends_before_its_actor(tmp_path):
+def test_a_dead_engine_is_restarted_and_an_engine_ends_before_its_actor(tmp_path):
     (options, log), modules_before = settings(tmp_path, PROFILE), set(sys.modules)
     with kgray.open(tmp_path / "d", create=True, **options) as memory:
         with pytest.raises(SettingsError, match="none are up: run `kgray up --data"):

@@ -157,7 +157,7 @@ async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_
 
 
 @pytest.mark.slow  # by default the chaos run kills each kind, and test_pools has a worker that hangs
-async def test_what_is_killed_and_what_hangs_change_nothing(tmp_path: Path, plain: dict[str, str]) -> None:
+async def test_killed_and_hanging_actors_change_nothing(tmp_path: Path, plain: dict[str, str]) -> None:
     """R23: its work in hand is sent, or decided, again; nothing is lost, and nothing is stored twice."""
     actors_left = ["sequencer-0", "models-0", "writer-0", "hangs"]
     hung: list[int] = []

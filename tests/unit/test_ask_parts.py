@@ -41,7 +41,7 @@ def test_a_level_covers_every_entity_once(level, names):
     assert {item.id for item in of_level(FOREST, level)} == names
 
 
-def test_an_unknown_level_names_those_that_there_are():
+def test_an_unknown_level_is_refused_with_a_list_of_the_levels():
     with pytest.raises(
         InputError, match="level 3 is unknown: the group has communities of the levels 0, 1, 2"
     ):

@@ -67,7 +67,7 @@ def before(**options: Any) -> Manifest:
         ),
     ],
 )
-def test_what_is_read_again(
+def test_rows_read_a_second_time(
     inputs: list[InputFile],
     earlier: dict[str, Any],
     options: dict[str, Any],
@@ -99,7 +99,7 @@ def test_a_manifest_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     assert (output["version"], output["rows"], output["files"][0]) == (1, 7, asdict(file("a.jsonl", rows=3)))
 
 
-def test_of_earlier_refusals_those_of_rows_that_are_not_read_again_stay(tmp_path: Path) -> None:
+def test_earlier_refusals_of_rows_that_are_not_read_again_stay(tmp_path: Path) -> None:
     """A killed attempt may have noted more than its manifest knows, the last line by half."""
     folder = RunFolder(tmp_path, "r")
     bad = Refusal(file="a.jsonl", line=2, field="text", reason="no text")

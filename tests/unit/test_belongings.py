@@ -119,7 +119,7 @@ def killed(owner: subprocess.Popen[str], child: int) -> None:
     wait_for(lambda: not lives(child))
 
 
-def test_what_a_killed_process_left_goes_with_the_next_start_and_nothing_else(records, started, shared):
+def test_the_next_start_removes_the_belongings_of_a_killed_process_alone(records, started, shared):
     """The memory of its engine's processes; not that of a process that lives, nor what nobody knows."""
     dead, living, stranger = shared(), shared(), shared()
     stranger.write_bytes(bytes(8))
@@ -172,7 +172,7 @@ def test_a_semaphore_goes_too(records, started, shared):
     assert not semaphore.exists()
 
 
-def test_what_a_process_has_mapped_stays_until_it_ends(records, started, shared):
+def test_a_mapped_segment_stays_until_its_process_ends(records, started, shared):
     segment = shared()
     owner, output = started(HOLDER, records, MAPS, segment)
     child = int(output.split()[0])
@@ -224,7 +224,7 @@ def test_a_folder_that_another_user_may_have_made_is_refused(records, tmp_path, 
     assert letter.exists()
 
 
-def test_what_is_no_record_is_left_alone(records, tmp_path, shared):
+def test_other_files_than_records_are_left_alone(records, tmp_path, shared):
     victim = tmp_path / "victim"
     victim.write_text("mine")
     segment = shared()

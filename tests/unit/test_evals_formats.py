@@ -184,6 +184,6 @@ def test_a_bad_file_is_one_clear_line(write, content, line):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_one_clear_line(tmp_path):
+def test_a_missing_file_is_one_clear_line(tmp_path):
     with pytest.raises(InputError, match=r"nothing\.json cannot be read: No such file"):
         read_dataset(tmp_path / "nothing.json")

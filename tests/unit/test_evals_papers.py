@@ -28,7 +28,7 @@ def test_zep_takes_as_many_facts_and_entities_as_its_paper_says(kind, hits):
     assert (how["recipe"].fusion, how["recipe"].scopes) == ("rrf", ("fact", "entity"))
 
 
-def test_what_is_given_wins_over_the_paper():
+def test_explicit_settings_win_over_the_paper():
     how = context_of(
         dataset(RECALL), **NOTHING | {"paper": "zep", "limit": 5, "recipe": "naive", "tokens": 99}
     )
@@ -39,6 +39,6 @@ def test_without_a_paper_the_default_search_is_measured():
     assert context_of(dataset(RECALL), **NOTHING) == {"tokens": 1500, "recipe": RECIPES["hybrid"]}
 
 
-def test_an_unknown_recipe_is_named_with_those_that_there_are():
+def test_an_unknown_recipe_is_named_with_a_list_of_the_recipes():
     with pytest.raises(InputError, match="recipe 'zep' is unknown: use hybrid, mix, naive"):
         context_of(dataset(RECALL), **NOTHING | {"recipe": "zep"})

@@ -97,7 +97,7 @@ def names_in(
         pytest.param("We use C++ at work.", "C++", id="signs"),
     ],
 )
-def test_a_name_that_stands_in_the_text_in_any_form_stays(text: str, name: str) -> None:
+def test_a_name_that_occurs_in_the_text_in_any_form_stays(text: str, name: str) -> None:
     assert names_in(text, name) == [name]
 
 
@@ -115,7 +115,7 @@ def test_a_name_that_stands_in_the_text_in_any_form_stays(text: str, name: str) 
         ("Ich wohne in Prag.", "Vienna"),
     ],
 )
-def test_a_name_of_which_nothing_stands_in_the_text_is_dropped(text: str, name: str) -> None:
+def test_a_name_without_any_word_in_the_text_is_dropped(text: str, name: str) -> None:
     assert names_in(text, name) == []
 
 
@@ -131,7 +131,7 @@ def test_a_name_stays_that_the_speaker_or_the_previous_context_gives() -> None:
     assert names_in("She likes it.", "Elena Fisk") == []
 
 
-def test_what_a_model_copies_from_the_prompts_example_is_dropped_and_told() -> None:
+def test_names_copied_from_the_prompts_example_are_dropped_and_reported() -> None:
     """The example's reply, given to a message about other people."""
     output = re.search(r"^Example\n.*^(\{\"entities.*\})$", load("combined"), re.MULTILINE | re.DOTALL)
     assert output is not None

@@ -250,7 +250,7 @@ def test_neo4js_variables_become_settings_that_it_knows():
             assert set(settings_of([item["name"] for item in container.get("env", [])])) <= KNOWN_SETTINGS
 
 
-def test_neo4js_password_is_a_variable_before_the_one_that_names_it():
+def test_neo4js_password_is_a_variable_before_the_variable_that_names_it():
     (stateful_set,) = [item for item in objects("StatefulSet") if item["metadata"]["name"] == "neo4j"]
     (container,) = stateful_set["spec"]["template"]["spec"]["containers"]
     first, second = container["env"][:2]
@@ -355,7 +355,7 @@ ALERTS = [
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
-def test_an_alert_asks_for_what_is_exported_and_names_a_remedy(rule):
+def test_an_alert_queries_exported_metrics_and_names_a_remedy(rule):
     assert rule.keys() == {"alert", "expr", "for", "labels", "annotations"}
     assert re.fullmatch(r"\d+m", rule["for"])
     assert rule["labels"]["severity"] in {"warning", "critical"}

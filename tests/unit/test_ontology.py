@@ -47,7 +47,7 @@ def test_every_name_that_a_relation_points_at_is_declared():
 
 
 @pytest.mark.parametrize("relation", [item for item in shipped() if item.same_as], ids=lambda item: item.name)
-def test_a_shipped_synonym_says_nothing_but_what_it_is_the_same_as(relation):
+def test_a_shipped_synonym_declares_only_its_target(relation):
     assert relation == RelationType(name=relation.name, same_as=relation.same_as)
     main = shipped().main_name(relation.name)
     assert not shipped().relations[main].same_as

@@ -177,7 +177,7 @@ def test_vectors_come_back_by_their_positions_and_a_search_reads_none_of_them(re
         assert columns.episode[1] == (records.vector.weights if records.vector else None)
 
 
-def test_of_two_vectors_of_a_statement_the_one_that_was_recorded_last_counts() -> None:
+def test_the_vector_recorded_last_counts_for_a_statement() -> None:
     def with_vector(sequence: int, at: int) -> EntryRecords:
         statements = {id_: TextVector(vector_bytes(np.ones(WIDTH, np.float32))) for id_ in ("s1", f"s{at}")}
         return EntryRecords(sequence=sequence, recorded_at=at, statements=statements)

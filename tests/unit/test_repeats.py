@@ -131,7 +131,7 @@ def test_a_value_of_the_previous_context_is_dropped():
         pytest.param((), ("Bob", "I like tea."), WORKS, id="no context"),
     ],
 )
-def test_what_only_points_to_the_context_stays(context, text, stated):
+def test_a_fact_that_only_points_to_the_context_stays(context, text, stated):
     extraction = cleaned(text, stated, context=context)
 
     assert (len(extraction.facts), extraction.dropped) == (1, ())
@@ -265,7 +265,7 @@ MANAGES = fact("Alice", "MANAGES", "Bob", "Alice manages Bob")
         ),
     ],
 )
-def test_a_fact_in_both_directions_counts_once_where_it_is_told_once(text, facts, places):
+def test_a_fact_stated_once_counts_once_in_both_directions(text, facts, places):
     extraction = cleaned(("", text), *facts, kind="text")
 
     assert texts(extraction) == [facts[place]["fact"] for place in places]

@@ -321,7 +321,7 @@ def extraction(*names: str) -> Extraction:
         (("Bob", "Carol"), " Alice  Nguyen ", ("Alice Nguyen", "Bob", "Carol"), (2, 1)),
     ],
 )
-def test_the_speaker_of_a_message_stands_first(names, speaker, expected, fact):
+def test_the_speaker_of_a_message_comes_first(names, speaker, expected, fact):
     result = speaker_first(extraction(*names), episode("", speaker))
 
     assert tuple(entity.name for entity in result.entities) == expected
@@ -369,7 +369,7 @@ ITEM = st.fixed_dictionaries(
     facts=st.lists(ITEM | JSON, max_size=4),
     speaker=st.sampled_from([None, "Alice", "Zoe"]),
 )
-def test_whatever_stands_in_the_lists_the_extraction_is_sound(entities, facts, speaker):
+def test_the_extraction_is_sound_for_any_lists(entities, facts, speaker):
     """Every item is kept or dropped; kept items hold ExtractedFact's promises."""
     result = parse_extraction({"entities": entities, "facts": facts}, episode("Alice", speaker))
 

@@ -502,7 +502,7 @@ def test_it_says_nothing(text):
         ),
     ],
 )
-def test_who_is_spoken_to_or_left_out_is_no_subject(text, facts):
+def test_an_addressed_or_omitted_person_is_no_subject(text, facts):
     assert triples_in(text) == facts
 
 

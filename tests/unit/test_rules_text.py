@@ -83,7 +83,7 @@ ALICE = "Alice Nguyen"
         ("I was born in Rome in 1980.", [(ALICE, "BORN_IN", "Rome")]),
     ],
 )
-def test_what_holds(text, facts):
+def test_states_that_hold(text, facts):
     assert triples_in(text) == [(*fact, "holds") for fact in facts]
 
 
@@ -136,7 +136,7 @@ def test_what_holds(text, facts):
         ),
     ],
 )
-def test_what_ends_and_what_is_denied(text, facts):
+def test_ends_and_denials(text, facts):
     """R3: "no longer" and "left" end, "never" and "that was wrong" deny; a switch is both facts."""
     assert triples_in(text) == facts
 
@@ -179,7 +179,7 @@ def test_what_ends_and_what_is_denied(text, facts):
         ("I restarted the printer?", []),
     ],
 )
-def test_what_happened_is_an_event_beside_what_it_began_or_ended(text, facts):
+def test_an_occurrence_is_an_event_in_addition_to_the_state_it_began_or_ended(text, facts):
     """R18: an event has its instant and no end."""
     assert triples_in(text) == facts
 
@@ -210,7 +210,7 @@ def test_an_event_has_its_date_or_that_of_the_message():
         ([(ALICE, "I work at Acme."), (ALICE, "I left Acme.")], "I quit my job.", []),
     ],
 )
-def test_a_job_without_a_name_is_the_one_that_was_named_before(previous, text, facts):
+def test_a_job_without_a_name_is_the_job_named_before(previous, text, facts):
     assert triples_in(text, previous=tuple(previous)) == facts
 
 
@@ -223,7 +223,7 @@ def test_a_job_without_a_name_is_the_one_that_was_named_before(previous, text, f
         "Mirela is my manager now. She replaced Lena.",
     ],
 )
-def test_nobody_replaces_a_person_of_whom_another_is_said_to(text):
+def test_no_person_is_replaced_by_a_statement_about_another_person(text):
     assert [fact for fact in triples_in(text) if "Lena" in fact or "REPLACED" in fact] == []
 
 
@@ -250,7 +250,7 @@ def test_a_message_may_tell_of_a_start_and_of_a_later_end():
     ]
 
 
-def test_what_may_have_been_taken_back_in_the_same_sentence_is_not_said():
+def test_a_claim_that_its_sentence_may_withdraw_is_not_extracted():
     assert triples_in("I joined Acme, but quit after a week, and I live in Rome.") == [
         (ALICE, "LIVES_IN", "Rome", "holds")
     ]
@@ -285,7 +285,7 @@ def test_a_role_is_a_person_who_says_i():
     ]
 
 
-def test_in_a_text_nobody_is_i():
+def test_a_text_without_a_speaker_has_no_first_person():
     assert triples_in("I work at Acme.", speaker=None, kind="text") == []
 
 
@@ -362,7 +362,7 @@ def test_words_with_a_colon_may_lead_to_a_clause(text, facts):
 
 @pytest.mark.parametrize("end", [":", ".", ",", "!", ""])
 @pytest.mark.parametrize("name", ["B. Smith", "Smith", "Bob Smith", "Hi, Bob"])
-def test_who_says_that_he_is_here_says_the_rest_and_nobody_else_does(name, end):
+def test_only_the_speakers_own_name_at_the_start_keeps_the_first_person(name, end):
     """The speaker's own name, or a short form of it, opens his message; another's makes "I" unknown."""
     text = f"{name} here{end} I quit my job."
     previous = (("Bob Smith", "I work at Acme."),)

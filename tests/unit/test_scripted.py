@@ -72,7 +72,7 @@ async def test_an_episode_gets_its_extraction_by_client_id(script):
         (None, "a script knows episodes by the client's id, and this one has none"),
     ],
 )
-async def test_what_is_not_in_the_script_is_an_invalid_answer(script, client_id, reason):
+async def test_a_request_missing_from_the_script_is_an_invalid_answer(script, client_id, reason):
     extractor = ScriptedExtractor(script({"episode": "m1", "extraction": REPLY}))
 
     with pytest.raises(InvalidAnswer, match=reason):

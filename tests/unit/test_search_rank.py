@@ -54,7 +54,7 @@ def scores(index, text, weights=WORDS_ALONE, vector=None):
 FIVE = ("red apple", "red red apple pie", "green pear", "apple", "a long story of a red house by a lake")
 
 
-def test_words_score_as_bm25_over_what_all_words_would():
+def test_words_score_as_bm25_relative_to_a_match_of_all_words():
     """Robertson and Zaragoza 2009, k1 = 1.2, for five messages; b = 0.75, for the order 0.5."""
     texts = [text.split() for text in FIVE]
     mean = sum(map(len, texts)) / 5
@@ -91,7 +91,7 @@ def test_neighbours_in_a_session_get_a_share_and_a_silence_ends_it():
     assert (scores(index, "apple", weights).score / best).tolist() == pytest.approx(expected)
 
 
-def test_beside_what_fits_the_speaker_who_is_named_counts_more():
+def test_a_named_speaker_counts_more_in_addition_to_matching_words():
     """The answer to Bob's question about apples is Ann's."""
     texts = ["fine", "and the apples?", "all gone"]
     index = index_of(*texts, speakers=["Ann", "Bob", "Ann"])
@@ -102,7 +102,7 @@ def test_beside_what_fits_the_speaker_who_is_named_counts_more():
     assert (result / result[1]).tolist() == pytest.approx([shares[0], 1.0, shares[1]])
 
 
-def test_of_two_neighbours_the_one_that_says_more_counts_more():
+def test_the_better_matching_of_two_neighbours_counts_more():
     """By its length in words as a share of the group's mean, four times that at most."""
     texts = ["oh", "which apple", "the green ones from the tree behind our old house", "word " * 100]
     weights = Weights(words=1.0, vectors=0.0, length=1.0, neighbours=((1.0, 1.0),), session=0.0, tail=0.0)
@@ -140,7 +140,7 @@ def test_one_message_that_lies_far_from_all_others_moves_none_of_them():
     assert farthest(np.array([-0.2], np.float32)) == pytest.approx(-0.2)
 
 
-def test_a_message_that_says_nothing_of_the_question_is_there_only_beside_one_that_does():
+def test_an_unrelated_message_is_a_hit_only_as_a_neighbour_of_a_match():
     """Nine short messages of one session: the credit of the session alone lifts none above the floor."""
     texts = [
         "hi there",
@@ -166,7 +166,7 @@ def test_a_message_that_says_nothing_of_the_question_is_there_only_beside_one_th
         pytest.param('Who said "green apple"?', "phrase", [False, False, True], id="phrase"),
     ],
 )
-def test_who_when_and_phrases_are_factors_of_what_fits_already(text, signal, is_match):
+def test_speakers_dates_and_phrases_are_factors_of_existing_matches(text, signal, is_match):
     times = [CLOCK - 2 * DAY, CLOCK, CLOCK]
     index = index_of("apple", "apple green", "green apple", times=times, speakers=["Ann", "Bob", "Ann"])
     plain = Weights(words=1.0, vectors=0.0, neighbours=(), session=0.0, speaker=1, dates=1, phrase=1)
@@ -199,7 +199,7 @@ def test_three_messages_are_found_by_meaning_and_nonsense_finds_nothing():
     assert scores(index, "xyzzy plugh", Weights(), None).best(9).tolist() == []
 
 
-def test_who_is_named_is_found_by_what_they_said_though_nothing_fits():
+def test_a_named_speakers_messages_are_found_without_matching_words():
     index = index_of("tea", "cake", speakers=["Ann", "Bob"], vectors=np.eye(4)[:2])
     vector = np.array([0.1, 0.1, 0.0, 0.99], np.float32)
     assert scores(index, "Which helicopter?", Weights(), vector).best(9).tolist() == []
@@ -270,7 +270,7 @@ def test_rrf_does_not_depend_on_the_order_of_methods(rankings):
         assert score == pytest.approx(sum(1 / (61 + r.index(result)) for r in rankings if result in r))
 
 
-def test_what_methods_found_is_fused_with_the_signals_of_each():
+def test_candidates_of_all_methods_are_fused_with_their_signals():
     words = [Candidate(row=fact(x), score=s, signals={"words": s}) for x, s in (("a", 0.9), ("b", 0.5))]
     steps = [Candidate(row=fact("b"), score=0.3, signals={"steps": 1.0})]
     first, second = fused_by_rank({"words": words, "steps": steps})
@@ -287,7 +287,7 @@ def test_mmr_prefers_the_unlike_over_the_near_twin():
     assert [value for _, value in picked] == pytest.approx([0.4, 0.06, -0.1])
 
 
-def test_mmr_picks_what_a_naive_loop_picks():
+def test_mmr_picks_the_same_as_a_naive_loop():
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(13, 5))
     query, *items = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
@@ -347,7 +347,7 @@ def test_a_message_goes_with_the_first_of_its_facts_and_a_fact_with_all_its_mess
     assert (ids(chosen), ids(omitted)) == (["p", "q"], ["f", "g"])
 
 
-def test_of_one_moment_a_fact_stands_for_the_messages_that_support_it():
+def test_a_fact_replaces_its_supporting_messages_of_the_same_moment():
     facts, messages = [("f", 0.3, ("p", "q")), ("g", 0.2, ("p",))], [("p", 0.9), ("r", 0.6), ("q", 0.5)]
     chosen, omitted = told_once(facts, messages, facts_first=True)
     assert (ids(chosen), ids(omitted)) == (["f", "r", "g"], ["p", "q"])

@@ -17,7 +17,7 @@ from kgray.runtime.seats import Renewal, Seats, shares, wants
         pytest.param({}, 5, {}, id="nobody"),
     ],
 )
-def test_nobody_gets_more_than_another_one_that_wants_more(
+def test_no_holder_gets_more_than_a_holder_with_a_greater_demand(
     wants: dict[str, int], seats: int, expected: dict[str, int]
 ) -> None:
     assert shares(wants, seats) == expected
@@ -85,7 +85,7 @@ def test_a_lease_ends_with_its_holder() -> None:
     assert seats.leased() == {"c": 9}
 
 
-def test_a_registry_that_is_started_anew_gives_out_nothing_before_all_have_told_what_they_have() -> None:
+def test_a_restarted_registry_grants_nothing_before_all_holders_have_reported() -> None:
     seats = Seats(100, lease_s=10.0, opens_at=2.0)
     assert lease(seats, "a", (0, 500), 10, 10, instant=0.0) == 10
     assert lease(seats, "b", (0, 500), 90, 90, instant=1.0) == 90

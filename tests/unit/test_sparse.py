@@ -40,11 +40,11 @@ def test_of_each_token_the_largest_weight_is_kept_in_six_bytes(pairs):
     assert result[0].tolist() == [*expectation]
 
 
-def test_what_half_precision_has_as_nothing_is_left_out():
+def test_weights_that_half_precision_rounds_to_zero_are_omitted():
     assert weighed(a=1e-9, b=0.5) == weighed(b=0.5)
 
 
-def test_a_row_scores_what_it_shares_of_the_questions_own_weight_above_what_all_share():
+def test_a_row_scores_its_share_of_the_questions_weight_above_the_common_share():
     """Weights a 0.5, b 0.25 weigh 0.3125 with themselves: written out for five messages."""
     index = index_of("one", "two", "three", "four", "five")
     rows = [weighed(a=0.5, b=0.25), weighed(a=0.25), weighed(b=0.0625, z=3.0), weighed(z=3.0), b""]
@@ -82,7 +82,7 @@ def test_without_weights_the_signal_is_not_there():
     st.lists(st.dictionaries(st.integers(0, 9), st.floats(0.125, 2, width=16), max_size=5), max_size=12),
     st.integers(1, 5),
 )
-def test_postings_that_grow_are_those_that_are_read_at_once(texts, step):
+def test_growing_postings_equal_postings_read_at_once(texts, step):
     rows_of_texts = [
         weight_bytes(
             np.array([*weights_of_text], np.uint32), np.array([*weights_of_text.values()], np.float32)

@@ -121,7 +121,7 @@ def meet(a: Span, b: Span) -> bool:
 
 @given(histories(), GROUPS)
 @settings(max_examples=tries(300))
-def test_the_sweep_gives_what_the_rules_give_word_by_word(claims, group):
+def test_the_sweep_equals_a_literal_reading_of_the_rules(claims, group):
     """R6-R12: the slow transcription agrees, openers, endings and support included."""
     assert rows_of(timeline(claims, group)) == Oracle(claims, group.rivals).rows()
 
@@ -214,7 +214,7 @@ def test_the_order_of_arrival_does_not_count_where_times_differ(claims, group, d
 
 @given(histories(), GROUPS, st.integers(0, 12))
 @settings(max_examples=tries(100))
-def test_what_was_known_is_the_function_of_what_was_recorded(claims, group, known_at):
+def test_known_facts_are_a_function_of_the_recorded_facts(claims, group, known_at):
     """R4."""
     recorded = [claim for claim in claims if claim.recorded <= known_at]
     assert timeline(claims, group, known_at) == timeline(recorded, group)

@@ -104,7 +104,7 @@ async def test_an_answer_arrives_in_pieces(log):
     await engine.stop()
 
 
-async def test_an_answer_that_breaks_off_is_not_asked_for_again(log):
+async def test_a_truncated_answer_is_not_requested_again(log):
     died: list[str] = []
     engine, _, _ = built(died=died)
     answerer = build_answerer(load(None, environ={}, overrides=VLLM), engine)
@@ -165,7 +165,7 @@ async def test_a_text_beyond_the_model_fails_its_episode_alone(log):
     await engine.stop()
 
 
-async def test_a_dead_engine_is_told_to_its_actor_and_stop_waits_for_the_end(log):
+async def test_a_dead_engine_is_reported_to_its_actor_and_stop_waits_for_the_end(log):
     died: list[str] = []
     engine, extractor, _ = built(died=died)
     engine.endpoint = replace(engine.endpoint, patience_s=0.1)
@@ -245,7 +245,7 @@ async def test_a_segment_that_cannot_be_removed_does_not_fail_the_end(segments, 
         await engine.stop()
 
 
-async def test_a_model_that_is_not_there_is_a_fault_of_the_settings(log):
+async def test_a_missing_model_is_a_fault_of_the_settings(log):
     engine, _, _ = built("missing")
     with pytest.raises(SettingsError, match=r"model\.name = 'missing': vLLM cannot start it"):
         await engine.start()
@@ -322,7 +322,7 @@ async def test_a_wrong_argument_is_one_line_before_the_engine_starts(log, args, 
     assert log() == []
 
 
-def test_secrets_leave_the_environment_and_what_the_engine_needs_stands_in_memory():
+def test_secrets_leave_the_environment_and_the_ray_token_is_in_a_memory_file():
     environ = {
         "KGRAY_STORE_PASSWORD": "p", "KGRAY_MODEL_API_KEY": "k", "AWS_SECRET_ACCESS_KEY": "s",
         "RAY_AUTH_TOKEN": "t", "HF_TOKEN_PATH": "/f", "HF_TOKEN": "h", "PATH": "/bin",

@@ -100,7 +100,7 @@ def test_the_spans_of_one_statement_are_paired_by_their_starts():
     assert (late.fact_recall, late.facts) == (0.5, 2)
 
 
-def test_a_statement_that_stands_twice_is_a_duplicate():
+def test_a_repeated_statement_is_a_duplicate():
     scores = scored([fact("A", 0, statement="s1"), fact("A", 5, statement="s2")], [true("acme", 0)])
 
     assert (scores.duplicate_rate, scores.fact_precision) == (0.5, 0.5)
@@ -171,7 +171,7 @@ def test_an_end_of_its_own_name_must_have_ended_the_state(end, recall, precision
     assert answers == [frozenset()]
 
 
-def test_an_end_that_stands_beside_its_open_state_is_one_too_many():
+def test_an_end_shown_together_with_its_open_state_is_an_error():
     """A reader called it an end, no state was found for it, and it made a span of its own."""
     departure = replace(fact("A", None, 31, statement="left"), relation="LEFT")
 
