@@ -267,4 +267,4 @@ def test_an_engine_over_nodes_has_the_cards_of_both(tmp_path, nodes):
         (group,) = groups(memory)
         assert len(set(group["bundles_to_node_id"].values())) == 2
 
-    assert [words[:2] for what, *words in did(log) if what == "cards"] == [["PACK", "4"]]
+    assert [words[:2] for event, *words in did(log) if event == "cards"] == [["PACK", "4"]]

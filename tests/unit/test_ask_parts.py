@@ -90,7 +90,7 @@ def test_a_questions_own_words_are_keywords(question, high, low):
 
 
 @pytest.mark.parametrize(
-    ("how", "line"),
+    ("options", "line"),
     [
         ({"mode": "dual"}, "mode 'dual' is unknown: use local, keywords, global, drift"),
         ({"suggest": 21}, "suggest is 21: use 0 to 20"),
@@ -99,7 +99,7 @@ def test_a_questions_own_words_are_keywords(question, high, low):
         ({"high": ["work"]}, "mode local takes no keywords: use mode keywords"),
     ],
 )
-def test_options_that_cannot_be_used_are_one_line(how, line):
+def test_options_that_cannot_be_used_are_one_line(options, line):
     with pytest.raises(InputError) as refused:
-        AnswerOptions(**how)
+        AnswerOptions(**options)
     assert str(refused.value) == line

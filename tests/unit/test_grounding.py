@@ -16,7 +16,7 @@ from kgray.models.prompting.prompts import load
 from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest
 
-NOW = times.parse("2026-03-05T09:00:00Z")[0]
+SAID_AT = times.parse("2026-03-05T09:00:00Z")[0]
 
 
 def episode(text: str, speaker: str | None = None, kind: Any = None) -> Episode:
@@ -29,7 +29,7 @@ def episode(text: str, speaker: str | None = None, kind: Any = None) -> Episode:
         kind=kind or ("message" if speaker else "text"),
         text=text,
         speaker=speaker,
-        reference_time=NOW,
+        reference_time=SAID_AT,
         content_sha256="0",
     )
 
@@ -206,7 +206,7 @@ def test_a_date_that_nothing_leads_to_goes_and_its_fact_stays(text: str, date: s
     stated = (start, precision, False)
     [item] = result.facts
     assert (item.valid_from, item.from_precision, item.inferred) == (
-        stated if stays else (NOW, "instant", True)
+        stated if stays else (SAID_AT, "instant", True)
     )
     assert len(result.dropped) == (not stays)
 
@@ -215,7 +215,7 @@ def test_an_end_at_a_date_that_nothing_leads_to_is_one_at_the_reference_time() -
     result = read(
         "I no longer have the lamp.", fact(target=None, value="blue", kind="ended", invalid_at="2019-04-01")
     )
-    assert [(f.kind, f.valid_to, f.inferred) for f in result.facts] == [("ended", NOW, True)]
+    assert [(f.kind, f.valid_to, f.inferred) for f in result.facts] == [("ended", SAID_AT, True)]
 
 
 def test_records_are_read_as_any_text_is() -> None:

@@ -1,6 +1,6 @@
 """Sentences without facts for the rules extractor: precision before recall.
 
-Questions, conditions, hopes, plans, reports, quotations and pronouns; and what is said with a word that the
+Questions, conditions, hopes, plans, reports, quotations and pronouns; and sentences with a word that the
 table of phrases does not know, because that word may turn the sentence into its opposite.
 """
 

@@ -259,13 +259,13 @@ def ends_in_between(count: int) -> list[Claim]:
 
 
 @pytest.mark.parametrize("history", [ends, ends_in_between])
-@pytest.mark.parametrize("kept", [False, True])
-def test_twice_as_many_ends_in_a_slot_are_twice_the_work(history, kept):
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_twice_as_many_ends_in_a_slot_are_twice_the_work(history, is_kept):
     """R8, R11: the work for a value does not grow with the number of its rivals."""
 
     def work(claims: list[Claim]) -> None:
         sweep = Sweep(Slot())
-        for batch in [[claim] for claim in claims] if kept else [claims]:
+        for batch in [[claim] for claim in claims] if is_kept else [claims]:
             sweep.add(batch)
 
     once, twice = (lines_run(lambda: work(history(count))) for count in (200, 400))  # noqa: B023

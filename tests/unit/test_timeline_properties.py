@@ -57,11 +57,11 @@ def sayings(draw: st.DrawFn) -> Claim:
             return Claim(denied, (day, 0, 0), "denied", None, None, False, 0)
         case "happened":
             return Claim(EVENT, (day, 0, 0), "happened", 4, None, draw(st.booleans()), 0)
-        case how:
-            start = {"present": day, "always": None}.get(how, draw(DAYS))
+        case case_kind:
+            start = {"present": day, "always": None}.get(case_kind, draw(DAYS))
             length = draw(st.none() | st.integers(0, 5))
             end = None if length is None else (start or 0) + length
-            return Claim(statement, (day, 0, 0), "holds", start, end, how == "present", 0)
+            return Claim(statement, (day, 0, 0), "holds", start, end, case_kind == "present", 0)
 
 
 def numbered(claims: Sequence[Claim], places: Iterable[int]) -> list[Claim]:
@@ -154,10 +154,10 @@ def test_any_order_in_any_batches_gives_the_same_spans(claims, group, data):
     st.data(),
 )
 @settings(max_examples=tries(150))
-def test_a_slot_of_present_tense_follows_the_same_rules(present, other, group, data):
+def test_a_slot_of_present_tense_follows_the_same_rules(present, second_claim, group, data):
     """R9-R11: the short way of such slots, and the moment something else is said in one."""
     claims = [Claim(name, (day, 0, 0), "holds", day, None, True, 0) for name, day in present]
-    claims = numbered([*claims, *([other] if other else [])], range(3, 99))
+    claims = numbered([*claims, *([second_claim] if second_claim else [])], range(3, 99))
     sweep = Sweep(group)
     order = data.draw(st.permutations(claims))
     for count, claim in enumerate(order, 1):

@@ -74,7 +74,9 @@ async def test_replies_take_the_path_of_a_servers_replies_and_many_run_at_once(l
     assert log() == ["start"]  # one engine; its limits are the given limits
     assert engine._engine.values["max_num_seqs"] == 8
     assert engine._engine.values["structured_outputs_config"]["disable_any_whitespace"]
-    assert 1 < engine._engine.most <= 16  # at most twice what runs at once; the rest waits at the client
+    assert (
+        1 < engine._engine.max_running <= 16
+    )  # at most twice what runs at once; the rest waits at the client
     # The heads were read at the start: each of the calls found its own in the cache.
     assert engine.counts["cached_tokens"] == 40 * 1000
     with pytest.raises(Exception, match="no usable reply"):  # the smallest reply answers no question

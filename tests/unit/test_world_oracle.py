@@ -133,11 +133,11 @@ def test_a_wrong_comparison_is_wrong_about_one_pair_and_always_the_same():
     differing, words = 0, Counter()
     for place in range(10, len(facts)):
         comparison = facts[place].text, [fact.text for fact in facts[place - 10 : place]]
-        true, said = right.compare(*comparison), wrong.compare(*comparison)
-        changed = [word for word, expected in zip(said, true, strict=True) if word != expected]
+        true, wrong_answer = right.compare(*comparison), wrong.compare(*comparison)
+        changed = [word for word, expected in zip(wrong_answer, true, strict=True) if word != expected]
         assert len(changed) <= 1
-        assert said == second_result.compare(*comparison)
-        assert said.count("same") <= 1
+        assert wrong_answer == second_result.compare(*comparison)
+        assert wrong_answer.count("same") <= 1
         differing += len(changed)
         words.update(changed)
 
