@@ -305,7 +305,7 @@ def test_a_verdict_that_later_evidence_confirms_loses_its_reason_alone(tmp_path:
 
 
 def test_a_verdict_goes_with_the_parts_of_its_statements_that_still_share_a_subject(tmp_path: Path) -> None:
-    """R16: also an entity raised after the split; stored and derived graph agree all the time."""
+    """R16: also a verdict given after the split; stored and derived graph agree all the time."""
     engine = with_relations(tmp_path, FEELS={"cardinality": "depends"})
     engine.add(triples(0, fact("Bob", "FEELS", "calm"), client_id="e0"))
     engine.add(triples(1, fact("Rob", "LIKES", "tea"), client_id="e1"))

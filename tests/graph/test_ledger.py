@@ -277,7 +277,7 @@ def test_previous_context_follows_the_rule(store):
 
 
 def test_previous_context_omits_episodes_withdrawn_before(store):
-    """A withdrawal also precedes drafts that were accepted earlier: it goes before all pending rows."""
+    """The context goes back to earlier messages: a withdrawal precedes all pending rows."""
     accept(store, [draft(str(n), client_id=str(n)) for n in range(1, 9)], now=1)
     request(store, Operation(group="g", kind="retract", episodes=tuple("2345678")))
     accept(store, [draft("last")], now=1)

@@ -249,7 +249,7 @@ async def test_mmr_gives_every_candidate_once_with_values_that_never_rise(world,
 
 
 async def test_the_limit_counts_the_whole_list(world):
-    """Facts and their messages also count once where all three scopes are searched."""
+    """Without the rule that a fact and its messages count once, the list has all three scopes."""
     for limit in (1, 4, 9):
         assert len(await find(world, text=ALL, limit=limit)) == limit
     hits = await find(world, text=ALL, limit=20, recipe=Recipe(once=False))

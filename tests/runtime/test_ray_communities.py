@@ -149,7 +149,7 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
             assert names == {"one": ["3 at work"], "two": ["4 at work"], "three": ["5 at work"]}
             assert [item.calls for item in memory.communities.refresh(cold=True).values()] == [0, 0, 0]
         wrote = [row["done"] for name, row in up.status().items() if name.startswith("models-")]
-        # A call that no worker has started may be repeated elsewhere; a worker wrote it in any case.
+        # A request without an answer so far may be repeated elsewhere; only workers wrote.
         assert len(wrote) == 2
         assert 3 <= sum(wrote) <= len(server.asked)
         with early as memory:
