@@ -185,7 +185,7 @@ def test_the_tree_of_the_page_is_the_tree():
 
 
 def test_every_path_that_architecture_names_exists():
-    """A path stands between backticks; a file without its folder is a module that is named in full nearby."""
+    """A path is between backticks; a file without its folder is a module that is named in full nearby."""
     named = set(re.findall(r"`([\w./-]+/[\w./-]*|[\w.-]+\.(?:py|toml|md))`", ARCHITECTURE))
 
     assert len(named) > 50

@@ -1,4 +1,4 @@
-"""OpenAI's Agents SDK itself: its runner, with a model that only repeats what it was told to say."""
+"""OpenAI's Agents SDK itself: its runner, with a model that only repeats given replies."""
 
 from __future__ import annotations
 

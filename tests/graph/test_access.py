@@ -1,4 +1,4 @@
-"""Keys and the audit log on both stores: kept beside the groups, and in none of them."""
+"""Keys and the audit log on both stores: they are stored outside the groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of communities: written once, published whole, gone where what it rests on is removed."""
+"""A run of communities: written once, published atomically, and deleted with the removal of its sources."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LATER = "2026-08-01T09:00:00Z"
 
 
 class CountingSummarizer:
-    """A summarizer that names what it was shown; `says` may make it fail."""
+    """A summarizer that names the entities of the request; `says` may make it fail."""
 
     identity = "counting 1"
     head = staticmethod(load)
@@ -704,7 +704,7 @@ def test_a_text_that_lacks_a_part_is_no_text_to_stay(memory, monkeypatch):
 
 
 def test_a_community_too_large_for_one_prompt_is_shown_in_parts_or_not_at_all(memory, monkeypatch):
-    """All parts of upper communities fail: these are not shown whole then, but told without the model."""
+    """All parts of upper communities fail: these are then written without the model."""
     monkeypatch.setattr("kgray.communities.texts._PARTS_TOKENS", 600)
     memory.add_many(circles())
     model = CountingSummarizer()

@@ -54,7 +54,7 @@ def loose(rows: dict[str, list[Row]], operations: list[Any]) -> dict[str, set[An
     results: dict[str, set[Any]] = {
         name: {row.sequence for row in rows[name]} - stored_sequences for name in KINDS_OF_EPISODE
     }
-    # A removal saves what others still use of the removed episodes, in the row of its own sequence.
+    # A removal saves rows of the removed episodes that others still use, under its own sequence.
     results["records"] = {row.sequence for row in rows["records"]} - stored_sequences - removals
     results["mentions"] = {
         item.sequence for item in (*records.mentions, *records.evidence)
@@ -142,7 +142,7 @@ class Away:
     identity, dimensions = SMALL.identity, SMALL.dimensions
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
-        """Answer nobody."""
+        """Fail for every text."""
         raise Unavailable(f"nobody embeds {len(texts)} texts")
 
 
@@ -177,7 +177,7 @@ def test_a_removal_does_not_wait_for_an_embedder_and_the_next_run_embeds(tmp_pat
 
 
 class Refusing:
-    """An embedder that does not embed what is said of Acme, or hangs over it, and counts how often."""
+    """An embedder that fails or hangs on texts about Acme, and counts its requests."""
 
     identity, dimensions = SMALL.identity, SMALL.dimensions
 

@@ -98,7 +98,7 @@ def test_a_defect_holds_its_group_and_the_others_go_on(stores):
 @EMBEDDED
 @pytest.mark.parametrize("function_name", ["keep", "stored_extraction"])
 def test_a_defect_outside_the_reading_of_an_episode_holds_its_group(stores, monkeypatch, function_name):
-    """In keeping what was read, or in reading what was kept: the commit does not wait for it for ever."""
+    """A defect while the reading is stored, or while it is loaded: the commit does not wait for ever."""
     engine, works = filled(stores), getattr(window, function_name)
 
     def defective(*arguments: Any) -> Any:

@@ -33,7 +33,7 @@ def test_after_every_step_of_a_history_the_graph_follows_from_the_records(
 
 
 def test_a_history_on_each_store(stores: Stores) -> None:
-    """The same on every store; one, since what is tested is decided above them."""
+    """The same on every store; one history, since the result is computed above the stores."""
     store = stores.open()
     play(lambda **options: Engine(store=store, prefix=stores.fresh(), **options), seed=0)
 

@@ -265,7 +265,7 @@ HISTORIES_OF_NAMES = {
 def test_an_end_that_names_no_variant_gives_one_graph_in_every_order_of_arrival(
     tmp_path: Path, name: str
 ) -> None:
-    """R6, R13: it speaks of all variants, also of those told after it, and makes no second fact."""
+    """R6, R13: it concerns all variants, also later variants, and makes no second fact."""
     many_valued = shipped().extended({"WORKS_AT": {"cardinality": "many"}})
     results = {}
     for number, order in enumerate(permutations(HISTORIES_OF_NAMES[name])):

@@ -77,7 +77,7 @@ def test_to_note_that_nothing_waits_costs_the_same_in_a_large_group(stores, neo4
 
 @pytest.mark.slow
 def test_every_read_begins_at_an_index_and_sorts_nothing_of_a_group(stores, neo4j_driver, group):
-    """Whatever the statistics: of a group with many rows none but those that are asked for are looked at."""
+    """With any statistics: only requested rows of a large group are read."""
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one", group=group)

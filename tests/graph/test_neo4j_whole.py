@@ -254,7 +254,7 @@ def test_no_property_has_a_word_of_removed_episodes(stores, ask, group):
 
 
 class Wire:
-    """A way to a server that can be cut, and mended: to its clients the server is away meanwhile."""
+    """A connection to a server that can be cut and restored: its clients then cannot reach the server."""
 
     def __init__(self, uri: str) -> None:
         host, _, port = uri.rpartition("/")[2].rpartition(":")

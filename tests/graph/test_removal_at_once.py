@@ -84,7 +84,7 @@ def test_a_run_with_removals_in_between_is_the_plain_loop_with_the_recorded_plac
 
 
 def replay(engine: Engine, end: int) -> None:
-    """Carry out what is pending, one by one, up to a sequence."""
+    """Carry out the pending rows, one by one, up to a sequence."""
 
     def reached() -> bool:
         pending = engine.store.pending_sequences(GROUP, 0, 1)

@@ -69,7 +69,7 @@ class Shuffled:
         return self._judge.key(request)
 
     async def judge(self, request: QuestionRequest) -> Judged:
-        """Answer, and note what was asked."""
+        """Answer, and note the question's key."""
         await self._wait()
         self.question_keys.append(f"{request.episode.group} {self.key(request)}")
         return await self._judge.judge(request)
@@ -511,7 +511,7 @@ async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_pat
     read: list[int] = []
 
     class Noted(type(engine.parts.extractor)):  # type: ignore[misc]
-        """Notes what it reads."""
+        """Notes its reads."""
 
         async def extract(self, request: ExtractionRequest) -> Extraction:
             read.append(request.episode.sequence)
@@ -525,7 +525,7 @@ async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_pat
         await asyncio.wait((running, away), return_when=asyncio.FIRST_COMPLETED)
         assert not running.done()
         committed = engine.store.counts()[GROUP].committed
-        for _ in range(2_000):  # a run that goes on would read all of them meanwhile
+        for _ in range(2_000):  # a run that continues would read all of them in this time
             await asyncio.sleep(0)
         read_count = len(read)
         writer.back.set()

@@ -64,7 +64,7 @@ def followed(played: Played, steps: list[Any]) -> set[int]:
 
 @EMBEDDED
 def test_an_index_that_follows_a_history_equals_a_fresh_index(stores: Stores, monkeypatch):
-    """Whatever is added, fails, is retried, replaced, merged, split, undone, retracted or removed."""
+    """After additions, failures, retries, replacements, merges, splits, undos, retractions and removals."""
     monkeypatch.setattr(indexing, "_RELOAD", 0)  # extend by however much is new
     monkeypatch.setattr(indexing, "_CHUNK", 2)
     store = stores.open()

@@ -92,7 +92,7 @@ def test_a_message_that_shares_only_parts_of_words_is_found_and_explained(stores
     hits_found = hits(engine, question, methods=("sparse",), scopes=("episode",))
 
     assert [(hit.client_id, hit.methods["sparse"]) for hit in hits_found[:1]] == [("cycle", 1)]
-    # "bicy" is all that is shared, and all that is weighed of the question beside its stop words.
+    # "bicy" is the only shared part, and besides stop words the only weighed part of the question
     own_weights = np.frombuffer(weighed(question)[4 * len(weighed(question)) // 6 :], "<f2").astype(
         np.float32
     )

@@ -60,7 +60,7 @@ def test_a_load_cancelled_before_its_start_blocks_no_other_load(tmp_path: Path) 
 
 
 def test_a_state_may_be_dropped_while_it_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The look at the store may be made in a thread; meanwhile a load may end, which drops other states."""
+    """The look at the store may run in a thread; a load may end in this time, which drops other states."""
     engine = Engine(tmp_path)
     engine.add(triples(1, works("Acme")))
     heads = engine.store.heads

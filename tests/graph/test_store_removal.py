@@ -94,7 +94,7 @@ def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other
 
 
 def test_episodes_accepted_after_the_request_survive_a_groups_removal(store, group, mine):
-    """Accepted means kept: the order says what the removal is about."""
+    """Accepted means kept: the order of requests defines the extent of the removal."""
     with store.writing():
         tell(store, "Al", "one", group=group)
         operation = Operation(group=group, kind="remove", everything=True)

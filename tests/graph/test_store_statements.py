@@ -14,7 +14,7 @@ from kgray.storage.sqlite import schema
 from kgray.storage.sqlite import statements as sql
 from tests.graph.by_hand import append, changes, draft, small
 
-# These walk the groups, never their rows; or what is requested and not carried out.
+# These walk the groups, never their rows; or the pending requests.
 OF_ALL_GROUPS = {"GROUPS", "PENDING_GROUPS", "PENDING_COUNT", "COUNT_STATES", "WITHDRAWING"} | {
     f"EVERYWHERE {read.name}" for read in EVERYWHERE
 }

@@ -211,7 +211,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., En
 @SLOW
 @given(HISTORIES)
 def test_stored_summaries_equal_rebuilt_summaries(fresh: Callable[..., Engine], history: list[Any]) -> None:
-    """With so few facts a summary, and kept beside it, that each history meets every bound."""
+    """With so low a limit of facts, in a summary and in reserve, that each history meets every bound."""
     engine = fresh()
     with pytest.MonkeyPatch.context() as patched:
         for name, size in (("NEWEST", 1), ("_SPARE", 2), ("_FULL", 3)):

@@ -76,7 +76,7 @@ def test_a_relation_reads_by_the_name_it_is_folded_to(tmp_path: Path) -> None:
 
 
 def test_changed_words_of_the_ontology_apply_from_the_next_commit(tmp_path: Path) -> None:
-    """R17: recorded as a ruling, so that what was known before reads as it did."""
+    """R17: recorded as a ruling, so that earlier knowledge reads as before."""
     role = {"source": "Ann", "relation": "HAS_ROLE", "value": "captain", "fact": "Ann became captain"}
     engine = Engine(tmp_path)
     engine.add(reading(0, [], [role]), works(0, "Ann"))

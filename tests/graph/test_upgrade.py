@@ -172,7 +172,7 @@ def first_dumps() -> dict[str, dict[str, list[str]]]:
 
 
 def check_first(folder: Path, moments: dict[str, dict[str, str]]) -> None:
-    """Compare a store with the dumps of version 0.1: all but what the rules have changed."""
+    """Compare a store with the dumps of version 0.1, except for the changes of the rules."""
     with closing(opened(folder)) as memory:
         for group, dumps in first_dumps().items():
             for (_, old), moment in zip(dumps.items(), moments[group], strict=True):

@@ -79,7 +79,7 @@ class Server:
         return dict(Counter(pod["metadata"]["labels"]["ray.io/group"] for pod in pods))
 
     def renew_volumes(self) -> None:
-        """Replace all volumes: one whose claim was deleted is Released, and takes no other claim."""
+        """Replace all volumes: a volume whose claim was deleted is Released, and takes no other claim."""
         for kind in (("persistentvolumeclaims", "-n", "kgray"), ("persistentvolumes",)):
             completed = self("delete", kind[0], "--all", *kind[1:], "--timeout=60s")
             assert completed.returncode == 0, completed.stderr
@@ -266,7 +266,7 @@ def test_the_small_overlay_fits_on_one_machine_of_16_cores(server):
 
 
 def pods_of(document: dict[str, Any]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """Yield how many pods stand from the start, and the containers of each."""
+    """Yield the initial number of pods, and the containers of each."""
     spec = document.get("spec", {})
     if document["kind"] in ("Deployment", "StatefulSet"):
         yield spec["replicas"], spec["template"]["spec"]["containers"]

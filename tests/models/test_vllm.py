@@ -116,7 +116,7 @@ async def engines_ended() -> None:
 
 
 async def dies_and_starts_anew(engine: EngineClient, died: list[bool]) -> None:
-    """Have an engine killed: its actor is told, nothing of it goes on, and the next one replies."""
+    """Have an engine killed: its actor gets the reason, no process of it remains, and the next replies."""
     import psutil
 
     from kgray.models.openai_api.client import TokensSpent

@@ -139,7 +139,7 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
     opened |= {"runtime_backend": "ray", "runtime_address": ray_session.address}
     spec = spec_of(settings, tmp_path, load_profile(tmp_path / "profile.toml").values())
     early = kgray.open(tmp_path, create=True, **opened | {"model_name": "other"})
-    assert early.asynchronous.runtime.pool("models") is None  # nobody is up
+    assert early.asynchronous.runtime.pool("models") is None  # no worker is up
     up = deploy.ensure(spec, detached=True, chosen=False)
     try:
         with kgray.open(tmp_path, create=True, **opened) as memory:

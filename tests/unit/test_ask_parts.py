@@ -1,4 +1,4 @@
-"""The parts of `Memory.ask` that ask nobody: levels of communities, ratings, a conversation, keywords."""
+"""The parts of `Memory.ask` without a model: levels of communities, ratings, a conversation, keywords."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_names_that_are_no_folders_are_refused():
             check_name(name)
 
 
-# --------------------------------------------------------------------------- where it stands
+# --------------------------------------------------------------------------- progress
 
 
 def test_the_progress_of_a_run_is_one_line():

@@ -120,7 +120,7 @@ def killed(owner: subprocess.Popen[str], child: int) -> None:
 
 
 def test_the_next_start_removes_the_belongings_of_a_killed_process_alone(records, started, shared):
-    """The memory of its engine's processes; not that of a process that lives, nor what nobody knows."""
+    """The memory of its engine's processes; not the memory of a live process, nor unknown memory."""
     dead, living, stranger = shared(), shared(), shared()
     stranger.write_bytes(bytes(8))
     owner, output = started(HOLDER, records, MAPS, dead)
@@ -128,7 +128,7 @@ def test_the_next_start_removes_the_belongings_of_a_killed_process_alone(records
     assert dead.exists()
     child = int(started(HOLDER, records, MAPS, living)[1].split()[0])  # the next start
     assert not dead.exists()
-    os.kill(child, signal.SIGKILL)  # its segment is mapped by nobody, and its owner lives
+    os.kill(child, signal.SIGKILL)  # its segment is mapped by no process, and its owner lives
 
     next_start()
 

@@ -157,7 +157,7 @@ def test_a_missing_profile_is_reported(tmp_path):
 
 
 def test_actors_are_replaced_for_the_keys_that_their_kind_uses(tmp_path: Path) -> None:
-    """Deciding actors use all; a worker only those of its model, its nodes and its engine."""
+    """Deciding actors use all settings; a worker only the settings of its model, its nodes and its engine."""
 
     def spec(profile: dict[str, Any], **settings: Any) -> DeploymentSpec:
         values = profile_of(profile, "the test").values()

@@ -120,7 +120,7 @@ AMOUNT = as_value({"value": 100, "unit": "eur"})
         pytest.param(
             text_of("IN_STOCK", "Tom is available", as_value(True)), "Tom is in stock: true", id="boolean"
         ),
-        # A variant says what sets it apart, and not what the names, the value or the dates say.
+        # A variant names its difference, and not the names, the value or the dates.
         pytest.param(
             text_of("WORKS_AT", "Tom works part-time at Acme"),
             "Tom works at Acme (part-time)",

@@ -15,7 +15,7 @@ Step = tuple[str, int, str]
 
 
 class FakeDeployment:
-    """A deployment of one sequencer that tells what the test says; no process is behind it."""
+    """A deployment of one sequencer that reports scripted steps; no process is behind it."""
 
     def __init__(self, *, fresh: bool) -> None:
         self.fresh = fresh

@@ -165,7 +165,7 @@ def closed(schema: Any) -> Any:
     return result
 
 
-# ------------------------------------------------------------------------ what the operator refuses
+# ------------------------------------------------------------------------ refusals of the operator
 
 
 def test_the_head_names_all_of_rays_ports():

@@ -299,7 +299,7 @@ class Bad(Hands):
 
 @pytest.mark.parametrize(("workers", "calls"), [(8, 2000), (100, 4000)])
 async def test_a_worker_whose_start_failed_gets_no_work_among_many(workers: int, calls: int) -> None:
-    """Nor is that an outage: nobody waits. Once a start has succeeded it works as the others."""
+    """Nor is that an outage: no caller waits. After a successful start it works like the others."""
     bad = Bad("bad", echo)
     pool = pool_of(*(Hands(f"good {n}", echo) for n in range(workers - 1)), bad)
     chunks = Chunker(pool, size=4, linger_s=0.0)

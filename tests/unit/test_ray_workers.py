@@ -163,7 +163,7 @@ async def test_a_server_that_garbles_everything_is_not_asked_text_by_text(
     cancelled.cancel()
     await worker._embed_batch([("text 7", cancelled), ("text 8", waited)])
     assert waited.result().vector.shape == (16,)
-    assert batches == [["text 8"]]  # nobody waits for the other any longer
+    assert batches == [["text 8"]]  # no caller waits for the other any longer
 
 
 async def test_each_text_that_is_refused_fails_alone_however_many_there_are(
@@ -223,7 +223,7 @@ async def test_a_worker_with_wrong_settings_carries_out_nothing_and_gives_the_re
 
 
 async def test_a_model_that_does_not_load_is_no_requests_outcome_and_no_defect(tmp_path: Path) -> None:
-    """Whatever a library raises; requests that came while it loaded get the same answer."""
+    """For any error of a library; requests that arrived during the loading get the same answer."""
     from kgray.runtime.pools import UNFIT
     from kgray.runtime.spec import spec_of
     from kgray.runtime.workers import EmbedWorker
@@ -455,7 +455,7 @@ def test_the_runtime_uses_no_private_name_of_ray() -> None:
 
 
 class Blocking:
-    """Models whose calls end when they are told to."""
+    """Models whose calls end on request."""
 
     identity = "blocking"
 

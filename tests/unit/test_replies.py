@@ -224,7 +224,7 @@ def test_a_faulty_fact_is_dropped_with_its_reason(fault, reason):
 
 
 def test_faulty_items_do_not_harm_their_neighbours():
-    """R24: dropped one by one; indexes of the reply still mean what they meant."""
+    """R24: dropped one by one; indexes of the reply keep their meaning."""
     reply = {
         "entities": [{"name": ""}, "Bob", {"name": "Alice", "type": 7}, {"name": "Carol"}, {"name": "Acme"}],
         "facts": [

@@ -316,7 +316,7 @@ def test_no_speaker_can_pass_for_the_number_of_a_line():
 
 
 def test_messages_of_a_day_stand_in_the_order_in_which_they_were_said():
-    """Also where the later one was told first: only what was said next, and told next, follows."""
+    """Also if the later message was added first: only a message that is next in both orders follows."""
     noon, hour = (datetime(2026, 5, 1, hour, tzinfo=UTC) for hour in (12, 11))
     hits = [
         message_hit(1, "Yes, for a job.", at=noon),

@@ -198,7 +198,7 @@ def test_evidence_that_was_set_aside_leaves_no_trace(claims, group):
 @given(histories(told_apart=True), GROUPS, st.data())
 @settings(max_examples=tries(100))
 def test_the_order_of_arrival_does_not_count_where_times_differ(claims, group, data):
-    """R13: only what was said at one time is told apart by its sequence."""
+    """R13: only claims of one time are ordered by sequence."""
     points = sorted({claim.said for claim in claims})
     new_places = dict(zip(points, data.draw(st.permutations([place for _, _, place in points])), strict=True))
     later = [numbered([claim], [new_places[claim.said]])[0] for claim in claims]

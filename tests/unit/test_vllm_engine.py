@@ -182,7 +182,7 @@ async def test_a_dead_engine_is_reported_to_its_actor_and_stop_waits_for_the_end
 def segments(log, monkeypatch):
     """Have the engine come with a process that maps a segment; return it, another program's, and the process.
 
-    Both appear while the engine loads, and nobody has the other one mapped.
+    Both appear while the engine loads, and no process has the other segment mapped.
     """
     from vllm.v1.engine.async_llm import AsyncLLM
 

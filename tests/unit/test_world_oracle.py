@@ -1,4 +1,4 @@
-"""A reader that knows the world: it recognises texts and sentences, and errs as it is told to."""
+"""A reader that knows the world: it recognises texts and sentences, and errs at given rates."""
 
 from __future__ import annotations
 

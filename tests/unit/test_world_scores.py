@@ -113,7 +113,7 @@ def test_a_fact_about_a_stranger_is_no_hit():
 
 
 def test_a_fact_is_recognised_under_each_name_and_from_either_end():
-    """The same fact under three names of statements of their own: one is right, two stand twice."""
+    """The same fact under three statement names: one is right, two are duplicates."""
     synonym = replace(fact("A", 0, 60, statement="s1"), relation="IS_EMPLOYED_AT")
     turned = replace(fact("E1", 60, statement="s2"), source="B", relation="EMPLOYS")
     true_facts = [true("acme", 0, 60), true("beta", 60)]

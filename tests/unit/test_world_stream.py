@@ -1,4 +1,4 @@
-"""The generated world: the same for one seed, in texts that can be told apart, at the rates it states."""
+"""The generated world: the same for one seed, with distinguishable texts, at the stated rates."""
 
 from __future__ import annotations
 

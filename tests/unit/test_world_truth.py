@@ -1,4 +1,4 @@
-"""Stated truth: the timeline over what was told, with true identities (R6-R12)."""
+"""Stated truth: the timeline over all stated facts, with true identities (R6-R12)."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class Story:
     """Runs an earlier version in one data folder."""
 
     def __init__(self, code: Path, folder: Path, store: str, environment: dict[str, str]) -> None:
-        """Write the settings and the script beside each other; `store`: the settings of the store."""
+        """Write the settings and the script into one folder; `store`: the settings of the store."""
         self._folder, self._code = folder, code
         self.moments: list[str] = []  # moments whose dumps are hashed at the end
         self._environment = {**environment, "PYTHONPATH": str(code)}
