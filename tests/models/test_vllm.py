@@ -275,7 +275,7 @@ def test_the_next_start_on_a_node_removes_the_remains_of_a_killed_engine(tmp_pat
     sys.stdout.write(f"\n{segments_left} left; noted: {noted}\n")
     pids = [int(pid) for pid in (tmp_path / "engines").read_text().split()]
     assert len(pids) >= 2  # the engine's core, and its worker
-    wait_for(lambda: not any(map(lives, pids)))  # they end by themselves
+    wait_for(lambda: not any(map(lives, pids)))  # the guard ends them
 
     belongings = Belongings()
     with belongings.noting():
