@@ -310,13 +310,10 @@ def parquet(call: Call, path: str, group: str, dry_run: bool) -> None:
 
     kgray import parquet export/ --group team
     """
-    from kgray.maintenance.transfer.tables import restore
-
     with call.trial() if dry_run else call.memory(create=True) as memory:
-        rows = restore(Path(path), memory.store, group, dry_run=dry_run)
-    taken = sum(rows.values())
-    if not call.emitted({"format": "parquet", "taken": taken, "changed": 0, "omitted": 0, "reasons": {}}):
-        click.echo(f"{taken} taken, 0 changed, 0 omitted")
+        report = finished(memory.import_from(path, form="parquet", group=group, dry_run=dry_run))
+    if not call.emitted(report.as_dict()):
+        click.echo(f"{report.taken} taken, 0 changed, 0 omitted")
 
 
 def _password(file: str | None) -> str:

@@ -181,17 +181,19 @@ async def test_graphrags_nulls_and_columns(memory: AsyncMemory, tmp_path: Path) 
 
 
 async def test_own_tables_restore_the_group_as_it_was(tmp_path: Path) -> None:
-    from kgray.maintenance.transfer.tables import restore
-
     one, other = (
         kgray.open_async(tmp_path / "one", create=True),
         kgray.open_async(tmp_path / "other", create=True),
     )
     await one.add_many(ROWS, group="g")
     await one.export(tmp_path / "out", to="parquet", group="g")
-    rows = restore(tmp_path / "out", other.store, "g")
-    assert rows["episodes"] == 2
+    dry = await other.import_from(tmp_path / "out", form="parquet", group="g", dry_run=True)
+    assert not other.store.heads(["g"])["g"].named
+    report = await other.import_from(tmp_path / "out", form="parquet", group="g")
+    assert (report, report.omitted, report.taken > 10) == (dry, 0, True)
     assert await other.dump_hash(group="g") == await one.dump_hash(group="g")
     with pytest.raises(kgray.errors.StoreError, match="has group 'g' already"):
-        restore(tmp_path / "out", other.store, "g")
+        await other.import_from(tmp_path / "out", form="parquet", group="g")
+    with pytest.raises(InputError, match="replaces nothing"):
+        await other.import_from(tmp_path / "out", form="parquet", group="g", replace=True)
     assert not other.store.heads(["h"])["h"].named

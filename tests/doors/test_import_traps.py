@@ -16,7 +16,6 @@ import pytest
 
 import kgray
 from kgray.errors import InputError
-from kgray.maintenance.transfer.tables import restore
 from kgray.memory import AsyncMemory
 from tests.doors.test_import import ROWS, facts_of, written
 
@@ -367,7 +366,7 @@ async def imported(memory: AsyncMemory, path: Path, form: str) -> None:
     if form == "parquet":
         other = kgray.open_async(path.parent / "other", create=True)
         try:
-            restore(path, other.store, "g")
+            await other.import_from(path, form="parquet", group="g")
         finally:
             assert not other.store.heads(["g"])["g"].named
             other.close()

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from kgray.errors import InputError, StoreError
-from kgray.io.interchange.importing import check_folder
+from kgray.io.interchange.importing import ImportReport, check_folder
 from kgray.io.interchange.lines import read_json
 from kgray.io.interchange.parquet import MANIFEST, TYPES, VERSION
 from kgray.io.interchange.tables import read_table
-from kgray.maintenance.transfer.copying import Sum, take_over
 from kgray.ports import GroupHead, Store
 from kgray.schema.kinds import BY_NAME, COMMUNITIES, KINDS, Kind, Row
+from kgray.storage.texts import Sum, take_over
 
 
-def restore(path: Path, store: Store, group: str, *, dry_run: bool = False) -> dict[str, int]:
-    """Restore the group of a folder into a store that never had it; return the number of rows by kind.
+def restore(path: Path, store: Store, group: str, *, dry_run: bool = False) -> ImportReport:
+    """Restore the group of a folder into a store that never had it; every row is taken.
 
     dry_run     read and check every row, and change nothing
 
@@ -59,10 +59,10 @@ def restore(path: Path, store: Store, group: str, *, dry_run: bool = False) -> d
     head = GroupHead(named=True, last=last, last_recorded=recorded, removals=removals)
     if dry_run:
         deque(_rows(path, counts), maxlen=0)
-        return counts
-    with store.writing():
-        take_over(store, group, head, _rows(path, counts), verify, lambda: None)
-    return counts
+    else:
+        with store.writing():
+            take_over(store, group, head, _rows(path, counts), verify, lambda: None)
+    return ImportReport(format="parquet", taken=sum(counts.values()), changed=0, omitted=0, reasons={})
 
 
 def _check_parents(path: Path) -> None:
