@@ -268,7 +268,7 @@ async def test_an_archive_with_links_or_paths_outside_writes_nothing_there(
     assert len(await facts_of(memory, "g")) == 1
 
     outside = archive(tmp_path / "out.cogx.tar.gz", (tarfile.TarInfo("../../escaped"), b"text"))
-    with pytest.raises(InputError, match=r"is no .cogx.tar.gz"):
+    with pytest.raises(InputError, match=r"cannot be read as a .cogx.tar.gz"):
         await memory.import_from(outside, form="cogx", group="h")
     assert not [*tmp_path.parent.rglob("escaped")]
 
@@ -281,6 +281,25 @@ async def test_an_archive_that_lacks_lines_is_refused(memory: AsyncMemory, tmp_p
 
     with pytest.raises(InputError, match="has 1 rows of kind fact, and its manifest says 4"):
         await memory.import_from(tmp_path / "out", form="cogx", group="h")
+    facts.write_bytes(b"")
+    with pytest.raises(InputError, match="has 0 rows of kind fact"):
+        await memory.import_from(tmp_path / "out", form="cogx", group="h")
+
+
+@pytest.mark.parametrize("form", ["graphrag", "lightrag", "cogx", "zep", "mem0", "parquet"])
+async def test_a_path_of_another_kind_gets_one_line_about_it(
+    memory: AsyncMemory, tmp_path: Path, form: str
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("-")
+    (tmp_path / "vault").mkdir()
+    (tmp_path / "vault" / "index.md").write_text("# A vault of Obsidian")
+    for name in ("absent", "loop", "file", "vault"):
+        with pytest.raises(InputError) as caught:
+            await memory.import_from(tmp_path / name, form=form, group="g")
+        line = str(caught.value)
+        assert (line.count("\n"), line.startswith(str(tmp_path / name))) == (0, True)
+        assert "truncated" not in line or name == "file", line
 
 
 # Zep and Mem0

@@ -17,7 +17,7 @@ from kgray.domain.records import clean_relation, make_id
 from kgray.errors import InputError
 from kgray.io.interchange.gathering import Unit
 from kgray.io.interchange.importing import REPEATED, Import, known_moment, object_of, storable, text_of
-from kgray.io.interchange.lines import read_members
+from kgray.io.interchange.lines import read_members, unreadable
 from kgray.io.interchange.read_graphrag import UNNAMED
 
 GRAPH = "graph_chunk_entity_relation.graphml"
@@ -147,7 +147,7 @@ def _graph(path: Path) -> Iterator[tuple[str, str | None, dict[str, str]]]:
             f"{path} is not there: name LightRAG's working folder, or a custom_kg file"
         ) from None
     except (ET.ParseError, KeyError, OSError) as error:
-        raise InputError(f"{path} cannot be read as GraphML ({error}): it may be truncated") from None
+        raise unreadable(path, "GraphML", error) from None
 
 
 def _data(element: Iterable[ET.Element], keys: Mapping[str, str]) -> dict[str, str]:

@@ -20,9 +20,9 @@ _FRONT = re.compile(r"---\n(.*?)\n---\n(.*)", re.DOTALL)
 def units(path: Path, importing: Import) -> Iterator[Draft]:
     """Yield a text for each memory. An expiration date is no end of a fact, and stays metadata."""
     if path.is_dir():
-        files = sorted(path.glob("*.md"))
+        files = sorted(path.glob("mem0-export-*.md"))
         if not files:
-            raise InputError(f"{path} has no .md file of Mem0's plug-in")
+            raise InputError(f"{path} has no mem0-export-*.md of Mem0's plug-in")
         rows: Iterable[Mapping[str, Any]] = map(_front, files)
     elif path.suffix == ".md":
         rows = [_front(path)]
