@@ -138,7 +138,7 @@ async def test_a_long_source_becomes_several_documents(
 
 
 async def test_tables_of_graphrag_2_have_other_columns(memory: AsyncMemory, tmp_path: Path) -> None:
-    """Version 2 has lists of documents, and no tables of claims."""
+    """Version 2 has a list of documents for each text unit."""
     folder = graphrag(tmp_path / "in")
     table(folder / "text_units.parquet", [{"id": "t", "text": "words", "document_ids": ["d"]}])
     table(folder / "documents.parquet", [{"id": "d", "title": "notes", "creation_date": "2026-03-01"}])
