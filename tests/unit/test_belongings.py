@@ -15,11 +15,13 @@ import pytest
 
 from kgray.models import belongings
 from kgray.models.belongings import Belongings
+from kgray.models.orphans import Guard
 from tests.waiting import wait_for
 
-# Maps a segment, as vLLM's processes do.
+# Maps a segment, as vLLM's processes do, and does not end at a signal.
 MAPS = """
-import mmap, sys, time
+import mmap, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with open(sys.argv[1], "wb+") as file:
     file.truncate(8)
     held = mmap.mmap(file.fileno(), 8)
@@ -110,7 +112,7 @@ def here() -> str:
 
 
 def killed(owner: subprocess.Popen[str], child: int) -> None:
-    """Kill a process and its child: vLLM's children end by themselves."""
+    """Kill a process and its child."""
     os.kill(child, signal.SIGKILL)
     owner.kill()
     owner.wait()
@@ -132,6 +134,31 @@ def test_what_a_killed_process_left_goes_with_the_next_start_and_nothing_else(re
 
     assert [item.exists() for item in (dead, living, stranger)] == [False, True, True]
     assert len(kept(records)) == 1
+
+
+def test_the_processes_of_a_killed_owner_end(records, started, shared):
+    """A kill for want of memory leaves no time: without an end, they would keep the card's memory."""
+    owner, line = started(HOLDER, records, "print('up', flush=True); import time; time.sleep(600)")
+    child = int(line.split()[0])
+    owner.kill()
+    owner.wait()
+
+    wait_for(lambda: not lives(child))
+
+
+def test_a_process_that_ignores_the_signal_is_killed_and_no_other(started):
+    ignore = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    program = f"{ignore}; print(1, flush=True); sys.stdin.read()"
+    stubborn, _ = started(program)
+    stranger, _ = started(program)
+    guard = Guard(grace_s=0.3)
+    guard.note([str(stubborn.pid), "999999999"])
+    assert lives(stubborn.pid)
+
+    guard.close()
+
+    assert not lives(stubborn.pid)
+    assert lives(stranger.pid)
 
 
 def test_a_semaphore_goes_too(records, started, shared):
