@@ -18,7 +18,7 @@ import kgray as library
 from tests.doors.shell import Answer, Shell, told, triple
 from tests.waiting import HANGS_S
 
-EPISODES = 30
+EPISODES = 12
 SLOW = ("graphrag", "lightrag", "zep", "mem0", "parquet")
 FORMS = ["cogx", *(pytest.param(form, marks=pytest.mark.slow) for form in SLOW)]
 # `kgray`, which kills itself inside its Nth commit to the store.
@@ -105,9 +105,9 @@ def check(kgray: Shell, monkeypatch: pytest.MonkeyPatch, form: str, *words: str)
 
     whole, commits = commits_of(lambda: again("whole"), monkeypatch)
     assert whole.code == 0
-    killed(kgray, commits // 3, *command, "--data", "torn")
+    killed(kgray, commits // 2, *command, "--data", "torn")
     first = committed()
-    killed(kgray, commits // 3, *command, "--data", "torn")
+    killed(kgray, commits // 2, *command, "--data", "torn")
     second = committed()
     last = again("torn")
 

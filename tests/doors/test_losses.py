@@ -78,11 +78,11 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
         script.append({"episode": f"t{number}", "extraction": {"entities": entities, "facts": [stated]}})
         text = " ".join([*(entity["name"] for entity in entities), stated["fact"]])
         yield {"id": f"t{number}", "kind": "text", "text": text, "at": f"2026-03-1{number}"}
-    script.append({"episode": "quiet", "extraction": {"entities": [], "facts": []}})
+    script.append({"episode": "quiet", "extraction": {"entities": [{"name": "Zoe"}], "facts": []}})
     (folder / "script.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in script))
     place = triple("Mug", "LOCATED_IN", "Acme", valid_at="2024-01-05", invalid_at="2024-02-11")
     yield told("first", "2026-04-01", place)
-    yield {"id": "quiet", "kind": "text", "text": "zebra", "at": "2026-04-02T01:02:03"}
+    yield {"id": "quiet", "kind": "text", "text": "zebra Zoe", "at": "2026-04-02T01:02:03"}
     yield told("last", "2026-04-03", place | {"valid_at": "2025-06-07", "invalid_at": None})
     yield told("cost", "2026-04-04", triple("Mug", "COSTS", {"value": 9.75}))
 
@@ -255,6 +255,7 @@ def content(memory: Memory, group: str) -> dict[str, set[Any]]:
         "reference time of an episode": {(texts[id_], row.reference_time) for id_, row in sources.items()},
         "source of an episode": {(texts[id_], row.source) for id_, row in sources.items()},
         "episode without facts": set(texts.values()) - {texts[id_] for id_ in sources},
+        "entity without facts": {*names.values()} - set(chain.from_iterable(ends.values())),
         "label": {label for row in dumped if row["type"] == "entity" for label in row["labels"]},
         "alias": {alias for row in dumped if row["type"] == "entity" for alias in row["aliases"]},
         "record time": {row.ended_at for row in episodes},
