@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -62,7 +63,7 @@ def test_an_export_names_its_group_its_moments_and_its_program(folder: Path, tmp
         texts = b" ".join(file.read_bytes() for file in files if file.is_file()).decode(errors="replace")
         for part in ("team", "2026-02-02T00:00:00.000000Z", "2100-01-01T00:00:00.000000Z"):
             assert part in texts, (to, part)
-        assert re.search(rf"kgray\W+{re.escape(kgray.__version__)}", texts), to
+        assert re.search(rf"kgray\W+{re.escape(version('kgray'))}", texts), to
 
 
 def test_names_are_unique_where_they_are_keys(folder: Path) -> None:

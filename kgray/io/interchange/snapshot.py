@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, lru_cache, partial
+from importlib.metadata import version
 from itertools import chain, count, groupby
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-from kgray import __version__
 from kgray.communities.reading import current_run
 from kgray.domain.graph import Community, Entity, Fact
 from kgray.domain.records import Episode
@@ -166,7 +166,7 @@ class Snapshot:
     def about(self) -> dict[str, Any]:
         """Return the description of the export for its files."""
         return {
-            "kgray": __version__,
+            "kgray": version("kgray"),
             "group": self.group,
             "as_of": show(self.as_of),
             "known_at": show(self.known_at),
