@@ -17,7 +17,6 @@ from typing import Any
 import kgray
 from bench.tables import aligned
 from kgray.io.interchange.formats import FORMATS
-from kgray.maintenance.transfer.tables import restore
 
 GROUP = "g"
 _LOOK_S = 0.02  # between two looks at the memory
@@ -148,12 +147,9 @@ def _import(store: Path, form: str, facts: int, source: Path, is_dry: bool) -> F
     """Import files; is_dry: read and count alone."""
     with kgray.open(store, create=True, settings=_SETTINGS) as memory:
         clock = _Clock()
-        if form == "parquet":
-            restore(source, memory.store, GROUP)
-        else:
-            report = memory.import_from(source, form=form, group=GROUP, dry_run=is_dry)
-            if report.ingestion is not None and report.ingestion.exit_code:
-                raise RuntimeError(f"the episodes were not ingested: {report.as_dict()}")
+        report = memory.import_from(source, form=form, group=GROUP, dry_run=is_dry)
+        if report.ingestion is not None and report.ingestion.exit_code:
+            raise RuntimeError(f"the episodes were not ingested: {report.as_dict()}")
         return clock.figures("read" if is_dry else "import", form, facts)
 
 

@@ -28,6 +28,7 @@ from kgray.cli.frame import (
 from kgray.errors import InputError, KgrayError
 
 if TYPE_CHECKING:
+    from kgray.io.interchange.importing import ImportReport
     from kgray.memory import AsyncMemory
     from kgray.memory.backfill.run import RunRequest
     from kgray.settings import Settings
@@ -257,6 +258,11 @@ def graphiti(
     return call.code
 
 
+def _print_report(report: ImportReport) -> None:
+    click.echo(f"{report.taken} taken, {report.changed} changed, {report.omitted} omitted")
+    printing.pairs((f"  {reason}", count) for reason, count in report.reasons.items())
+
+
 def _importer(form: str, source: str, example: str) -> None:
     """Add the command that imports files of a format."""
 
@@ -272,11 +278,14 @@ def _importer(form: str, source: str, example: str) -> None:
                 "stop": Signals.is_stopping,
             }
             report = finished(memory.import_from(path, form=form, group=group, dry_run=dry_run, **options))
-        ingested = report.ingestion
+        ingested: Any = report.ingestion
         call.code = max(ingested.exit_code if ingested is not None else 0, int(report.omitted > 0))
+        if ingested is not None and not call.as_json:
+            print_counts(call, report.as_dict(), ingested.refusals)
         if not call.emitted(report.as_dict()):
-            click.echo(f"{report.taken} taken, {report.changed} changed, {report.omitted} omitted")
-            printing.pairs((f"  {reason}", count) for reason, count in report.reasons.items())
+            _print_report(report)
+        if ingested is not None:
+            say_end(ingested, refused=ingested.refused)
         return call.code
 
     work.__doc__ = (
@@ -310,13 +319,10 @@ def parquet(call: Call, path: str, group: str, dry_run: bool) -> None:
 
     kgray import parquet export/ --group team
     """
-    from kgray.maintenance.transfer.tables import restore
-
     with call.trial() if dry_run else call.memory(create=True) as memory:
-        rows = restore(Path(path), memory.store, group, dry_run=dry_run)
-    taken = sum(rows.values())
-    if not call.emitted({"format": "parquet", "taken": taken, "changed": 0, "omitted": 0, "reasons": {}}):
-        click.echo(f"{taken} taken, 0 changed, 0 omitted")
+        report = finished(memory.import_from(path, form="parquet", group=group, dry_run=dry_run))
+    if not call.emitted(report.as_dict()):
+        _print_report(report)
 
 
 def _password(file: str | None) -> str:

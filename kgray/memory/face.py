@@ -323,11 +323,17 @@ class AsyncMemory(Corrections):
     ) -> ImportReport:  # fmt: skip
         """Take over the group of another program from its files (docs/interchange.md); no model reads facts.
 
-        form        graphrag, lightrag, cogx, zep, mem0
+        form        graphrag, lightrag, cogx, zep, mem0; parquet restores a whole group under its name
         dry_run     read and count; accept nothing
         replace     replace episodes that were imported before and have changed
         Raises InputError for files that cannot be read, naming the file; accepted episodes stay.
         """
+        if form == "parquet":
+            from kgray.io.interchange.read_parquet import restore  # it needs pyarrow
+
+            if replace:
+                raise InputError("an import of parquet replaces nothing: leave out replace", field="replace")
+            return restore(Path(path), self.store, check_group(group), dry_run=dry_run)
         add = partial(self.add_many, replace=replace, on_step=on_step, stop=stop)
         return await import_from(Path(path), form, check_group(group), None if dry_run else add)
 

@@ -176,7 +176,9 @@ def test_a_folder_that_cannot_be_written_is_read_and_left_as_it_is(team, sealed)
 
 def test_a_folder_that_cannot_be_written_is_read_while_another_process_writes(team, sealed):
     """The log that is there is read too: what was committed a moment ago shows."""
-    with kgray_library.open(team.folder / "kgray-data", model_backend="rules", create=True) as memory:
+    with kgray_library.open(
+        team.folder / "kgray-data", settings={"model_backend": "rules"}, create=True
+    ) as memory:
         row = {"source": "Alice Nguyen", "relation": "WORKS_AT", "target": "Gama"}
         memory.add([row], kind="triples", group="team", at="2026-05-01")
         [(code, out, err)] = all_in_one(team, sealed, [READS[3]])

@@ -15,6 +15,7 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 import httpx2
 
 import kgray
+from kgray.io.interchange.formats import FORMATS
 from tests.doors.served import serving
 
 EXPORT = "/v1/groups/team/export"
@@ -43,6 +44,20 @@ def test_a_download_is_resumed_while_the_group_is_the_same(served):
     assert (
         client.get(EXPORT, params={"to": "graphml"}, headers={"range": "bytes=9999999-"}).status_code == 416
     )
+
+
+@pytest.mark.parametrize("to", [name for name, form in FORMATS.items() if form.writer])
+def test_a_range_of_each_format_is_part_of_the_whole(served, to):
+    client = served.client()
+    whole = client.get(EXPORT, params={"to": to})
+    half = len(whole.content) // 2
+    parts = [
+        client.get(EXPORT, params={"to": to}, headers={"range": bytes_, "if-range": whole.headers["etag"]})
+        for bytes_ in (f"bytes=0-{half - 1}", f"bytes={half}-")
+    ]
+
+    assert [part.status_code for part in parts] == [206, 206]
+    assert b"".join(part.content for part in parts) == whole.content
 
 
 def test_a_folder_comes_as_a_tar_of_the_same_bytes(served):

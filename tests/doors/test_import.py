@@ -130,7 +130,7 @@ async def test_memories_of_mem0_are_texts(memory: AsyncMemory, tmp_path: Path) -
         ("cogx", {"in/manifest.json": '{"cogx_version": "1.0"}'}, "this version of kgray reads 0.x"),
         ("cogx", {"in/facts.jsonl": '{"external_id": "1"'}, "facts.jsonl, line 1, cannot be read"),
         ("cogx", {"in/other.txt": ""}, "has neither manifest.json nor facts.jsonl"),
-        ("cogx", {"in": "no archive"}, "is no .cogx.tar.gz"),
+        ("cogx", {"in": "no archive"}, "cannot be read as a .cogx.tar.gz"),
         ("graphrag", {"in/entities.parquet": "PAR1"}, "cannot be read as Parquet"),
         ("lightrag", {"in/graph_chunk_entity_relation.graphml": "<graphml><no"}, "cannot be read as GraphML"),
         ("nothing", {"in": ""}, "there is no format 'nothing'"),
@@ -181,17 +181,22 @@ async def test_graphrags_nulls_and_columns(memory: AsyncMemory, tmp_path: Path) 
 
 
 async def test_own_tables_restore_the_group_as_it_was(tmp_path: Path) -> None:
-    from kgray.maintenance.transfer.tables import restore
-
     one, other = (
         kgray.open_async(tmp_path / "one", create=True),
         kgray.open_async(tmp_path / "other", create=True),
     )
     await one.add_many(ROWS, group="g")
     await one.export(tmp_path / "out", to="parquet", group="g")
-    rows = restore(tmp_path / "out", other.store, "g")
-    assert rows["episodes"] == 2
+    dry = await other.import_from(tmp_path / "out", form="parquet", group="g", dry_run=True)
+    assert not other.store.heads(["g"])["g"].named
+    report = await other.import_from(tmp_path / "out", form="parquet", group="g")
+    assert (report, report.omitted, report.taken > 10) == (dry, 0, True)
     assert await other.dump_hash(group="g") == await one.dump_hash(group="g")
-    with pytest.raises(kgray.errors.StoreError, match="has group 'g' already"):
-        restore(tmp_path / "out", other.store, "g")
+    again = await other.import_from(tmp_path / "out", form="parquet", group="g")
+    assert (again.taken, again.reasons) == (0, {"rows that the store has already": report.taken})
+    await other.add_many([ROWS[0] | {"id": "3"}], group="g")
+    with pytest.raises(kgray.errors.StoreError, match="has group 'g' already, and not the same"):
+        await other.import_from(tmp_path / "out", form="parquet", group="g")
+    with pytest.raises(InputError, match="replaces nothing"):
+        await other.import_from(tmp_path / "out", form="parquet", group="g", replace=True)
     assert not other.store.heads(["h"])["h"].named

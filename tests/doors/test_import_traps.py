@@ -16,7 +16,6 @@ import pytest
 
 import kgray
 from kgray.errors import InputError
-from kgray.maintenance.transfer.tables import restore
 from kgray.memory import AsyncMemory
 from tests.doors.test_import import ROWS, facts_of, written
 
@@ -138,6 +137,19 @@ async def test_a_long_source_becomes_several_documents(
     assert await facts_of(memory, "h") == await facts_of(memory, "g")
 
 
+async def test_tables_of_graphrag_2_have_other_columns(memory: AsyncMemory, tmp_path: Path) -> None:
+    """Version 2 has a list of documents for each text unit."""
+    folder = graphrag(tmp_path / "in")
+    table(folder / "text_units.parquet", [{"id": "t", "text": "words", "document_ids": ["d"]}])
+    table(folder / "documents.parquet", [{"id": "d", "title": "notes", "creation_date": "2026-03-01"}])
+
+    report = await memory.import_from(folder, form="graphrag", group="g")
+
+    (episode,) = [r for line in await memory.dump(group="g") if (r := json.loads(line))["type"] == "episode"]
+    assert (episode["source"], episode["reference_time"][:10]) == ("notes", "2026-03-01")
+    assert report.taken == 2
+
+
 # LightRAG
 
 
@@ -197,6 +209,21 @@ async def test_equal_pairs_of_a_custom_graph_all_stay(memory: AsyncMemory, tmp_p
     found = {(row[0], row[1], row[2]) for row in await facts_of(memory, "g")}
     assert {("Alice", "WORKS_AT", "Acme"), ("Alice", "OWNS", "Acme")} <= found
     assert len(found) == 3
+
+
+async def test_chunks_of_one_alias_are_all_kept(memory: AsyncMemory, tmp_path: Path) -> None:
+    """LightRAG takes the last chunk of a repeated alias, and an alias of two chunks is unknown."""
+    pair = {"src_id": "Alice", "tgt_id": "Acme", "description": "-"}
+    graph = {
+        "chunks": [{"content": text, "source_id": "c"} for text in ("one", "two")],
+        "relationships": [pair | {"source_id": "c"}, pair | {"source_id": "c<SEP>d", "keywords": "owns"}],
+    }
+
+    report = await memory.import_from(written(tmp_path / "kg.json", graph), form="lightrag", group="g")
+
+    assert {fact[1] for fact in await facts_of(memory, "g")} == {"RELATED_TO", "OWNS"}
+    assert report.ingestion is not None
+    assert (report.taken, report.omitted, report.ingestion.exit_code) == (4, 0, 0)
 
 
 # COGX
@@ -269,9 +296,24 @@ async def test_an_archive_with_links_or_paths_outside_writes_nothing_there(
     assert len(await facts_of(memory, "g")) == 1
 
     outside = archive(tmp_path / "out.cogx.tar.gz", (tarfile.TarInfo("../../escaped"), b"text"))
-    with pytest.raises(InputError, match=r"is no .cogx.tar.gz"):
+    with pytest.raises(InputError, match=r"cannot be read as a .cogx.tar.gz"):
         await memory.import_from(outside, form="cogx", group="h")
     assert not [*tmp_path.parent.rglob("escaped")]
+
+
+async def test_an_archive_may_have_its_files_one_folder_down(
+    memory: AsyncMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = (cogx(tmp_path / "folder") / "facts.jsonl").read_bytes()
+    nested = archive(tmp_path / "in.cogx.tar.gz", (tarfile.TarInfo("memory/facts.jsonl"), facts))
+    await memory.import_from(nested, form="cogx", group="g")
+    assert len(await facts_of(memory, "g")) == 1
+
+    for limit, number in (("_MEMBERS", 0), ("_MEMBER_BYTES", 10), ("_BYTES", 10)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"kgray.io.interchange.read_cogx.{limit}", number)
+            with pytest.raises(InputError, match="larger than an archive"):
+                await memory.import_from(nested, form="cogx", group="h")
 
 
 async def test_an_archive_that_lacks_lines_is_refused(memory: AsyncMemory, tmp_path: Path) -> None:
@@ -282,6 +324,25 @@ async def test_an_archive_that_lacks_lines_is_refused(memory: AsyncMemory, tmp_p
 
     with pytest.raises(InputError, match="has 1 rows of kind fact, and its manifest says 4"):
         await memory.import_from(tmp_path / "out", form="cogx", group="h")
+    facts.write_bytes(b"")
+    with pytest.raises(InputError, match="has 0 rows of kind fact"):
+        await memory.import_from(tmp_path / "out", form="cogx", group="h")
+
+
+@pytest.mark.parametrize("form", ["graphrag", "lightrag", "cogx", "zep", "mem0", "parquet"])
+async def test_a_path_of_another_kind_gets_one_line_about_it(
+    memory: AsyncMemory, tmp_path: Path, form: str
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("-")
+    (tmp_path / "vault").mkdir()
+    (tmp_path / "vault" / "index.md").write_text("# A vault of Obsidian")
+    for name in ("absent", "loop", "file", "vault"):
+        with pytest.raises(InputError) as caught:
+            await memory.import_from(tmp_path / name, form=form, group="g")
+        line = str(caught.value)
+        assert (line.count("\n"), line.startswith(str(tmp_path / name))) == (0, True)
+        assert "truncated" not in line or name == "file", line
 
 
 # Zep and Mem0
@@ -311,6 +372,18 @@ async def test_mem0_has_several_shapes(memory: AsyncMemory, tmp_path: Path, rows
 
     assert [fact[:3:2] for fact in await facts_of(memory, "g")] == [("Alice Nguyen", "Acme")]
     assert report.taken == 1
+
+
+async def test_a_page_of_mem0_is_not_the_whole(memory: AsyncMemory, tmp_path: Path) -> None:
+    page = {
+        "count": 2,
+        "next": "http://127.0.0.1/?page=2",
+        "results": [{"memory": "Alice Nguyen works at Acme."}],
+    }
+
+    report = await memory.import_from(written(tmp_path / "in.json", page), form="mem0", group="g")
+
+    assert (report.taken, report.reasons["further pages, which are not in the file"]) == (1, 1)
 
 
 async def test_mem0s_plug_in_writes_front_matter(memory: AsyncMemory, tmp_path: Path) -> None:
@@ -367,7 +440,7 @@ async def imported(memory: AsyncMemory, path: Path, form: str) -> None:
     if form == "parquet":
         other = kgray.open_async(path.parent / "other", create=True)
         try:
-            restore(path, other.store, "g")
+            await other.import_from(path, form="parquet", group="g")
         finally:
             assert not other.store.heads(["g"])["g"].named
             other.close()

@@ -21,8 +21,9 @@ ROWS = [
 
 
 @pytest.fixture
-def exported(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+def exported(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of an export in the format that the test's parameter names."""
+    monkeypatch.chdir(tmp_path)  # GraphRAG writes logs there
     with kgray.open(tmp_path / "data", create=True, settings={"model_backend": "rules"}) as memory:
         assert memory.add_many(ROWS, group="g").exit_code == 0
         memory.communities.refresh(["g"])

@@ -54,7 +54,7 @@ FORMATS: Mapping[str, Format] = {
     form.name: form
     for form in (
         Format(name="jsonl", media="application/x-ndjson", suffix=".jsonl", writer="jsonl"),
-        Format(name="parquet", writer="parquet"),
+        Format(name="parquet", writer="parquet", reader="read_parquet"),
         Format(name="graphml", media="application/graphml+xml", suffix=".graphml", writer="graphml"),
         Format(name="gexf", media="application/gexf+xml", suffix=".gexf", writer="gexf"),
         Format(name="graphrag", writer="graphrag", reader="read_graphrag"),
@@ -70,8 +70,8 @@ FORMATS: Mapping[str, Format] = {
 def format_called(name: str, part: str) -> Format:
     """Return the format with a name that can be written or read. Raises InputError with all names."""
     names = [form.name for form in FORMATS.values() if getattr(form, part)]
-    if name in ("parquet", "graphiti") and part == "reader":
-        raise InputError(f"{name} is imported by the command alone: run `kgray import {name}`", field="form")
+    if name == "graphiti" and part == "reader":
+        raise InputError("graphiti is imported by `kgray import graphiti` alone", field="form")
     if name not in names:
         raise InputError(
             f"there is no format {name[:40]!r}: use {', '.join(names)}",

@@ -14,7 +14,7 @@ from kgray.storage.sqlite.scratch import Scratch
 _TABLES = """
 CREATE TABLE names (id BLOB PRIMARY KEY, name BLOB);
 CREATE TABLE notes (id BLOB PRIMARY KEY, note BLOB);
-CREATE TABLE texts (no INTEGER PRIMARY KEY, at INT, unit BLOB);
+CREATE TABLE texts (no INTEGER PRIMARY KEY, name BLOB, at INT, unit BLOB);
 CREATE TABLE facts (
     no INTEGER PRIMARY KEY, id BLOB UNIQUE, since BLOB, source BLOB, target BLOB, fact BLOB,
     taken INT DEFAULT 0
@@ -23,7 +23,7 @@ CREATE TABLE homes (text BLOB, fact INT, PRIMARY KEY (text, fact)) WITHOUT ROWID
 """
 _ADD_FACT = "INSERT OR IGNORE INTO facts (id, since, source, target, fact) VALUES (?, ?, ?, ?, ?)"
 _ADD_HOME = "INSERT OR IGNORE INTO homes SELECT ?, no FROM facts WHERE id = ?"
-_TEXTS = "SELECT unit FROM texts ORDER BY at IS NULL, at, no"
+_TEXTS = "SELECT name, unit FROM texts ORDER BY at IS NULL, at, no"
 # A later state of one subject ends an earlier state, so that facts of one text come by their starts.
 _OF_TEXT = (
     "SELECT f.no, f.taken, f.fact FROM homes AS h JOIN facts AS f ON f.no = h.fact WHERE h.text = ? "
@@ -83,10 +83,11 @@ class Gathered:
         row = self._scratch.first("SELECT note FROM notes WHERE id = ?", (_key(id_),))
         return None if row is None else tuple(marshal.loads(row[0]))  # noqa: S302 - of this process
 
-    def add_text(self, unit: Unit) -> None:
-        """Add a text without facts."""
+    def add_text(self, unit: Unit, name: str | None = None) -> None:
+        """Add a text without facts. name: its id in `add_fact`; None: the id of the unit."""
         row = marshal.dumps((unit.id, unit.at, unit.text, unit.source, [], dict(unit.about)))
-        self._scratch.execute("INSERT INTO texts (at, unit) VALUES (?, ?)", (unit.at, row))
+        values = (_key(name or unit.id), unit.at, row)
+        self._scratch.execute("INSERT INTO texts (name, at, unit) VALUES (?, ?, ?)", values)
 
     def add_fact(self, id_: str, fact: Mapping[str, Any], texts: Iterable[str]) -> bool:
         """Add a fact and the ids of the texts that support it; False: another fact has the id."""
@@ -109,9 +110,9 @@ class Gathered:
 
     def units(self) -> Iterator[Unit]:
         """Yield the texts, oldest first, with their facts; then a unit for each fact without a text."""
-        for (row,) in self._scratch.rows(_TEXTS):
+        for name, row in self._scratch.rows(_TEXTS):
             id_, at, text, source, facts, about = marshal.loads(row)  # noqa: S302 - of this process
-            for number, taken, fact in list(self._scratch.rows(_OF_TEXT, (_key(id_),))):
+            for number, taken, fact in list(self._scratch.rows(_OF_TEXT, (name,))):
                 facts.append((not taken, marshal.loads(fact)))  # noqa: S302 - of this process
                 self._scratch.execute("UPDATE facts SET taken = 1 WHERE no = ?", (number,))
             yield Unit(id=id_, at=at, text=text, source=source, facts=facts, about=about)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +15,14 @@ _CHUNK = 1 << 20  # characters that are read at once
 _DECODER = json.JSONDecoder()
 
 
+def unreadable(path: Path, form: str, error: Exception) -> InputError:
+    """Return the error for a file that cannot be read, or has other content than its format."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return InputError(f"{path} cannot be read: {os.strerror(error.errno)}")
+    reason = " ".join(str(error).split())[:200]
+    return InputError(f"{path} cannot be read as {form} ({reason}): it may be truncated")
+
+
 def read_json(path: Path) -> Any:  # noqa: ANN401 - JSON
     """Return the value of a JSON file. Raises InputError with the path."""
     try:
@@ -21,7 +30,7 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 - JSON
     except FileNotFoundError:
         raise InputError(f"{path} is not there") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read as JSON ({error}): it may be truncated") from None
+        raise unreadable(path, "JSON", error) from None
 
 
 def read_members(path: Path) -> Iterator[tuple[str, Any, bool]]:
@@ -42,7 +51,7 @@ def read_members(path: Path) -> Iterator[tuple[str, Any, bool]]:
     except FileNotFoundError:
         raise InputError(f"{path} is not there") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read as JSON ({error}): it may be truncated") from None
+        raise unreadable(path, "JSON", error) from None
 
 
 class _Reader:

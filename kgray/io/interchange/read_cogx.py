@@ -12,7 +12,7 @@ from typing import Any
 from kgray.errors import InputError
 from kgray.io.interchange.gathering import Gathered, Unit
 from kgray.io.interchange.importing import REPEATED, Import, known_moment, object_of, text_of, time_text
-from kgray.io.interchange.lines import read_json, read_lines
+from kgray.io.interchange.lines import read_json, read_lines, unreadable
 
 _MEMBERS, _MEMBER_BYTES, _BYTES = 100_000, 512 << 20, 2 << 30  # the limits of cognee's reader
 _UNREAD = ("documents", "memories", "memory_blocks", "nodes")
@@ -43,8 +43,7 @@ def _unpack(path: Path, folder: Path) -> None:
     except FileNotFoundError:
         raise InputError(f"{path} is not there") from None
     except (tarfile.TarError, OSError, EOFError) as error:
-        reason = " ".join(str(error).split())[:100]
-        raise InputError(f"{path} is no .cogx.tar.gz ({reason}): it may be truncated") from None
+        raise unreadable(path, "a .cogx.tar.gz", error) from None
 
 
 def _units(path: Path, importing: Import) -> Iterator[Unit]:
@@ -63,10 +62,11 @@ def _units(path: Path, importing: Import) -> Iterator[Unit]:
     for unit in _texts(path):
         counts["episode"] += 1
         gathered.add_text(unit)
-    for kind, count in counts.items():
-        if count < (number := stated.get(kind) or 0):
+    for kind in ("entity", "fact", "episode"):
+        if counts[kind] < (number := stated.get(kind, 0)):
             raise InputError(
-                f"{path} has {count} rows of kind {kind}, and its manifest says {number}: it may be truncated"
+                f"{path} has {counts[kind]} rows of kind {kind}, and its manifest says {number}: it may be "
+                "truncated"
             )
     for name in _UNREAD:
         importing.omitted[name.replace("_", " ")] += sum(1 for _ in _rows(path, name))

@@ -83,7 +83,12 @@ def _gather_texts(path: Path, gathered: Gathered) -> None:
         for row in read_table(documents, ("id", "title"), ("creation_date",)):
             at = known_moment(row["creation_date"])
             gathered.add_note(text_of(row["id"]), text_of(row["title"])[:256], at)
-    for row in read_table(path / "text_units.parquet", ("id", "text"), ("document_id", "reference_time")):
-        title, made_at = gathered.note(text_of(row["document_id"])) or ("", None)
+    optional, lists = (
+        ("document_id", "document_ids", "reference_time"),
+        ("document_ids",),
+    )  # GraphRAG 2 has lists
+    for row in read_table(path / "text_units.parquet", ("id", "text"), optional, lists=lists):
+        document = row["document_id"] or next(iter(row["document_ids"] or ()), None)
+        title, made_at = gathered.note(text_of(document)) or ("", None)
         at = known_moment(row["reference_time"]) if row["reference_time"] else made_at
         gathered.add_text(Unit(id=text_of(row["id"]), at=at, text=text_of(row["text"]), source=title))

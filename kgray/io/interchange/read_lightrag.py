@@ -17,7 +17,7 @@ from kgray.domain.records import clean_relation, make_id
 from kgray.errors import InputError
 from kgray.io.interchange.gathering import Unit
 from kgray.io.interchange.importing import REPEATED, Import, known_moment, object_of, storable, text_of
-from kgray.io.interchange.lines import read_members
+from kgray.io.interchange.lines import read_members, unreadable
 from kgray.io.interchange.read_graphrag import UNNAMED
 
 GRAPH = "graph_chunk_entity_relation.graphml"
@@ -47,7 +47,7 @@ def units(path: Path, importing: Import) -> Iterator[Unit]:
             gathered.add_note(id_, known_moment(reference_time), known_moment(document.get("created_at")))
     for id_, chunk, _ in read_members(texts := path / "kv_store_text_chunks.json"):
         _check_object(chunk, texts, id_)
-        _gather_text(id_, chunk, importing)
+        _gather_text(id_, id_, chunk, importing)
     importing.omitted["entities in no fact between entities"] += gathered.without_facts()
     yield from gathered.units()
 
@@ -57,13 +57,14 @@ def _check_object(row: object, path: Path, key: str) -> None:
         raise InputError(f"{path}: {key[:80]} is not an object")
 
 
-def _gather_text(id_: str, chunk: Mapping[str, Any], importing: Import) -> None:
+def _gather_text(id_: str, name: str, chunk: Mapping[str, Any], importing: Import) -> None:
+    """Add a text. name: its id in edges."""
     at, inserted_at = importing.gathered.note(text_of(chunk.get("full_doc_id"))) or (None, None)
     if at is None and inserted_at is not None:
         at = inserted_at
         importing.changed["texts with the time of their insertion into LightRAG"] += 1
     source = text_of(chunk.get("file_path"))[:256]
-    importing.gathered.add_text(Unit(id=id_, at=at, text=text_of(chunk.get("content")), source=source))
+    importing.gathered.add_text(Unit(id=id_, at=at, text=text_of(chunk.get("content")), source=source), name)
 
 
 def _facts(
@@ -107,11 +108,13 @@ def _gather_custom(path: Path, importing: Import) -> None:
         _check_object(row, path, f"{name}[{counts[name]}]")
         if name == "relationships":
             id_, fact = _foreign(text_of(row.get("src_id")), text_of(row.get("tgt_id")), row, importing)
-            home = [text_of(row.get("source_id"))]
-            importing.gathered.add_fact(f"{id_} {counts[name]}", fact, home)
+            homes = text_of(row.get("source_id")).split(_JOIN)
+            importing.gathered.add_fact(f"{id_} {counts[name]}", fact, homes)
         else:
             chunk = {"content": row.get("content"), "file_path": row.get("file_path")}
-            _gather_text(text_of(row.get("source_id")), chunk, importing)
+            alias = text_of(row.get("source_id"))  # of several chunks, perhaps
+            id_ = make_id("lightrag", storable(alias), storable(text_of(row.get("content"))))
+            _gather_text(id_, alias, chunk, importing)
         counts[name] += 1
     if not counts:
         raise InputError(f"{path} has neither `chunks` nor `relationships`: it is no custom_kg of LightRAG")
@@ -147,7 +150,7 @@ def _graph(path: Path) -> Iterator[tuple[str, str | None, dict[str, str]]]:
             f"{path} is not there: name LightRAG's working folder, or a custom_kg file"
         ) from None
     except (ET.ParseError, KeyError, OSError) as error:
-        raise InputError(f"{path} cannot be read as GraphML ({error}): it may be truncated") from None
+        raise unreadable(path, "GraphML", error) from None
 
 
 def _data(element: Iterable[ET.Element], keys: Mapping[str, str]) -> dict[str, str]:

@@ -20,14 +20,14 @@ _FRONT = re.compile(r"---\n(.*?)\n---\n(.*)", re.DOTALL)
 def units(path: Path, importing: Import) -> Iterator[Draft]:
     """Yield a text for each memory. An expiration date is no end of a fact, and stays metadata."""
     if path.is_dir():
-        files = sorted(path.glob("*.md"))
+        files = sorted(path.glob("mem0-export-*.md"))
         if not files:
-            raise InputError(f"{path} has no .md file of Mem0's plug-in")
+            raise InputError(f"{path} has no mem0-export-*.md of Mem0's plug-in")
         rows: Iterable[Mapping[str, Any]] = map(_front, files)
     elif path.suffix == ".md":
         rows = [_front(path)]
     else:
-        rows = _items(path)
+        rows = _items(path, importing)
     for row in rows:
         text = next((text for name in _TEXTS if (text := text_of(row.get(name)).strip())), "")
         if not text:
@@ -46,7 +46,7 @@ def units(path: Path, importing: Import) -> Iterator[Draft]:
         )  # fmt: skip
 
 
-def _items(path: Path) -> Iterator[Mapping[str, Any]]:
+def _items(path: Path, importing: Import) -> Iterator[Mapping[str, Any]]:
     """Yield the memories of the first list that has some, after the whole file was read once."""
     filled, is_list, is_faulty = set[str](), False, False
     for key, row, is_item in read_members(path):
@@ -59,6 +59,8 @@ def _items(path: Path) -> Iterator[Mapping[str, Any]]:
             f"{path} has no list of memories ({', '.join(_LISTS)}): the export that fills a schema is no dump"
         )
     for key, row, is_item in read_members(path):
+        if key == "next" and row:
+            importing.omitted["further pages, which are not in the file"] += 1
         if is_item and key == next((name for name in _LISTS if name in filled), ""):
             yield row
 

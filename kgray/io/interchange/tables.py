@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from kgray.domain.records import canonical
 from kgray.errors import InputError
+from kgray.io.interchange.lines import unreadable
 from kgray.system.locks import for_owner
 
 _PORTION = 5_000  # rows of a row group
@@ -101,5 +102,4 @@ def read_table(
     except FileNotFoundError:
         raise InputError(f"{path} is not there: name the folder with the tables") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path} cannot be read as Parquet ({reason}): it may be truncated") from None
+        raise unreadable(path, "Parquet", error) from None

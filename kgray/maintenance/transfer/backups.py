@@ -26,12 +26,12 @@ from kgray.maintenance.transfer.backup_files import (
     write_file,
     write_manifest,
 )
-from kgray.maintenance.transfer.copying import OnRow, Sum, rows_of, sum_of
 from kgray.ports import Store, at_one_moment
 from kgray.runtime.wiring import OpenStore
 from kgray.schema.kinds import OWN
 from kgray.settings import CONFIG_NAME, portable_toml
 from kgray.storage.sqlite import FILE, SqliteStore, open_sqlite
+from kgray.storage.texts import OnRow, Sum, rows_of, sum_of
 from kgray.system import locks
 
 _UNFINISHED = "unfinished"  # the folder inside a backup's folder for incomplete files

@@ -22,22 +22,13 @@ from kgray.maintenance.transfer.backup_files import (
     text_lines,
     write_file,
 )
-from kgray.maintenance.transfer.copying import (
-    OnRow,
-    Sum,
-    conflict_error,
-    parse_head,
-    parse_rows,
-    rows_of,
-    single_writer,
-    sum_of,
-    take_over,
-)
+from kgray.maintenance.transfer.copying import conflict_error, single_writer
 from kgray.ports import Embedder, GroupHead, Store
 from kgray.runtime.wiring import OpenStore, build_embedder, open_store
 from kgray.schema.kinds import Kind, Row
 from kgray.settings import CONFIG_NAME, Settings, require_built
 from kgray.storage.sqlite import FILE, install, open_sqlite
+from kgray.storage.texts import OnRow, Sum, parse_head, parse_rows, rows_of, sum_of, take_over
 from kgray.system import locks
 
 _RESTORING = "restoring"  # the folder, in the data folder, for the store's file of a backup

@@ -15,8 +15,6 @@ from kgray.errors import StoreError
 from kgray.graph import dump
 from kgray.graph.group import GroupGraph
 from kgray.graph.stored import View, records_of
-from kgray.maintenance.transfer.copying import Sum
-from kgray.maintenance.transfer.copying import rows_of as rows_in
 from kgray.maintenance.upgrade.content import GroupContent
 from kgray.maintenance.upgrade.convert import content_of
 from kgray.maintenance.upgrade.rulings import convert_rulings
@@ -26,6 +24,8 @@ from kgray.schema import kinds
 from kgray.schema.kinds import OWN
 from kgray.schema.rows import STATES, episode
 from kgray.storage.earlier import OLD_KINDS, EarlierStore, OldGroup, OldRow
+from kgray.storage.texts import Sum
+from kgray.storage.texts import rows_of as rows_in
 from kgray.system.garbage import garbage_not_collected
 
 _MOMENTS = 4  # the number of earlier moments when the old and the new graph are compared

@@ -8,24 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from kgray.errors import InputError, StoreError
-from kgray.io.interchange.importing import check_folder
+from kgray.io.interchange.importing import ImportReport, check_folder
 from kgray.io.interchange.lines import read_json
 from kgray.io.interchange.parquet import MANIFEST, TYPES, VERSION
 from kgray.io.interchange.tables import read_table
-from kgray.maintenance.transfer.copying import Sum, take_over
 from kgray.ports import GroupHead, Store
 from kgray.schema.kinds import BY_NAME, COMMUNITIES, KINDS, Kind, Row
+from kgray.storage.texts import Sum, sum_of, take_over
 
 
-def restore(path: Path, store: Store, group: str, *, dry_run: bool = False) -> dict[str, int]:
-    """Restore the group of a folder into a store that never had it; return the number of rows by kind.
+def restore(path: Path, store: Store, group: str, *, dry_run: bool = False) -> ImportReport:
+    """Restore the group of a folder into a store that never had it, or compare it with the same group.
 
     dry_run     read and check every row, and change nothing
 
     Raises InputError if the folder is no export, or has another embedder; StoreError if the store has the
-    group, or a table lacks rows; Locked while another process ingests. Nothing is changed then.
+    group with other rows, or a table lacks rows; Locked while another process ingests. Nothing changes then.
     """
     check_folder(path, "parquet")
+    if path.is_dir() and not (path / MANIFEST).exists():
+        raise InputError(f"{path} has no {MANIFEST}: name a folder of `kgray export --to parquet`")
     manifest = read_json(path / MANIFEST)
     if not isinstance(manifest, dict) or manifest.get("format") != VERSION:
         raise InputError(
@@ -47,22 +49,36 @@ def restore(path: Path, store: Store, group: str, *, dry_run: bool = False) -> d
         last, recorded, removals = (int(manifest[name]) for name in ("last", "last_recorded", "removals"))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path / MANIFEST} lacks numbers of the group ({error})") from None
-    if store.heads([group])[group].named:
-        raise StoreError(f"the store has group {group!r} already: its own tables need a store without it")
-
     _check_parents(path)
+    head = GroupHead(named=True, last=last, last_recorded=recorded, removals=removals)
+    if store.heads([group])[group].named:
+        return _compared(store, group, head, _rows(path, counts))
 
     def verify(written: Sum, stored: Sum) -> None:
         if different := written.differing(stored):
             raise StoreError(f"the import of group {group!r} differs ({'; '.join(different[:3])})")
 
-    head = GroupHead(named=True, last=last, last_recorded=recorded, removals=removals)
     if dry_run:
         deque(_rows(path, counts), maxlen=0)
-        return counts
-    with store.writing():
-        take_over(store, group, head, _rows(path, counts), verify, lambda: None)
-    return counts
+    else:
+        with store.writing():
+            take_over(store, group, head, _rows(path, counts), verify, lambda: None)
+    return ImportReport(format="parquet", taken=sum(counts.values()), changed=0, omitted=0, reasons={})
+
+
+def _compared(
+    store: Store, group: str, head: GroupHead, rows: Generator[tuple[Kind[Any], Row], None, None]
+) -> ImportReport:
+    """Return the report for a group that the store has already. Raises StoreError if it is not the same."""
+    ours = Sum(group, head)
+    deque(ours.passing(rows), maxlen=0)
+    if different := ours.differing(sum_of(store, group)):
+        raise StoreError(
+            f"the store has group {group!r} already, and not the same ({'; '.join(different[:3])}): its "
+            "tables need a store that never had it"
+        )
+    reasons = {"rows that the store has already": ours.rows}
+    return ImportReport(format="parquet", taken=0, changed=0, omitted=0, reasons=reasons)
 
 
 def _check_parents(path: Path) -> None:
