@@ -316,7 +316,9 @@ def test_an_answer_that_the_server_refuses_counts_as_wrong_and_a_verdict_that_sa
         )
 
     server.answer = odd
-    found = kgray("eval", "answers", models, "--json").json["overall"]
+    answer = kgray("eval", "answers", models, "--json")
+    found = answer.json["overall"]
+    assert "1 question without an answer, which counts as wrong: the server refuses" in answer.err
 
     rows = {row["question"]: row for row in raw_rows(kgray)}
     assert rows["What cello does Ada play?"]["correct"] is False
