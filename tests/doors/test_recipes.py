@@ -268,10 +268,12 @@ async def test_every_door_refuses_a_wrong_option_in_one_line_with_the_allowed_va
 
 
 async def test_a_context_takes_a_recipe_and_a_template_by_every_door(doors):
-    options = {"template": "paper", "recipe": "edge_hybrid_search_rrf"}
+    options = {"template": "paper", "recipe": "paper"}
     built = await doors.memory.context(QUESTION, group="team", **options)
     assert built.text.startswith("FACTS and ENTITIES represent relevant context")
     assert "Alice Nguyen works at Beta Labs (Date range: 2026-05-01 - present)" in built.text
+    (line,) = [line for line in built.text.splitlines() if line.startswith("- Alice Nguyen (")]
+    assert "Alice Nguyen works at Beta Labs." in line  # her summary
     words = ("context", QUESTION, "--group", "team", "--data", str(doors.memory.store.folder), "--json")
     flags = ("--template", "paper", "--recipe", options["recipe"])
     answer = await asyncio.to_thread(doors.shell, *words, *flags)
