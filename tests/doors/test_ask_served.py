@@ -182,12 +182,12 @@ async def test_the_tool_takes_the_options_of_an_answer(served, model):
             return await client.call_tool("ask_memory", {"question": QUESTION, **arguments})
 
         history = [{"role": "user", "content": "Hi"}]
-        options = {"history": history, "general": True, "form": "one line", "kinds": ["fact"], "recipe": "mix"}
+        options = {"history": history, "general": True, "form": "one line", "kinds": ["fact"]}
         answer = await ask(options=options)
         by_hand = await ask(mode="keywords", options={"high": ["work"], "low": ["Alice"]})
         wrong = [await ask(options={"level": 1}), await ask(options={"lavel": 1}), await ask(mode="best")]
     assert answer.structured_content["answer"] == "At Beta now [1]."
-    (first, second) = model.asked
+    first = model.asked[0]
     assert first.sections["HISTORY"] == history
     assert "one line" in first.data
     assert "general knowledge" in first.head
