@@ -12,8 +12,10 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from bench.empty_stores import EmptyStore, StoreKind, empty_store
 from bench.engine import accept, opened, settings_of
@@ -35,7 +37,7 @@ class AddFigures:
     rows                   nodes and relationships an episode; None for a store without a server
     """
 
-    store: StoreKind
+    store: StoreKind | Literal["driver alone"]
     round: int
     episodes: int
     groups: int
@@ -48,26 +50,57 @@ class AddFigures:
 
 
 def run(
-    kinds: Sequence[StoreKind], plan: WorldPlan, *, rounds: int, progress: Callable[[str], None]
+    kinds: Sequence[StoreKind],
+    plan: WorldPlan,
+    *,
+    rounds: int,
+    bare: bool = False,
+    progress: Callable[[str], None],
 ) -> list[AddFigures]:
-    """Ingest a world into each store, `rounds` times; the seed of each round is one more."""
+    """Ingest a world into each store, `rounds` times; the seed of each round is one more.
+
+    bare: after each round on Neo4j, its driver alone writes the round's rows into a second server.
+    """
     require_psutil()
     figures = []
     for kind in kinds:
-        with (
-            tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder,
-            empty_store(kind, Path(folder) / "store") as place,
-        ):
+        with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder, ExitStack() as stack:
+            place = stack.enter_context(empty_store(kind, Path(folder) / "store"))
             memory = opened(settings_of(place.settings), place.data)
-            try:
-                with memory.store.writing():
-                    pass  # the first writer makes the rows of the slots
-                for number in range(rounds):
-                    figures.append(_round(memory, place, replace(plan, seed=plan.seed + number), number))
-                    progress(f"{kind}: {figures[-1].episodes_per_s:.1f} episodes/s")
-            finally:
-                memory.close()
+            stack.callback(memory.close)
+            with memory.store.writing():
+                pass  # the first writer makes the rows of the slots
+            second = None
+            if bare and place.server is not None:
+                second = stack.enter_context(empty_store(kind, Path(folder) / "bare"))
+                opened(settings_of(second.settings), second.data).close()  # makes the constraints
+            for number in range(rounds):
+                rows = [_round(memory, place, replace(plan, seed=plan.seed + number), number)]
+                if second is not None:
+                    rows.append(_bare_round(place, second, rows[0]))
+                for row in rows:
+                    progress(f"{row.store}: {row.episodes_per_s:.1f} episodes/s")
+                figures += rows
     return figures
+
+
+def _bare_round(place: EmptyStore, second: EmptyStore, measured: AddFigures) -> AddFigures:
+    """Have the driver alone write the rows of a measured round into the second server."""
+    from bench import bare_driver
+
+    lanes = min(2, measured.groups)
+    transactions = max(1, measured.episodes // lanes // 32)
+    prefix = f"round-{measured.round - 1}-"
+    rows = bare_driver.stored_rows(place, prefix, lanes=lanes, transactions=transactions)
+    pids = [] if second.server is None else [second.server.pid]
+    cpu = CpuByRole({"engine": [os.getpid()], "server": pids})
+    seconds, spent = bare_driver.write(second, rows), cpu.spent()
+    count = measured.episodes
+    result = AddFigures("driver alone", measured.round, count, measured.groups, count / seconds)
+    result.engine_ms = 1e3 * spent["engine"] / count
+    result.server_ms = 1e3 * spent["server"] / count
+    result.rows = rows.count / count
+    return result
 
 
 def _round(memory: AsyncMemory, place: EmptyStore, plan: WorldPlan, number: int) -> AddFigures:
@@ -105,8 +138,9 @@ def _rows(place: EmptyStore) -> dict[str, int]:
     from kgray.storage.neo4j.connection import Connection
 
     settings = place.settings
-    password = os.environ["KGRAY_STORE_PASSWORD"]
-    db = Connection(uri=settings["store_uri"], user=settings["store_user"], password=password, database=None)
+    db = Connection(
+        uri=settings["store_uri"], user=settings["store_user"], password=place.password, database=None
+    )
     try:
         nodes = db.rows("MATCH (n) RETURN labels(n), count(*)")
         edges = db.rows("MATCH ()-[r]->() RETURN type(r), count(*)")

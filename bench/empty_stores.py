@@ -61,6 +61,7 @@ class EmptyStore:
     data: Path
     settings: Mapping[str, str] = field(default_factory=lambda: {"store_backend": "sqlite"})
     server: Neo4jServer | None = None
+    password: str = field(default="", repr=False)  # of the server
 
     @property
     def kind(self) -> StoreKind:
@@ -87,7 +88,7 @@ def empty_store(kind: StoreKind, data: Path) -> Iterator[EmptyStore]:
         uri = f"bolt://127.0.0.1:{server.port}"
         try:
             settings = {"store_backend": "neo4j", "store_uri": uri, "store_user": "neo4j"}
-            yield EmptyStore(data, settings, server)
+            yield EmptyStore(data, settings, server, os.environ[_PASSWORD])
         finally:
             server.kill()
     finally:

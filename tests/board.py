@@ -1,4 +1,4 @@
-"""The Grafana board of k8s/: which metrics its panels ask for, and what they tell them apart by."""
+"""The Grafana board of k8s/: the metrics that its panels query, and the labels that separate them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 FILE = Path(__file__).resolve().parents[1] / "k8s/components/monitoring/kgray-board.json"
 _METRIC = re.compile(r"((?:ray_)?kgray_\w+)(?:{([^}]*)})?")
-_BY = re.compile(r"by \(([^)]*)\)")
+_SUMMED_BY = re.compile(r"by \(([^)]*)\)")
 
 
 def board() -> dict[str, Any]:
@@ -22,10 +22,14 @@ def asked(prefix: str) -> dict[str, set[str]]:
     results: dict[str, set[str]] = {}
     for panel in board()["panels"]:
         for target in panel.get("targets", []):
-            by = {label for group in _BY.findall(target["expr"]) for label in re.findall(r"\w+", group)}
+            labels = {
+                label for group in _SUMMED_BY.findall(target["expr"]) for label in re.findall(r"\w+", group)
+            }
             matches = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
-            assert matches <= by, f"{panel['title']}: {matches - by} is in the legend, and summed away"
+            assert matches <= labels, (
+                f"{panel['title']}: {matches - labels} is in the legend, and summed away"
+            )
             for name, chosen in _METRIC.findall(target["expr"]):
                 if name.startswith(prefix):
-                    results.setdefault(name, set()).update(by, re.findall(r"(\w+)[=!]", chosen))
+                    results.setdefault(name, set()).update(labels, re.findall(r"(\w+)[=!]", chosen))
     return results

@@ -1,4 +1,4 @@
-"""What all tests share: the server and the Ray of those that need one; how the workers divide the tests."""
+"""Shared by all tests: the server and the Ray session, and the assignment of tests to workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder there that is it
 ROOM = 4 * 2**30  # bytes that must be free there: many times what the tests' folders take
 
 # Folders of tests lie in memory where there is room: stores wait for the disk at every commit, and no test
-# takes the power away. What is named is left as it is; some tests run a script of theirs.
+# cuts the power. An explicit folder is left as it is; some tests run a script of theirs.
 if (
     os.access(MEMORY, os.W_OK)
     and shutil.disk_usage(MEMORY).free > ROOM
@@ -38,7 +38,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A test that needs Ray asks for `ray_session`: else the first call would start a Ray by itself, unseen.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
-# The same examples at every run, and none is too slow: what fails is the change's fault, not that of chance.
+# The same examples at every run, and no deadline: a failure is the fault of the change, not of chance.
 # `--hypothesis-profile default` looks for others.
 hypothesis.settings.load_profile("ci")
 
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if group := _group(item):
             item.add_marker(pytest.mark.xdist_group(group))
     if "PYTEST_XDIST_WORKER" in os.environ:
-        # What takes longest first, else one worker would wait for the other at the end.
+        # The longest tests first, else one worker would wait for another at the end.
         items.sort(key=_turn)
 
 
@@ -79,10 +79,10 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _group(item: pytest.Item) -> str:
-    """Return who shares a worker with a test: the others on its server, or on its Ray; "" = nobody.
+    """Return the name of the group of tests that share a worker, by server or by Ray; "" = none.
 
-    Both mostly wait for other processes, which keep the processors busy: so there is a worker more than
-    processors. What needs both has a Ray beside the server: to start that, and to have it plan every
+    Both mostly wait for other processes, which keep the processors busy: hence one worker more than
+    processors. A test that needs both has a Ray beside the server: to start that, and to have it plan every
     statement once more, would take five times as long.
     """
     return next((name for name in ("neo4j", "ray") if item.get_closest_marker(name)), "")

@@ -1,4 +1,4 @@
-"""The manifests of k8s/: their objects, pod templates, and what kustomize makes of a choice of components."""
+"""The manifests of k8s/: objects, pod templates, and the output of kustomize for a choice of components."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ KUBECTL = shutil.which("kubectl")
 VALUES = K8S / "neo4j-values.yaml"  # of Neo4j's chart: no object
 COMPONENTS = sorted(path.name for path in (K8S / "components").iterdir())
 # The choices that are tried: each component alone, and all that go together.
-BESIDE = [name for name in COMPONENTS if name not in {"small", "tensor-parallel"}]
+OPTIONAL = [name for name in COMPONENTS if name not in {"small", "tensor-parallel"}]
 CHOICES = [
     (),
     *[(name,) for name in COMPONENTS],
-    ("small", *BESIDE),
-    (*reversed(BESIDE), "small"),
-    ("tensor-parallel", *BESIDE),
+    ("small", *OPTIONAL),
+    (*reversed(OPTIONAL), "small"),
+    ("tensor-parallel", *OPTIONAL),
 ]
-FEW_CHOICES = [choice for choice in CHOICES if not {*choice} < {*BESIDE} or not choice]  # for the default run
+FEW_CHOICES = [
+    choice for choice in CHOICES if not {*choice} < {*OPTIONAL} or not choice
+]  # for the default run
 Document = dict[str, Any]
 
 
 class StrictLoader(yaml.SafeLoader):
-    """Refuses a key that is written twice: kubectl would keep the last one without a word."""
+    """Refuses a key that is written twice: kubectl would silently keep the second value."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -58,7 +60,7 @@ def objects(*kinds: str) -> list[Document]:
 
 
 def templates(document: Any) -> Iterator[Document]:
-    """Yield the pod templates of an object, whatever they hang under."""
+    """Yield the pod templates of an object, at any depth."""
     for key, value in document.items() if isinstance(document, dict) else enumerate(document):
         if (
             key in {"template", "submitterPodTemplate"}

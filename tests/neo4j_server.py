@@ -1,9 +1,9 @@
-"""The Neo4j servers of the tests: the one that the environment names, else those that are started for them.
+"""The Neo4j servers of the tests: the server that the environment names, else servers started for them.
 
-KGRAY_TEST_NEO4J_URI        a server that is there; its database is emptied by the tests
-KGRAY_TEST_NEO4J_USER       `neo4j` where nothing is said
+KGRAY_TEST_NEO4J_URI        a running server; its database is emptied by the tests
+KGRAY_TEST_NEO4J_USER       default: `neo4j`
 KGRAY_TEST_NEO4J_PASSWORD
-NEO4J_VERSION               else: which one cluster/neo4j/server starts
+NEO4J_VERSION               else: the version that cluster/neo4j/server starts
 
 All tests on a server share it, one after the other, on one worker (tests/conftest.py): a test writes to
 groups with names of its own, and asks for `own_neo4j` where it needs the whole database, another schema in
@@ -33,7 +33,7 @@ NOT_INSTALLED = 3  # the starter's exit code
 
 
 class Neo4jServer:
-    """Where a server is, and how to log in; one of ours can be killed and started again."""
+    """The address and login of a server; a server started by the tests can be killed and restarted."""
 
     def __init__(self, uri: str, user: str, password: str, folder: Path | None = None) -> None:
         self.uri, self.user, self.password = uri, user, password
@@ -47,7 +47,7 @@ class Neo4jServer:
         """Start it again, at the same address, with its data; it answers on return."""
         self._start_or_end("start", self.uri.rpartition(":")[2])
 
-    def _start_or_end(self, command: str, *more: str) -> None:
+    def _start_or_end(self, command: str, *arguments: str) -> None:
         if self.folder is None:
             pytest.skip("needs a Neo4j server that may be killed: unset KGRAY_TEST_NEO4J_URI")
         # The server of a run that is itself killed must not outlive it: under xdist that is our parent.
@@ -55,10 +55,10 @@ class Neo4jServer:
         environment = {"NEO4J_PASSWORD": self.password, "NEO4J_WATCH": str(watched), "NEO4J_HEAP": "768m"}
         # It lives for a minute and is never warm: half the processor time without the best compiler.
         environment["NEO4J_JAVA"] = os.environ.get("NEO4J_JAVA", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
-        # In a database that grows each statement is planned anew every 10 s: a quarter of its processor time.
+        # In a growing database each statement is planned again every 10 s: a quarter of its processor time.
         environment["NEO4J_SETTINGS"] = "dbms.cypher.min_replan_interval=1h"
         outcome = subprocess.run(
-            [STARTER, command, self.folder, *more],
+            [STARTER, command, self.folder, *arguments],
             env=os.environ | environment,
             capture_output=True,
             text=True,
@@ -102,7 +102,7 @@ def neo4j_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neo4jServ
 
 @pytest.fixture(scope="session")
 def neo4j_driver(neo4j_server: Neo4jServer) -> Iterator[Any]:
-    """Yield a driver of the server, for what only a test asks a database."""
+    """Yield a driver of the server, for queries that only tests make."""
     with driver_of(neo4j_server) as driver:
         yield driver
 

@@ -21,7 +21,7 @@ from kgray.memory import AsyncMemory
 from kgray.settings import Settings
 from tests.waiting import HANGS_S
 
-# Few processes. A worker of a busy machine is not taken for one that hangs: it would be ended.
+# Few processes. A slow worker of a busy machine is not mistaken for a hanging worker and ended.
 SMALL = """
 [sequencer]
 shards = {shards}
@@ -51,7 +51,7 @@ def ray_session() -> Iterator[Any]:
     from kgray.runtime import session
     from kgray.runtime.spec import Profile
 
-    kept = dict(os.environ)
+    environment = dict(os.environ)
     for name in [name for name in os.environ if name.startswith("RAY_")]:
         del os.environ[name]
     # Ray tells its metrics every 10 s by default, and a test waits for them. The name is Ray's own.
@@ -61,18 +61,18 @@ def ray_session() -> Iterator[Any]:
 
     # The agent that takes jobs has one port for all Rays of a machine; `ray.init` has no option for another.
     RayParams.__init__ = partialmethod(RayParams.__init__, dashboard_agent_listen_port=None)
-    for left in reversed(range(5)):
+    for attempts_left in reversed(range(5)):
         try:
             started = session.start(Settings(), Profile(), takes_jobs=True)
             break
         except Unavailable:  # Ray gives its processes 30 s, which a busy machine may not keep
-            if not left:
+            if not attempts_left:
                 raise
     _RUNNING.append(started)
     yield started
     end()
     os.environ.clear()
-    os.environ.update(kept)
+    os.environ.update(environment)
 
 
 def end() -> None:
@@ -113,7 +113,7 @@ def pid_of(memory: AsyncMemory, name: str) -> int:
 
 
 def samples() -> Samples:
-    """Return name, tags and value of what the node's Prometheus endpoint tells; of a histogram its count."""
+    """Return name, tags and value of each metric of the node's Prometheus endpoint; a histogram counts."""
     import ray
 
     node = ray.nodes()[0]
@@ -122,9 +122,9 @@ def samples() -> Samples:
         lines = answer.read().decode().splitlines()
     results = []
     for line in lines:
-        name, _, rest = line.partition("{")
+        name, _, sample = line.partition("{")
         if name.startswith("ray_kgray_") and not name.endswith(("_bucket", "_sum")):
-            tags = dict(re.findall(r'(\w+)="([^"]*)"', rest))
-            own = {tag: tags[tag] for tag in tags.keys() - OF_RAY if not tag.startswith("otel_")}
-            results.append((name.removesuffix("_count"), own, float(rest.rpartition(" ")[2])))
+            tags = dict(re.findall(r'(\w+)="([^"]*)"', sample))
+            own_tags = {tag: tags[tag] for tag in tags.keys() - OF_RAY if not tag.startswith("otel_")}
+            results.append((name.removesuffix("_count"), own_tags, float(sample.rpartition(" ")[2])))
     return results

@@ -19,7 +19,7 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 MODULES = sorted(path for package in ("kgray", "bench") for path in (ROOT / package).rglob("*.py"))
 SCRIPTS = sorted((ROOT / "examples").rglob("*.py"))
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "base", "manager", "core", "misc"}
-BESIDE = {"bench", "examples", "tests", "docs", "prompts", "cluster", "jobs", "k8s", "Makefile", ".ci"}
+TOP_LEVEL = {"bench", "examples", "tests", "docs", "prompts", "cluster", "jobs", "k8s", "Makefile", ".ci"}
 DOCUMENTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
 UNVERSIONED = {".git", ".venv", ".demo", "build", "kgray-data", "__pycache__"}
 IMPORTLINTER = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
@@ -49,7 +49,7 @@ def lines(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
-def shown(path: Path) -> str:
+def relative_name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
@@ -60,7 +60,7 @@ def commands() -> dict[str, click.Command]:
 
 
 def test_modules_are_small():
-    sizes = {shown(path): lines(path) for path in MODULES}
+    sizes = {relative_name(path): lines(path) for path in MODULES}
 
     assert {name: size for name, size in sizes.items() if size > 500} == {}
     assert statistics.median(sizes.values()) <= 200
@@ -73,7 +73,7 @@ def test_functions_are_short():
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > 50:
-                    long[f"{shown(path)}:{node.name}"] = length
+                    long[f"{relative_name(path)}:{node.name}"] = length
 
     assert long == {}
 
@@ -125,7 +125,9 @@ def test_vague_words_are_recognised():
 
 def test_names_and_sentences_are_plain():
     """The package speaks to strangers; the number may fall, and never rises."""
-    sources = {shown(path): path.read_text(encoding="utf-8") for path in MODULES if "bench" not in path.parts}
+    sources = {
+        relative_name(path): path.read_text(encoding="utf-8") for path in MODULES if "bench" not in path.parts
+    }
     words = {name: vague_words(source) for name, source in sources.items()}
     total = sum(map(lines, (path for path in MODULES if "bench" not in path.parts)))
 
@@ -137,7 +139,9 @@ def test_every_package_can_be_installed():
     """A folder without __init__.py would work from the checkout and be missing from an installation."""
     folders = {path.parent for path in MODULES}
 
-    assert [shown(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+    assert [
+        relative_name(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()
+    ] == []
 
 
 def test_every_module_has_a_layer():
@@ -161,21 +165,23 @@ def test_an_outsider_has_one_door(contract, door):
 
     The bench opens every door but Ray's: it starts a cluster of several nodes on one machine.
     """
-    inside = {f"kgray.{part}" for part in PARTS - {door}}
-    assert set(CONTRACTS[contract]["source_modules"]) == inside | ({"bench"} if contract != "ray" else set())
+    inner_modules = {f"kgray.{part}" for part in PARTS - {door}}
+    assert set(CONTRACTS[contract]["source_modules"]) == inner_modules | (
+        {"bench"} if contract != "ray" else set()
+    )
 
 
 def test_the_tree_of_the_page_is_the_tree():
     block = ARCHITECTURE.split("## The tree")[1].split("```")[1]
     listed = {line.split()[0] for line in block.splitlines() if line and not line.startswith(" ")}
-    there = {f"kgray/{part}/" if (ROOT / "kgray" / part).is_dir() else f"kgray/{part}.py" for part in PARTS}
-    there |= {
+    paths = {f"kgray/{part}/" if (ROOT / "kgray" / part).is_dir() else f"kgray/{part}.py" for part in PARTS}
+    paths |= {
         f"{path.name}/" if path.is_dir() else path.name
         for path in ROOT.iterdir()
-        if path.name in BESIDE and (path.is_file() or any(path.iterdir()))
+        if path.name in TOP_LEVEL and (path.is_file() or any(path.iterdir()))
     }
 
-    assert listed == there
+    assert listed == paths
 
 
 def test_every_path_that_architecture_names_exists():
@@ -208,7 +214,7 @@ def test_links_of_the_pages_lead_somewhere():
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if not (page.parent / target).exists():
-                broken.append(f"{shown(page)}: {target}")
+                broken.append(f"{relative_name(page)}: {target}")
 
     assert broken == []
 
@@ -228,7 +234,7 @@ def test_pages_use_plain_sentences():
         prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
         matches = [match[0] for match in RIDDLES.finditer(prose)]
         if len(matches) > 1 + 0.01 * len(prose) / 100:
-            dense[shown(page)] = matches
+            dense[relative_name(page)] = matches
 
     assert dense == {}
 
@@ -242,7 +248,7 @@ def test_no_file_holds_a_path_of_somebodys_machine():
             part in UNVERSIONED or part.endswith(("_cache", ".egg-info", ".hypothesis")) for part in parts
         )
         if not hidden and path.is_file() and homes.search(path.read_bytes()):
-            results.append(shown(path))
+            results.append(relative_name(path))
 
     assert results == []
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hypothesis
 
-OTHERS = "default"  # the profile whose examples are others at every run
+RANDOM_PROFILE = "default"  # the profile whose examples are random at every run
 
 
 def tries(count: int) -> int:
     """Return a sixth of a number of examples, and all of them with `--hypothesis-profile default`."""
-    return count if hypothesis.settings.get_current_profile_name() == OTHERS else (count + 5) // 6
+    return count if hypothesis.settings.get_current_profile_name() == RANDOM_PROFILE else (count + 5) // 6

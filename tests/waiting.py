@@ -12,13 +12,13 @@ HANGS_S = 600.0
 
 def wait_for(check: Callable[[], bool], running: subprocess.Popen[bytes] | None = None) -> None:
     """Look again and again until a check holds; fail where it never does, or the process has ended before."""
-    until = time.monotonic() + HANGS_S
+    deadline = time.monotonic() + HANGS_S
     while not check():
         if running is not None and running.poll() is not None:
             # It may have ended between the look and the question.
             assert check(), running.communicate()[1].decode()
             return
-        assert time.monotonic() < until, "waited in vain"
+        assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.05)
 
 

@@ -117,12 +117,17 @@ def ingest(call: Call, seeds: tuple[int, ...], cold: bool, out: Path | None, **o
 @count("--rounds", 3, "Each with new groups and another seed.")
 @count("--seed", 1, "Of the first round.")
 @listed("--store", "sqlite", "sqlite, neo4j, or both: a new folder, and a server of its own.", "NAME,...")
+@click.option(
+    "--bare", is_flag=True, help="Then write the same rows to a second Neo4j server by its driver alone."
+)
 @out_option
-def add(call: Call, episodes: int, groups: int, rounds: int, seed: int, store: str, out: Path | None) -> None:
+def add(
+    call: Call, episodes: int, groups: int, rounds: int, seed: int, store: str, bare: bool, out: Path | None
+) -> None:
     """Ingest generated worlds with a perfect model in this process, and count the rows of an episode.
 
     python -m bench add --store sqlite,neo4j
-    python -m bench add --store neo4j --episodes 1600 --groups 32
+    python -m bench add --store neo4j --episodes 1600 --groups 32 --bare
     """
     from bench import adding as measured
     from bench.world import WorldPlan
@@ -130,7 +135,7 @@ def add(call: Call, episodes: int, groups: int, rounds: int, seed: int, store: s
     plan = WorldPlan(seed=seed, episodes=episodes)
     if groups > 1:
         plan = replace(plan, groups=groups, entities=20 * groups)
-    results = measured.run(_stores(store), plan, rounds=rounds, progress=progress)
+    results = measured.run(_stores(store), plan, rounds=rounds, bare=bare, progress=progress)
     document = {"results": [asdict(result) for result in results]}
     show(call, document, out, lambda: measured.table(results))
 

@@ -124,6 +124,10 @@ class Schedules:
             why = str(error) or "it never fires"
             why += ": there is no such day, or it never comes" * why.startswith("Bad day")
             raise InputError(f"cron {expression!r} cannot be used: {why}", field="cron") from None
+        if missing := [group for group, head in self._store.heads(groups).items() if not head.named]:
+            raise InputError(
+                f"there is no group {missing[0]!r}: `kgray groups` shows their names", field="group"
+            )
         if (existing := self._change(name, lambda stored: stored or schedule)) is not None:
             raise InputError(
                 f"there is a schedule {name!r} already, {existing.cron!r} in {existing.zone}: "

@@ -1,8 +1,8 @@
-"""The shared memory of an engine, removed after the engine was killed before it could do so.
+"""The processes and the shared memory of an engine, ended and removed after the engine's owner was killed.
 
 vLLM removes its files itself, unless it has to kill processes, or is killed. So files that appear while an
 engine starts are noted in a record, locked as long as this process or a fork of it lives. The next start of
-an engine on the node removes the files of dead processes. Processes end by themselves.
+an engine on the node removes the files of dead processes. A guard (orphans.py) ends the processes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from threading import Event, Thread
 from typing import IO
 from uuid import uuid4
 
+from kgray.models.orphans import Guard
 from kgray.system.locks import for_owner
 
 _SHARED = Path("/dev/shm")  # noqa: S108 - the system's folder; every user can write there
@@ -25,17 +26,18 @@ _MEMORY = r"(?:psm_|sem\.(?:mp|loky)-)[\w-]+"  # names of Python's segments and 
 
 
 class Belongings:
-    """The shared memory of an engine of this process."""
+    """The processes and the shared memory of an engine of this process."""
 
     def __init__(self) -> None:
         self._record: IO[str] | None = None
+        self._guard: Guard | None = None
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Note new memory that descendants of this process map while the block runs.
+        """Note new descendants of this process, and new memory that they map, while the block runs.
 
-        If the block fails, unused memory is removed. Raises OSError if no record can be written,
-        PermissionError if another user may have made the folder of the records.
+        If the block fails, they are ended, and unused memory is removed. Raises OSError if no record can be
+        written, PermissionError if another user may have made the folder of the records.
         """
         with ExitStack() as failed:
             with _cleared() as first:
@@ -45,13 +47,16 @@ class Belongings:
                 fcntl.flock(record, fcntl.LOCK_EX)
                 record.write(first)
                 record.flush()
-            known_paths, ended = {*_SHARED.iterdir()}, Event()
+            guard = self._guard = Guard()
+            known_paths, earlier, ended = {*_SHARED.iterdir()}, _descendants(), Event()
 
             def look() -> None:
                 last = False
                 while not last:
                     last = ended.wait(0.2)
-                    mapped = _mapped(_descendants())
+                    processes = _descendants() - earlier
+                    guard.note(processes)
+                    mapped = _mapped(processes)
                     for path in {*_SHARED.iterdir()} - known_paths:
                         # It is gone; or the disk is full: the next pass writes the line.
                         with suppress(OSError):
@@ -72,7 +77,10 @@ class Belongings:
             failed.pop_all()
 
     def end(self) -> None:
-        """Remove memory that no process has mapped any more; the next start removes the rest."""
+        """End remaining processes, and remove unmapped memory; the next start removes the rest."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.close()
         record, self._record = self._record, None
         if record is not None:
             with suppress(OSError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from ray.util import list_named_actors, placement_group_table
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from kgray.errors import SettingsError, Unavailable
+from kgray.errors import KgrayError, SettingsError, Unavailable
 from kgray.ports.ingest import OnWait, ignore
 from kgray.runtime.actors import Handle, actor_of, answer, reached, submit
 from kgray.runtime.pools import Lost
@@ -284,11 +284,28 @@ def find(namespace: str) -> Deployment | None:
     """Return the actors of a namespace that exist (a start that was killed has no sequencer); else None."""
     handles = _named(namespace)
     if "sequencer-0" in handles:
-        return Deployment(described(handles["sequencer-0"], time.monotonic() + _RESTART_S)["spec"], handles)
+        spec = described(handles["sequencer-0"], time.monotonic() + _RESTART_S)["spec"]
+        return Deployment(with_current_shards(spec, handles), handles)
     for handle in handles.values():
         with suppress(Unavailable):
             return Deployment(answer(handle.describe.remote())["spec"], handles)
     return None
+
+
+def with_current_shards(spec: DeploymentSpec, names: Collection[str]) -> DeploymentSpec:
+    """Return the spec with the store's number of shards if the existing actors' names differ from the spec's.
+
+    An actor keeps the spec that it was started with, also after `kgray scale`. The store is read only after
+    the names, because a command changes it before it starts or ends actors.
+    """
+    number = sum(kind_of(name) == "sequencer" for name in names)
+    if number == spec.cluster.sequencer.shards:
+        return spec
+    try:
+        with closing(spec.open_store()) as store:
+            return spec.with_shards(store.shard_map().shards)
+    except KgrayError:  # no store yet, or it is away
+        return spec
 
 
 def joined(spec: DeploymentSpec) -> Deployment | None:
@@ -337,8 +354,7 @@ def described(handle: Handle, deadline: float) -> dict[str, Any]:
 
 def _refuse_mixture(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bool) -> None:
     """Raise SettingsError, naming the keys, if running actors were built from another spec."""
-    shards = theirs.cluster.sequencer.shards  # the result of `kgray scale` is no difference
-    if lines := differences(ours.with_shards(shards), theirs, profile=profile):
+    if lines := differences(ours, theirs, profile=profile):
         raise SettingsError(
             f"the actors that are up for this store were started otherwise: {'; '.join(lines)}. "
             f"Use the same, or have the actors use these: kgray up"

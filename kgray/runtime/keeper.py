@@ -23,6 +23,7 @@ from kgray.runtime.deploy import (
     order,
     plan_of,
     start_actors,
+    with_current_shards,
 )
 from kgray.runtime.registry import REGISTRY
 from kgray.runtime.spec import POOLS, READING, DeploymentSpec, WorkersProfile
@@ -45,7 +46,8 @@ class Keeper:
 
     def __init__(self, spec: DeploymentSpec, *, stays: bool, tends: bool = False) -> None:
         """stays: the deployment is detached: restore missing actors; tends: look after the workers."""
-        self._spec, self._stays, self._ended = spec, stays, threading.Event()
+        self.spec = spec  # with the store's number of shards, as of the last look
+        self._stays, self._ended = stays, threading.Event()
         self._restoring = threading.Lock()
         profile = spec.cluster
         every_s = profile.limits.health_every_s
@@ -85,21 +87,22 @@ class Keeper:
 
     def _restore(self) -> None:
         with self._restoring:
-            existing = set(names_in(self._spec.namespace))
-            missing = [name for name in plan_of(self._spec, detached=True) if name not in existing]
+            existing = set(names_in(self.spec.namespace))
+            self.spec = with_current_shards(self.spec, existing)
+            missing = [name for name in plan_of(self.spec, detached=True) if name not in existing]
             if missing and not self._ended.is_set():
-                start_actors(self._spec, *missing, detached=True)
+                start_actors(self.spec, *missing, detached=True)
                 telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(missing))
 
     def _tend(self) -> None:
-        namespace, handles = self._spec.namespace, self._workers
+        namespace, handles = self.spec.namespace, self._workers
         everyone = names_in(namespace)
         for name in (workers := [name for name in everyone if kind_of(name) in POOLS]):
             if name not in handles:
                 with suppress(ValueError):  # it has just ended
                     handles[name] = ray.get_actor(name, namespace=namespace)
         workers_by_name = {name: handles[name] for name in workers if name in handles}
-        rows = Deployment(self._spec, workers_by_name).status(_STATS_S)
+        rows = Deployment(self.spec, workers_by_name).status(_STATS_S)
         # A worker that does not answer may have ended for good; then its name has a new handle.
         self._workers = {name: handle for name, handle in workers_by_name.items() if "pid" in rows[name]}
         load, restart = self._starts.looked(rows, time.monotonic())
@@ -109,7 +112,7 @@ class Keeper:
             self._end(workers_by_name[name], no_restart=False)
         if REGISTRY in everyone:
             engines = [name for name in self._starts.up() if POOLS[kind_of(name)] in READING]
-            seats = len(engines) * self._spec.cluster.engine.max_num_seqs
+            seats = len(engines) * self.spec.cluster.engine.max_num_seqs
             ray.get_actor(REGISTRY, namespace=namespace).resize.remote(seats)
         previous, self.quarantined = self.quarantined, self._starts.quarantined()
         for name in previous.keys() | self.quarantined.keys():
@@ -135,11 +138,11 @@ class Keeper:
         if begin:
             # Without room they wait for a node, which Ray's autoscaler then requests. `_started` keeps the
             # handles, because actors that are not detached end with their last handle.
-            self._started |= start_actors(self._spec, *begin, detached=self._stays).actors
+            self._started |= start_actors(self.spec, *begin, detached=self._stays).actors
         for name in end:
-            worker = self._workers.get(name) or ray.get_actor(name, namespace=self._spec.namespace)
+            worker = self._workers.get(name) or ray.get_actor(name, namespace=self.spec.namespace)
             if self._end(worker, no_restart=True, idle_s=size.idle_s):
-                for group in groups_of(f"{self._spec.namespace}/{name}"):
+                for group in groups_of(f"{self.spec.namespace}/{name}"):
                     remove_placement_group(group)
                 self._started.pop(name, None)
         if begin or end:

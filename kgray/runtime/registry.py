@@ -60,7 +60,7 @@ class SeatHolder:
     find: Callable[[str], Handle]  # returns an actor by its name
     holder: str
     process: str
-    share: int  # seats
+    share: Callable[[], int]  # returns an even share of the seats
     width: int = 1  # seats
     _registry: Any = None  # the actor's handle, after the first look-up
     _renewed_at: float = field(default_factory=time.monotonic)
@@ -84,9 +84,9 @@ class SeatHolder:
             self._renewed_at = time.monotonic()
         except (Lost, TimeoutError, RayError, ValueError) as error:  # ValueError: no such actor
             self._registry = None
-            if time.monotonic() - self._renewed_at > _LEASE_S and self.width != self.share:
+            if time.monotonic() - self._renewed_at > _LEASE_S and self.width != (share := self.share()):
                 telemetry.LOGGER.warning("no seats are leased (%s): an even share", type(error).__name__)
-                self.width = self.share
+                self.width = share
         return self.width
 
     def end(self) -> None:

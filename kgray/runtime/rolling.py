@@ -103,20 +103,20 @@ class _Roll:
 
     def carried_out(self) -> Replacement:
         result = self._result
-        if result.replaced or result.ended:
+        if result.replaced:
             for name, handle in self._actors.items():  # an old keeper would restore actors with the old spec
                 if kind_of(name) in ("sequencer", "writer"):
                     with suppress(Unavailable):
                         answer(handle.retire.remote())
-            for name in sorted(result.ended, key=order):  # the sequencers before their writers
-                self._end(name)
-            for shard in range(self._spec.cluster.sequencer.shards):
-                self._renew(name_of(shard), f"writer-{shard}")
-            # A replaced worker may be a surplus worker, which is not in the plan.
-            for name in sorted({*result.replaced, *self._plan}, key=order):
-                if kind_of(name) in POOLS:
-                    self._renew(name)
-            self._renew(*self._plan)
+        for name in sorted(result.ended, key=order):  # the sequencers before their writers
+            self._end(name)
+        for shard in range(self._spec.cluster.sequencer.shards):
+            self._renew(name_of(shard), f"writer-{shard}")
+        # A replaced worker may be a surplus worker, which is not in the plan.
+        for name in sorted({*result.replaced, *self._plan}, key=order):
+            if kind_of(name) in POOLS:
+                self._renew(name)
+        self._renew(*self._plan)
         return result
 
     def _renew(self, *names: str) -> None:

@@ -73,8 +73,12 @@ class Sequencer:
         self._tasks: StepTasks | None = None
         self._seats: SeatHolder | None = None  # of the engines, where workers have one each
         if spec.seats:
-            share = max(1, spec.seats // self._profile.sequencer.shards)
-            self._seats = SeatHolder(self._named, self._name, self._me, share)
+            self._seats = SeatHolder(
+                self._named,
+                self._name,
+                self._me,
+                lambda: max(1, spec.seats // self._keeper.spec.cluster.sequencer.shards),
+            )
         self._runner: Runner | None = None
         self._totals = Totals()  # of all runs of this process
         self._steps: deque[tuple[str, int, str]] = deque(maxlen=_STEPS)
@@ -310,7 +314,7 @@ class Sequencer:
     @control
     async def describe(self) -> dict[str, Any]:
         """Return the actor's spec and process."""
-        return {"pid": os.getpid(), "worker": self._me, "spec": self._spec, "fault": None}
+        return {"pid": os.getpid(), "worker": self._me, "spec": self._keeper.spec, "fault": None}
 
     @control
     async def resume(self) -> None:

@@ -412,7 +412,8 @@ def _compared(spec: DeploymentSpec, *, profile: bool) -> dict[str, Any]:
         if section == "refresh":
             continue  # no actor reads it
         if isinstance(table, Mapping):
-            values |= {f"profile {section}.{key}": value for key, value in table.items()}
+            keys = table.keys() - {"shards"}  # the store has their number (`kgray scale`)
+            values |= {f"profile {section}.{key}": table[key] for key in keys}
         else:
             values[f"profile {section}"] = table
     return values

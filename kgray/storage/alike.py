@@ -224,8 +224,8 @@ def counted(states: Iterable[Sequence[Any]], sums: Iterable[Sequence[Any]]) -> d
     # Withdrawn episodes are retired, so `states` has none.
     sum_fields = [each.name for each in fields(GroupCounts) if each.name not in {*STATES[:WITHDRAWN], "held"}]
     totals: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in sums:
-        totals[row[0]].update(dict(zip(sum_fields, row[1:], strict=True)))
+    for group, *numbers in sums:
+        totals[group].update(dict(zip(sum_fields, numbers, strict=True)))
     for group, state, number in states:
         totals[group][STATES[state]] = number
     return {group: GroupCounts(**totals[group]) for group in sorted(totals)}

@@ -30,6 +30,8 @@ def test_add_list_and_remove(kgray):
 
 
 def test_a_schedule_says_which_refresh_of_which_groups_it_is(kgray):
+    with kgray_library.open(kgray.folder / "kgray-data", create=True) as memory:
+        memory.add_many([{"text": "Alice works at Acme"}], group="team", accept_only=True)
     assert kgray("schedule", "add", "weekly", "--cron", "0 4 * * 0", "--full", "--group", "team").code == 0
     assert kgray("schedule", "add", "daily", "--cron", "0 3 * * *", "--due").code == 0
 
@@ -65,6 +67,7 @@ def test_a_run_that_failed_is_one_line_of_the_status_with_its_job(kgray):
         (("add", "n", "--cron", "0 3 * * *", "--full", "--due"), "exclude each other"),
         (("add", "n", "--cron", "0 3 * * *", "--fully"), "--fully"),
         (("add", "n", "--cron", "0 3 * * *", "--group", "a b"), "group 'a b'"),
+        (("add", "n", "--cron", "0 3 * * *", "--group", "taem"), "no group 'taem'"),
         (("add", "there", "--cron", "0 3 * * *"), "a schedule 'there' already"),
         (("remove", "n"), "no schedule 'n'"),
     ],

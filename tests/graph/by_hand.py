@@ -46,7 +46,7 @@ EMBEDDER, WIDTH = "by-hand", 64
 WEIGHTS = rows.weight_bytes(np.array([7, 250_001], np.uint32), np.array([0.5, 0.25], np.float32))
 OPEN = frozenset({kinds.ACCEPTED, kinds.EXTRACTED})  # an episode that has not ended
 ANY = frozenset({*OPEN, kinds.COMMITTED, kinds.FAILED})
-ASKED = frozenset({kinds.PENDING})  # an operation that has not ended
+PENDING = frozenset({kinds.PENDING})  # an operation that has not ended
 
 
 def small(folder: Path, **options: Any) -> SqliteStore:
@@ -55,7 +55,7 @@ def small(folder: Path, **options: Any) -> SqliteStore:
 
 
 def draft(text: str, **fields: Any) -> Draft:
-    """Return a draft in group g, said at instant 5 unless told."""
+    """Return a draft in group g, said at instant 5 by default."""
     return Draft(**{"group": "g", "source": "s", "kind": "text", "text": text, "reference_time": 5, **fields})
 
 
@@ -75,14 +75,14 @@ def stored(*hot: int, width: int = WIDTH) -> bytes:
 
 
 def append(store: Store, *drafts: Draft, bulk: bool = False) -> list[int]:
-    """Append drafts as they are (whether they are there is the ledger's question); return their sequences."""
+    """Append drafts unchecked (the ledger rejects duplicates); return their sequences."""
 
     def work(log: Appending) -> list[int]:
-        taken = []
+        sequences = []
         for sent in drafts:
-            taken.append(log.take_sequence(sent.group))
-            log.put(EPISODES, sent.group, episode_row(sent, taken[-1], bulk=bulk))
-        return taken
+            sequences.append(log.take_sequence(sent.group))
+            log.put(EPISODES, sent.group, episode_row(sent, sequences[-1], bulk=bulk))
+        return sequences
 
     return store.append({sent.group for sent in drafts}, work)
 
@@ -110,7 +110,7 @@ def ask(store: Store, operation: Operation) -> int:
 # ------------------------------------------------------------------------------------- changes
 
 
-def told(
+def statement_commit(
     sequence: int, name: str, value: str, at: int, *, group: str = "g", sent: Draft | None = None,
     relation: str = "SAYS",
 ) -> RowChanges:  # fmt: skip
@@ -155,7 +155,7 @@ def told(
 def with_judgements(
     commit: RowChanges, *, declarations: Sequence[Declaration] = (), verdicts: Sequence[Verdict] = ()
 ) -> RowChanges:
-    """Return a commit of `told` that records declarations and verdicts too."""
+    """Return a commit of `statement_commit` that records declarations and verdicts too."""
     at = commit.recorded_at or 0
     judgements = Judgements(
         [(declaration, at) for declaration in declarations], [(verdict, at) for verdict in verdicts]
@@ -166,11 +166,11 @@ def with_judgements(
 
 
 def changes(
-    sequence: int, at: int | None, puts: Mapping[Kind, Sequence[Row]], *, group: str = "g", **more: Any
+    sequence: int, at: int | None, puts: Mapping[Kind, Sequence[Row]], *, group: str = "g", **overrides: Any
 ) -> RowChanges:
-    """Return changes of an episode that has not ended, unless told of other states."""
-    given = {"ledger": EPISODES, "states": OPEN, **more}
-    return RowChanges(group=group, sequence=sequence, recorded_at=at, puts=puts, **given)
+    """Return changes of an episode that has not ended; `overrides` may require other states."""
+    fields = {"ledger": EPISODES, "states": OPEN, **overrides}
+    return RowChanges(group=group, sequence=sequence, recorded_at=at, puts=puts, **fields)
 
 
 def extracted(sequence: int, extraction: Extraction, *, group: str = "g") -> RowChanges:
@@ -182,9 +182,11 @@ def extracted(sequence: int, extraction: Extraction, *, group: str = "g") -> Row
     )  # fmt: skip
 
 
-def answered(sequence: int, key: str, *said: dict[str, Any], group: str = "g", calls: int = 0) -> RowChanges:
-    """Return the arrival of a request's answers, of which an episode makes use."""
-    puts = {kinds.ANSWERS: [rows.answers_row(sequence, key, said, calls, 0, 0)]}
+def answered(
+    sequence: int, key: str, *answers: dict[str, Any], group: str = "g", calls: int = 0
+) -> RowChanges:
+    """Return the arrival of answers to a request, which an episode uses."""
+    puts = {kinds.ANSWERS: [rows.answers_row(sequence, key, answers, calls, 0, 0)]}
     return changes(sequence, None, puts, group=group, states=ANY, durable=False)
 
 
@@ -199,20 +201,20 @@ def failed(sequence: int, at: int, message: str = "no", *, group: str = "g", raw
 
 def ended(
     operation: Operation, at: int, *, state: int = kinds.DONE, result: Mapping[str, Any] | None = None,
-    puts: Mapping[Kind, Sequence[Row]] | None = None, **more: Any,
+    puts: Mapping[Kind, Sequence[Row]] | None = None, **fields: Any,
 ) -> RowChanges:  # fmt: skip
-    """Return the end of an operation, with what it changes besides its own row."""
+    """Return the end of an operation, with all other changes of its commit."""
     row = rows.operation_row(operation, state, at, result or {})
     return changes(
         operation.sequence, at, {**(puts or {}), OPERATIONS: [row]}, group=operation.group,
-        ledger=OPERATIONS, states=ASKED, **more,
+        ledger=OPERATIONS, states=PENDING, **fields,
     )  # fmt: skip
 
 
 def declined(sequence: int, at: int, reason: str, *, group: str = "g", kind: Any = "merge") -> RowChanges:
     """Return the end of an operation that cannot be done."""
-    asked = Operation(group=group, sequence=sequence, kind=kind)
-    return ended(asked, at, state=kinds.REFUSED, result={"error": reason}, erases=True)
+    operation = Operation(group=group, sequence=sequence, kind=kind)
+    return ended(operation, at, state=kinds.REFUSED, result={"error": reason}, erases=True)
 
 
 # ------------------------------------------------------------------------------- applied at once
@@ -222,25 +224,27 @@ def tell(store: Store, name: str, value: str, **fields: Any) -> int:
     """Append and commit one episode; return its sequence. To be called inside `writing()`."""
     sent = draft(f"{name} says {value}", **fields)
     (sequence,) = append(store, sent)
-    store.apply([told(sequence, name, value, next_time(store, sent.group), group=sent.group, sent=sent)])
+    store.apply(
+        [statement_commit(sequence, name, value, next_time(store, sent.group), group=sent.group, sent=sent)]
+    )
     return sequence
 
 
 def remove(store: Store, sequences: Sequence[int], *, group: str = "g", **named: Any) -> int:
     """Ask for a hard removal and carry it out; return its sequence."""
-    asked = Operation(group=group, kind="remove", **named)
-    asked = replace(asked, sequence=ask(store, asked))
-    whole = bool(named.get("everything"))
-    drops = {} if whole else rows_of(store, sequences, group=group)
+    operation = Operation(group=group, kind="remove", **named)
+    operation = replace(operation, sequence=ask(store, operation))
+    clears = bool(named.get("everything"))
+    drops = {} if clears else rows_of(store, sequences, group=group)
     result = {"episodes": len(sequences)}
-    how = {"clear": whole, "drops": drops, "erases": True, "unsettles": True}
-    done = ended(asked, next_time(store, group), result=result, **how)
-    store.apply([done])
-    return asked.sequence
+    options = {"clear": clears, "drops": drops, "erases": True, "unsettles": True}
+    end = ended(operation, next_time(store, group), result=result, **options)
+    store.apply([end])
+    return operation.sequence
 
 
 def rows_of(store: Store, sequences: Sequence[int], *, group: str = "g") -> dict[Kind, list[Key]]:
-    """Return the keys of all rows that came of these episodes, told by hand."""
+    """Return the keys of all rows of these episodes, which were committed by hand."""
     named = {f"{letter}{n}" for n in sequences for letter in "ESF"}
     results: dict[Kind, list[Key]] = {}
     for kind in KINDS:
@@ -270,18 +274,20 @@ def next_time(store: Store, group: str = "g") -> int:
 
 
 def everything(store: Store, group: str = "g") -> dict[str, object]:
-    """Return what a reader can see of a group whose episodes were told by hand."""
+    """Return all that a reader can see of a group whose episodes were committed by hand."""
     entities = [f"E{n}" for n in range(1, 10)]
-    seen: dict[str, object] = {kind.name: all_of(store, kind, group) for kind in KINDS}
-    seen["head"] = replace(head(store, group), removals=0)  # each store's own: a copy begins anew
-    seen |= {"counts": store.counts(group), "pending": pending(store, group, 99)}
-    seen["facts at entities"] = store.facts_at(group, entities, None, None)
-    return seen
+    contents: dict[str, object] = {kind.name: all_of(store, kind, group) for kind in KINDS}
+    contents["head"] = replace(
+        head(store, group), removals=0
+    )  # each store counts its own removals: a copy starts at 0
+    contents |= {"counts": store.counts(group), "pending": pending(store, group, 99)}
+    contents["facts at entities"] = store.facts_at(group, entities, None, None)
+    return contents
 
 
 def worded(store: Store, scope: str, text: str, group: str = "g") -> list[Any]:
-    """Return what bears any word of a text, in the scan's order: evidence places, entity ids, sequences."""
-    asked = {term(word) for word in words(text)}
+    """Return all records with a word of a text, in scan order: evidence places, entity ids, sequences."""
+    terms_of_text = {term(word) for word in words(text)}
     results: list[Any] = []
     for row in store.rows(reads.SEARCHED, group):
         columns = search_columns(row.search)
@@ -290,7 +296,7 @@ def worded(store: Store, scope: str, text: str, group: str = "g") -> list[Any]:
             bearers = [(entity, terms) for _, _, entity, _, terms, _ in columns.names]
         elif scope == "episode":
             bearers = [(row.sequence, columns.episode[0])] if columns.episode else []
-        results += [owner for owner, terms in bearers if not asked.isdisjoint(array("I", terms))]
+        results += [owner for owner, terms in bearers if not terms_of_text.isdisjoint(array("I", terms))]
     return results
 
 
@@ -306,8 +312,8 @@ def fill(store: Store, matrix: Matrix, *, group: str = "g", scope: str = "fact",
             records.statements = {owner: TextVector(vector) for owner, vector in named.items()}
         else:
             records.names = [NameVector(o, o, sequence, n, v) for n, (o, v) in enumerate(named.items())]
-        done = Patch(kind=EPISODES, columns=("state",), rows=((sequence, kinds.COMMITTED),))
-        store.apply([changes(sequence, at, {kinds.RECORDS: [records.row()]}, group=group, patches=(done,))])
+        commit = Patch(kind=EPISODES, columns=("state",), rows=((sequence, kinds.COMMITTED),))
+        store.apply([changes(sequence, at, {kinds.RECORDS: [records.row()]}, group=group, patches=(commit,))])
 
 
 def unit(matrix: NDArray[Any]) -> Matrix:

@@ -1,4 +1,4 @@
-"""The engine on a real store, driven step by step: what the tests of whole behaviours share."""
+"""The engine on a real store, driven step by step: shared by the tests of whole behaviours."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from tests.graph.stores import Stores
 
 DAY_ZERO = times.parse("2026-01-01")[0]
 GROUP = "g"
-# Similarity means little at this width, but determinism is what is tested.
+# Similarity means little at this width, but the tests check determinism.
 SMALL = HashingEmbedder(WIDTH)
 
 
@@ -158,9 +158,9 @@ class Engine:
         self.accept(*drafts, replace=replace)
         self.run()
 
-    def ask(self, kind: str, **what: Any) -> dict[str, Any]:
+    def ask(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Carry out an operation and return its result."""
-        operation = Operation(group=self.named(), kind=kind, **what)
+        operation = Operation(group=self.named(), kind=kind, **fields)
         sequence = request(self.store, operation)
         self.run()
         answer = result(self.store, self.named(), sequence)
@@ -204,9 +204,9 @@ class Engine:
         """Assert that the kept state equals a loaded one, and the stored index what the records derive."""
         name = self.named(group)
         loaded = GroupState.load(self.store, name, SMALL.dimensions)
-        kept = self.loop.committer.kept(name)
-        if kept is not None:
-            ours, theirs = fingerprint(kept), fingerprint(loaded)
+        cached = self.loop.committer.kept(name)
+        if cached is not None:
+            ours, theirs = fingerprint(cached), fingerprint(loaded)
             assert {k: (v, theirs[k]) for k, v in ours.items() if v != theirs[k]} == {}
         view = self.view(group=group)
         stored = StoredView(self.store, name)
@@ -218,9 +218,9 @@ class Engine:
         assert (counts.facts, counts.entities) == (len(facts), len(view.all_entities()))
 
 
-def engine_on(stores: Stores, **how: Any) -> Engine:
+def engine_on(stores: Stores, **options: Any) -> Engine:
     """Return an engine whose groups are new."""
-    return Engine(store=stores.open(), prefix=stores.fresh(), **how)
+    return Engine(store=stores.open(), prefix=stores.fresh(), **options)
 
 
 def fingerprint(state: GroupState) -> dict[str, Any]:
@@ -275,9 +275,9 @@ def triples(
     )
 
 
-def works(name: str, **more: Any) -> dict[str, Any]:
+def works(name: str, **fields: Any) -> dict[str, Any]:
     """Return the triple "Alice works at <name>"."""
-    return {"source": "Alice", "relation": "WORKS_AT", "target": name, **more}
+    return {"source": "Alice", "relation": "WORKS_AT", "target": name, **fields}
 
 
 def reading(

@@ -1,4 +1,4 @@
-"""Random histories of everything that can happen to a group, and what must hold after each step.
+"""Random histories of all events that can happen to a group, and the checks that hold after each step.
 
 A history is a list of steps: it can be printed, cut short and played again. Each episode brings a word of its
 own, in its wordings and sometimes in a relation's name, and the judge quotes what it was shown: so what is
@@ -28,13 +28,13 @@ from kgray.storage.ledger import retry
 from tests.graph.engine import Engine, ReadsItself, WildJudge, reading
 
 PEOPLE = ["Alice", "Alice Smith", "A. Smith", "Bob", "Bob Jones", "Robert"]
-THINGS = ["Acme", "Acme Inc", "Beta", "IBM"]
+ORGANIZATIONS = ["Acme", "Acme Inc", "Beta", "IBM"]
 RELATIONS = ["WORKS_AT", "MANAGES", "REPORTS_TO", "LIKES", "DISLIKES", "MARRIED_TO", "WORKS_FOR", "COSTS"]
 RELATIONS += ["HUMS_TO", "WAVES_AT", "LEANS_ON"]  # the ontology lists none of these: the judge compares them
 FIELD = "HAS_STAGE"  # as if a field of a record said it (R17)
 CORRECTIONS = ["merge", "merge", "distinct", "split", "undo"]
 CORRECTIONS += ["retract", "remove", "remove", "replace", "retry"]
-WORD = re.compile(r"(?<![a-z0-9])w\d+z")  # the word of an episode; one that is cut short does not count
+WORD = re.compile(r"(?<![a-z0-9])w\d+z")  # the unique word of an episode; a truncated word does not count
 Step = tuple[Any, ...]
 Row = dict[str, Any]
 
@@ -70,24 +70,28 @@ class Refuses(ReadsItself):
 def history(seed: int, steps: int = 12) -> list[Step]:
     """Return a random history; equal seeds give equal histories."""
     rng = random.Random(seed)
-    told: list[Step] = []
+    drawn: list[Step] = []
     for number in range(steps):
         if number < 2 or rng.random() < 0.5:
-            told.append(episode(rng, number))
+            drawn.append(episode(rng, number))
         else:
-            told.append((rng.choice(CORRECTIONS), rng.randrange(30), rng.randrange(30)))
-    return told
+            drawn.append((rng.choice(CORRECTIONS), rng.randrange(30), rng.randrange(30)))
+    return drawn
 
 
 def episode(rng: random.Random, number: int) -> Step:
     """Return the step that adds an episode: its day, its facts, and whether its reader fails."""
     facts = []
     for _ in range(rng.randint(1, 3)):
-        source, target = rng.sample(PEOPLE + THINGS, 2)
+        source, target = rng.sample(PEOPLE + ORGANIZATIONS, 2)
         relation = rng.choice([*RELATIONS, f"TOLD_BY_W{number}Z"])
         # A wording with digits names a variant; one without says an end or a denial of them all (R6).
-        own = rng.choice([f" w{number}z", f" w{number}z", "", " part-time"])
-        fact = {"source": source, "relation": relation, "fact": f"{source}{own} {relation} {target}"}
+        distinct_words = rng.choice([f" w{number}z", f" w{number}z", "", " part-time"])
+        fact = {
+            "source": source,
+            "relation": relation,
+            "fact": f"{source}{distinct_words} {relation} {target}",
+        }
         fact["kind"] = rng.choice(["holds", "holds", "holds", "ended", "denied", "happened"])
         if rng.random() < 0.9:
             fact["target"] = target
@@ -100,7 +104,7 @@ def episode(rng: random.Random, number: int) -> Step:
 
 @dataclass
 class Played:
-    """An engine with a history, and what was seen on the way.
+    """An engine with a history, and the observations made during it.
 
     dumps       (record time, stored sequences, rows of the dump) after each step
     erased      sequences of removed episodes
@@ -111,22 +115,22 @@ class Played:
     dumps: list[tuple[int, set[int], list[Row]]] = field(default_factory=list)
     erased: set[int] = field(default_factory=set)
 
-    def play(self, told: list[Step]) -> None:
+    def play(self, steps: list[Step]) -> None:
         """Carry the steps out one by one, and check after each."""
-        for number, step in enumerate(told):
-            self.one(number, step)
+        for number, step in enumerate(steps):
+            self.carry_out(number, step)
             self.engine.check()
             assert differences(self.engine.store, self.engine.named()) == []
             self._nothing_erased_is_stored()
-            self._what_is_held_apart_is_apart()
-            # The step before at each; the whole past where something left it, and at the end.
-            whole = step[0] in {"remove", "replace"} or number == len(told) - 1
-            self._what_was_known_is_known(self.dumps if whole else self.dumps[-1:])
-            taken = self.engine.last_recorded(), self._sequences(), rows(self.engine.dump())
-            self.dumps.append(taken)
+            self._distinct_entities_stay_apart()
+            # Each step checks the dump before it; a removal, a replacement and the last step check all dumps.
+            check_all = step[0] in {"remove", "replace"} or number == len(steps) - 1
+            self._earlier_dumps_are_reproduced(self.dumps if check_all else self.dumps[-1:])
+            snapshot = self.engine.last_recorded(), self._sequences(), rows(self.engine.dump())
+            self.dumps.append(snapshot)
 
-    def one(self, number: int, step: Step) -> None:
-        """Carry a step out, the first is 0."""
+    def carry_out(self, number: int, step: Step) -> None:
+        """Carry a step out; the first step has number 0."""
         kind = step[0]
         if kind in {"add", "replace", "retry"}:
             getattr(self, f"_{kind}")(number, step)
@@ -150,9 +154,9 @@ class Played:
         self.engine.run()
 
     def _correct(self, kind: str, a: int, b: int) -> None:
-        # By birth and by sequence, not by id: a history is the same in every group.
+        # Sorted by birth and by sequence, not by id: a history is the same in every group.
         entities = [e.id for e in sorted(self.engine.view().all_entities(), key=lambda e: e.born)]
-        results = sorted(of(rows(self.engine.dump()), "episode"), key=lambda row: row["sequence"])
+        results = sorted(of_type(rows(self.engine.dump()), "episode"), key=lambda row: row["sequence"])
         episodes = [row["id"] for row in results]
         if kind in {"merge", "distinct"} and entities:
             self.engine.ask(kind, entities=(entities[a % len(entities)], entities[b % len(entities)]))
@@ -163,15 +167,15 @@ class Played:
         elif kind == "undo":
             self.engine.ask("undo", target=self._correction(a))
         elif kind in {"retract", "remove"} and episodes:
-            before = self._sequences()
+            earlier = self._sequences()
             self.engine.ask(kind, episodes=(episodes[a % len(episodes)],))
-            self.erased |= before - self._sequences()
+            self.erased |= earlier - self._sequences()
 
     def _correction(self, a: int) -> int:
         results = [row[0] for row in self._rows("operations") if row[1] in {"merge", "distinct", "split"}]
         return int(results[a % len(results)]) if results else a
 
-    def _made(self) -> set[str]:
+    def _ids_of_splits(self) -> set[str]:
         """Return the ids that splits in force made."""
         records = records_of(self.engine.store, self.engine.named(), within=[])
         return {operation.made for operation in records.operations}
@@ -191,14 +195,14 @@ class Played:
         everywhere = json.dumps(stored, default=lambda _: "").casefold()  # without vectors and words
         assert set(WORD.findall(everywhere)) - set(WORD.findall(texts)) == set()
 
-    def _what_is_held_apart_is_apart(self) -> None:
+    def _distinct_entities_stay_apart(self) -> None:
         """R16, R25: two entities of a distinction in force are never shown as one, and both are stored.
 
-        Each is followed through the merges that came after it. A mention that was recorded as one of them
-        may show elsewhere: an earlier split had moved it.
+        Each entity is followed through the merges that came after the distinction. A mention that was
+        recorded as one of the two may belong elsewhere: an earlier split had moved it.
         """
         born = GroupGraph.build(records_of(self.engine.store, self.engine.named())).births
-        steps = sorted(of(rows(self.engine.dump()), "merge"), key=lambda row: row["sequence"])
+        steps = sorted(of_type(rows(self.engine.dump()), "merge"), key=lambda row: row["sequence"])
         for distinct in (row for row in steps if row["kind"] == "distinct"):
             first, second = distinct["entities"]
             for row in steps:
@@ -206,32 +210,40 @@ class Played:
                     merged = min(row["entities"], key=lambda entity: born[entity])
                     first, second = (merged if e in row["entities"] else e for e in (first, second))
             assert first != second
-            assert set(distinct["entities"]) <= born.keys() | self._made()
+            assert set(distinct["entities"]) <= born.keys() | self._ids_of_splits()
 
-    def _what_was_known_is_known(self, dumps: list[tuple[int, set[int], list[Row]]]) -> None:
-        """R4: the dump at an earlier moment is the one taken then, but for what was removed since."""
-        for known_at, stored, then in dumps:
-            now = rows(self.engine.dump(known_at))
+    def _earlier_dumps_are_reproduced(self, dumps: list[tuple[int, set[int], list[Row]]]) -> None:
+        """R4: the dump at an earlier moment equals the dump taken then, except for later removals."""
+        for known_at, stored, earlier in dumps:
+            current = rows(self.engine.dump(known_at))
             if stored.isdisjoint(self.erased):
-                assert now == then
+                assert current == earlier
                 continue
-            gone = {r["id"] for r in then if r["type"] == "episode" and r["sequence"] in self.erased}
+            removed_ids = {
+                r["id"] for r in earlier if r["type"] == "episode" and r["sequence"] in self.erased
+            }
             for kind in ("episode", "mention", "evidence"):
-                left = [r for r in of(then, kind) if r.get("episode", r.get("id")) not in gone]
-                assert plain(of(now, kind)) == plain(left)
-            self._relations_are_kept(now, then, gone)
+                expected = [
+                    r for r in of_type(earlier, kind) if r.get("episode", r.get("id")) not in removed_ids
+                ]
+                assert plain(of_type(current, kind)) == plain(expected)
+            self._relations_are_kept(current, earlier, removed_ids)
 
     @staticmethod
-    def _relations_are_kept(now: list[Row], then: list[Row], gone: set[str]) -> None:
-        """R25: the declarations of the names that are left stay in force while later episodes are left."""
-        left = [
-            r["sequence"] for r in of(then, "episode") if r["id"] not in gone and r["state"] == "committed"
+    def _relations_are_kept(current: list[Row], earlier: list[Row], removed_ids: set[str]) -> None:
+        """R25: declarations of the remaining names stay in force while later episodes remain."""
+        remaining = [
+            r["sequence"]
+            for r in of_type(earlier, "episode")
+            if r["id"] not in removed_ids and r["state"] == "committed"
         ]
-        erased = [r["sequence"] for r in of(then, "episode") if r["id"] in gone]
-        if max(left, default=0) < max(erased, default=0):
+        erased = [r["sequence"] for r in of_type(earlier, "episode") if r["id"] in removed_ids]
+        if max(remaining, default=0) < max(erased, default=0):
             return
-        names = {row["name"] for row in of(now, "relation")}
-        assert of(now, "relation") == [row for row in of(then, "relation") if row["name"] in names]
+        names = {row["name"] for row in of_type(current, "relation")}
+        assert of_type(current, "relation") == [
+            row for row in of_type(earlier, "relation") if row["name"] in names
+        ]
 
 
 def rows(lines: list[str]) -> list[Row]:
@@ -239,20 +251,20 @@ def rows(lines: list[str]) -> list[Row]:
     return [json.loads(line) for line in lines]
 
 
-def of(found: list[Row], kind: str) -> list[Row]:
+def of_type(dump: list[Row], kind: str) -> list[Row]:
     """Return the rows of one type."""
-    return [row for row in found if row["type"] == kind]
+    return [row for row in dump if row["type"] == kind]
 
 
-def plain(found: list[Row]) -> list[Row]:
-    """Return the rows without the statement, whose id may be that of an erased one, in a fixed order."""
-    return sorted(({k: v for k, v in row.items() if k != "statement"} for row in found), key=json.dumps)
+def plain(dump: list[Row]) -> list[Row]:
+    """Return the rows without the statement, which may have the id of an erased one, in a fixed order."""
+    return sorted(({k: v for k, v in row.items() if k != "statement"} for row in dump), key=json.dumps)
 
 
-def played(make: Callable[..., Engine], told: list[Step]) -> Played:
+def played(make: Callable[..., Engine], steps: list[Step]) -> Played:
     """Play a history on a new engine."""
     reader = Refuses()
     engine = make(judge=Quoting(), extractor=reader)
     result = Played(engine, reader)
-    result.play(told)
+    result.play(steps)
     return result

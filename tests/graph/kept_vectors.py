@@ -32,6 +32,6 @@ def episode_vectors(store: Store, group: str) -> list[tuple[int, bytes | None, b
 
 
 def _vectors(store: Store, row: RecordRow) -> Iterator[bytes]:
-    """Yield the vectors of a row: those of its statements, then that of the episode."""
+    """Yield the vectors of a row: first of its statements, then of the episode."""
     count = len(row.vectors or b"") // (4 * store.dimensions)
     return (vector_at(row.vectors, position, store.dimensions) for position in range(count))

@@ -1,4 +1,4 @@
-"""A graph built by hand, commit by commit, in the real store: what the search tests read."""
+"""A graph built by hand, commit by commit, in the real store; the search tests read it."""
 
 from __future__ import annotations
 
@@ -95,16 +95,16 @@ class World:
 
     def retract(self, group: str, episode: str, at: Instant) -> None:
         """Retract one episode, softly, with the facts that it alone supports."""
-        asked = Operation(group=group, kind="retract", episodes=(episode,))
-        asked = replace(asked, sequence=request(self.store, asked))
-        gone = [
+        operation = Operation(group=group, kind="retract", episodes=(episode,))
+        operation = replace(operation, sequence=request(self.store, operation))
+        retired_facts = [
             fact for (owner, _), fact in self.facts.items() if owner == group and fact.episodes == (episode,)
         ]
         recorded = max(at, self.last_recorded(group) + 1)
         retired = Patch(kind=EPISODES, columns=("retired_at",), rows=((self.sequences[episode], recorded),))
-        difference = Difference(gone_facts=tuple(sorted(fact.id for fact in gone)))
+        difference = Difference(gone_facts=tuple(sorted(fact.id for fact in retired_facts)))
         self.store.apply(
-            [changes.corrected(asked, {"episodes": 1}, recorded, difference, patches=(retired,))]
+            [changes.corrected(operation, {"episodes": 1}, recorded, difference, patches=(retired,))]
         )
 
     def last_recorded(self, group: str) -> Instant:
@@ -128,15 +128,15 @@ def a_world(folder: Path) -> Iterator[World]:
 
 async def chain(world: World, group: str) -> None:
     """Tell of a chain Ann - Ben - Cleo - Dan - Eve, with an island beside it."""
-    for at, (left, right) in enumerate(pairwise(["Ann", "Ben", "Cleo", "Dan", "Eve"])):
+    for at, (person, acquaintance) in enumerate(pairwise(["Ann", "Ben", "Cleo", "Dan", "Eve"])):
         await world.tell(
             group,
-            f"{left} met {right}.",
+            f"{person} met {acquaintance}.",
             day(at),
             client_id=f"m{at}",
             source="chat" if at % 2 else "mail",
-            names=[(left, "Person")],
-            facts=[(left, "KNOWS", right, f"{left} knows {right}", day(at), None)],
+            names=[(person, "Person")],
+            facts=[(person, "KNOWS", acquaintance, f"{person} knows {acquaintance}", day(at), None)],
         )
     await world.tell(
         group,
@@ -176,7 +176,7 @@ async def jobs(world: World, group: str) -> None:
 
 @dataclass(kw_only=True)
 class _Page:
-    """What one episode adds, until it is committed."""
+    """The additions of one episode, until it is committed."""
 
     world: World
     group: str
@@ -187,15 +187,15 @@ class _Page:
     mentions: list[Mention] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
     changed: dict[str, Fact] = field(default_factory=dict)
-    made: list[Entity] = field(default_factory=list)
-    named: list[Mention] = field(default_factory=list)  # those that made an entity
+    new_entities: list[Entity] = field(default_factory=list)
+    named: list[Mention] = field(default_factory=list)  # mentions that made an entity
     worded: list[tuple[str, str]] = field(default_factory=list)  # (new statement, its wording)
 
     def mention(self, name: str, label: str = "") -> int:
         """Return the ordinal of a mention; a new name makes an entity."""
-        for known in self.mentions:
-            if known.surface == name:
-                return known.ordinal
+        for earlier in self.mentions:
+            if earlier.surface == name:
+                return earlier.ordinal
         place = (self.sequence, len(self.mentions))
         if (self.group, name) not in self.world.entities:
             entity = Entity(
@@ -203,7 +203,7 @@ class _Page:
             )
             self.world.entities[self.group, name] = entity
             self.births.append((entity.id, place))
-            self.made.append(entity)
+            self.new_entities.append(entity)
         entity = self.world.entities[self.group, name]
         mention = Mention(
             sequence=self.sequence, ordinal=place[1], surface=name, entity=entity.id, type=label
@@ -222,15 +222,15 @@ class _Page:
         start: Instant | None,
         end: Instant | None,
     ) -> None:
-        """Add evidence; a wording said before supports its fact, a new one makes a fact."""
-        left = self.mention(subject)
+        """Add evidence; a repeated wording supports its fact, a new wording makes a fact."""
+        source = self.mention(subject)
         right = self.mention(target) if isinstance(target, str) else None
         place = (self.sequence, len(self.evidence))
-        known = self.world.facts.get((self.group, wording))
+        fact_before = self.world.facts.get((self.group, wording))
         ends = [self.world.id_of(self.group, end) for end in (subject, target) if isinstance(end, str)]
-        if known and [*known.ends] != ends:  # one sentence tells facts of several
-            known = None
-        statement = known.statement if known else statement_id(self.group, place)
+        if fact_before and [*fact_before.ends] != ends:  # one sentence tells facts of several
+            fact_before = None
+        statement = fact_before.statement if fact_before else statement_id(self.group, place)
         self.evidence.append(
             Evidence(
                 sequence=self.sequence,
@@ -240,15 +240,15 @@ class _Page:
                 kind="holds",
                 relation=relation,
                 text=wording,
-                subject=left,
+                subject=source,
                 object=right,
                 value=target if isinstance(target, Value) else None,
                 valid_from=start,
                 valid_to=end,
             )
         )
-        if known:
-            fact = replace(known, episodes=tuple(sorted({*known.episodes, self.episode})))
+        if fact_before:
+            fact = replace(fact_before, episodes=tuple(sorted({*fact_before.episodes, self.episode})))
         else:
             self.births.append((statement, place))
             self.worded.append((statement, wording))
@@ -284,7 +284,7 @@ class _Page:
             episode_vector=vectors[text],
         )
         difference = Difference(
-            entities=tuple(sorted(self.made, key=lambda entity: entity.id)),
+            entities=tuple(sorted(self.new_entities, key=lambda entity: entity.id)),
             facts=tuple(sorted(self.changed.values(), key=lambda fact: fact.id)),
             mentioned=tuple(sorted({(mention.entity, self.sequence) for mention in self.mentions})),
         )

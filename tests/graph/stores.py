@@ -1,8 +1,9 @@
-"""Every kind of store behind one fixture: what `ports.Store` promises is tested on each of them.
+"""Every kind of store behind one fixture: the promises of `ports.Store` are tested on each kind.
 
-A place is where a store's data lies: a folder, or a server's database. Opening it twice gives what two
-processes would have. All tests on a server share its database, so one that runs on it writes only to groups
-whose names nobody else has (`group`, `other`, `Stores.fresh`), and asks `mine` what of all is its own.
+A place is where a store's data lies: a folder, or a server's database. Opening it twice gives the same as
+two processes. All tests on a server share its database, so a test on a server writes only to groups
+whose names nobody else has (`group`, `other_group`, `Stores.fresh`), and filters answers about all groups
+with `mine`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from kgray.system.locks import INGEST_LOCK
 from tests.graph.by_hand import EMBEDDER, WIDTH
 from tests.neo4j_server import Neo4jServer
 
-_TOLD: set[str] = set()  # group names that a test was told of already
+_REPORTED: set[str] = set()  # foreign group names that were reported already
 KINDS = ("sqlite", pytest.param("neo4j", marks=pytest.mark.neo4j))
-# Of a test whose answer is decided above the stores: a server would give the same.
+# Tests whose result is computed above the stores: a server would give the same result.
 EMBEDDED = pytest.mark.parametrize("stores", ["sqlite"], indirect=True)
-# Of a test that takes long on a server, where others read and write the same kinds of rows by default.
+# Tests that take long on a server, where other tests read and write the same kinds of rows by default.
 SELDOM_ON_NEO4J = pytest.mark.parametrize(
     "stores", ["sqlite", pytest.param("neo4j", marks=[pytest.mark.neo4j, pytest.mark.slow])], indirect=True
 )
@@ -62,15 +63,15 @@ class Stores(ABC):
         self.prefix = prefix()
         return self.prefix
 
-    def mine(self, found: Iterable[str] | dict[str, Any]) -> Any:
-        """Return what of an answer about all groups is about those of this test."""
-        if isinstance(found, dict):
-            return {group: value for group, value in found.items() if group.startswith(self.prefix)}
-        return [group for group in found if group.startswith(self.prefix)]
+    def mine(self, answer: Iterable[str] | dict[str, Any]) -> Any:
+        """Return the part of an answer about all groups that concerns the groups of this test."""
+        if isinstance(answer, dict):
+            return {group: value for group, value in answer.items() if group.startswith(self.prefix)}
+        return [group for group in answer if group.startswith(self.prefix)]
 
     @abstractmethod
     def lose_hold(self) -> None:
-        """Take the hold from who writes unseen: a file system without locks, a lease that ran out."""
+        """Take the hold from an unnoticed writer: a file system without locks, or an expired lease."""
 
     @abstractmethod
     def _open(self) -> Store: ...
@@ -85,8 +86,8 @@ def opened(server: Neo4jServer, **options: Any) -> Store:
     """Open the database of a server, maybe with other options."""
     from kgray.storage.neo4j import open_neo4j
 
-    given = {"uri": server.uri, "user": server.user, "password": server.password}
-    return open_neo4j(**{**given, "embedder": EMBEDDER, "dimensions": WIDTH, **options})
+    login = {"uri": server.uri, "user": server.user, "password": server.password}
+    return open_neo4j(**{**login, "embedder": EMBEDDER, "dimensions": WIDTH, **options})
 
 
 class SqliteStores(Stores):
@@ -124,9 +125,9 @@ class Neo4jStores(Stores):
         super().close()
         named = self._driver.execute_query("MATCH (g:KgrayGroup) RETURN g.name").records
         strange = {name for (name,) in named if name and not re.match("t[0-9a-f]{12}-", name)}
-        strange -= {*_TOLD, OWN}
-        _TOLD.update(strange)
-        assert strange == set(), "these names may be another test's: use `group`, `other`"
+        strange -= {*_REPORTED, OWN}
+        _REPORTED.update(strange)
+        assert strange == set(), "these names may be another test's: use `group`, `other_group`"
 
 
 class WholeNeo4jStores(Neo4jStores):
@@ -139,9 +140,9 @@ class WholeNeo4jStores(Neo4jStores):
 @pytest.fixture(params=KINDS)
 def stores(request, tmp_path) -> Iterator[Stores]:
     """Yield the maker of stores of each kind in turn."""
-    made = stores_of(request.param, request, tmp_path)
-    yield made
-    made.close()
+    maker = stores_of(request.param, request, tmp_path)
+    yield maker
+    maker.close()
 
 
 def stores_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Stores:
@@ -159,7 +160,7 @@ def store(stores) -> Store:
 
 @pytest.fixture
 def mine(stores) -> Callable[[Any], Any]:
-    """Return the function that keeps, of an answer about all groups, what is about those of this test."""
+    """Return the function that reduces an answer about all groups to the groups of this test."""
     return stores.mine
 
 
@@ -170,8 +171,8 @@ def group(stores) -> str:
 
 
 @pytest.fixture
-def other(stores) -> str:
-    """Return the name of another one."""
+def other_group(stores) -> str:
+    """Return the name of a second group."""
     return f"{stores.prefix}h"
 
 
@@ -179,7 +180,7 @@ def other(stores) -> str:
 def ask(neo4j_driver: Any) -> Callable[..., list[Any]]:
     """Return a function that asks a server's database as another tool would: rows of a query."""
 
-    def asked(query: str, **values: Any) -> list[Any]:
+    def execute(query: str, **values: Any) -> list[Any]:
         return [record.values() for record in neo4j_driver.execute_query(query, values).records]
 
-    return asked
+    return execute

@@ -17,30 +17,34 @@ from kgray.storage.ledger import pending_groups
 from tests.graph.stores import EMBEDDED
 
 
-def log_of(store, group, after):
-    return asyncio.run(GroupReads(store).log(group=group, after=after, limit=10))
+def log_of(store, group, start):
+    return asyncio.run(GroupReads(store).log(group=group, after=start, limit=10))
 
 
 def test_keys_are_kept_without_their_secrets(stores, store):
-    access, other = Access(store), Access(stores.open())
+    access, second_access = Access(store), Access(stores.open())
     changes_before = access.changes()
     id_, key = access.add(["team", "project-/*"], ["read", "add"], rate=5)
 
-    kept = {item.id: item for item in other.every()}[id_]
-    assert other.changes() > changes_before
-    assert (kept.groups, kept.scopes, kept.rate) == (("team", "project-/*"), ("read", "add"), 5)
-    assert key.split("_", 2)[2] not in repr(kept)
-    reached = [group for group in ("team", "teams", "project-7", "other") if kept.reaches(group)]
+    stored_key = {item.id: item for item in second_access.every()}[id_]
+    assert second_access.changes() > changes_before
+    assert (stored_key.groups, stored_key.scopes, stored_key.rate) == (
+        ("team", "project-/*"),
+        ("read", "add"),
+        5,
+    )
+    assert key.split("_", 2)[2] not in repr(stored_key)
+    reached = [group for group in ("team", "teams", "project-7", "other") if stored_key.reaches(group)]
     assert reached == ["team", "project-7"]
-    assert [kept.allows(scope) for scope in ("read", "correct")] == [True, False]
-    keys = {id_: kept}
-    assert presented(keys, key, times.now()) is kept
+    assert [stored_key.allows(scope) for scope in ("read", "correct")] == [True, False]
+    keys = {id_: stored_key}
+    assert presented(keys, key, times.now()) is stored_key
     for wrong in (key[:-1], f"{key}x", key.replace("kg_", "gk_"), f"kg_{id_}_", "", "kg"):
         assert presented(keys, wrong, times.now()) is None
-    change = other.changes()
+    change = second_access.changes()
     access.revoke(id_)
-    assert other.changes() > change
-    assert not {item.id: item for item in other.every()}[id_].stands(times.now())
+    assert second_access.changes() > change
+    assert not {item.id: item for item in second_access.every()}[id_].stands(times.now())
     with pytest.raises(NotFound):
         access.revoke("nothing")
 
@@ -59,12 +63,12 @@ def test_the_audit_log_goes_on_by_its_sequence(store, group):
 
 
 @EMBEDDED
-@pytest.mark.parametrize("after", [(1 << 62) + 1, 1 << 64, -1])
-def test_what_is_no_sequence_is_refused_in_one_line(store, group, after):
+@pytest.mark.parametrize("start", [(1 << 62) + 1, 1 << 64, -1])
+def test_what_is_no_sequence_is_refused_in_one_line(store, group, start):
     with pytest.raises(InputError, match="after must be a sequence, or 0"):
-        Access(store).audited(after)
+        Access(store).audited(start)
     with pytest.raises(InputError, match="after must be a sequence, or 0"):
-        log_of(store, group, after)
+        log_of(store, group, start)
     assert Access(store).audited(1 << 62) == []
     assert log_of(store, group, 1 << 62)["episodes"] == []
 

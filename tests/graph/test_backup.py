@@ -79,36 +79,36 @@ def test_the_text_of_a_group_has_its_rows(source):
 
 
 def test_the_file_of_a_store_is_copied_as_of_one_moment_while_others_write(source, tmp_path):
-    """25 MB in steps of 10 MB, and before each of them more is written: the copy does not begin anew."""
+    """25 MB in steps of 10 MB, with writes before each step: the copy does not restart."""
     append(source.store, *(draft("x" * 100_000, client_id=str(n)) for n in range(250)))
-    before, steps = sum_of(source.store, "g"), 0
-    with closing(opened(source.folder)) as other:
+    sum_before, steps = sum_of(source.store, "g"), 0
+    with closing(opened(source.folder)) as writer:
 
         def written() -> None:
             nonlocal steps
             steps += 1
             if steps <= 3:
-                append(other.store, draft(f"later {steps}"))
+                append(writer.store, draft(f"later {steps}"))
 
         report = backup(source, str(tmp_path / "backup"), on_row=written)
-        assert len(list(other.store.pending_sequences("g", 0, 999))) == 253
+        assert len(list(writer.store.pending_sequences("g", 0, 999))) == 253
 
     assert steps > 250
-    assert report.groups["g"].sha256 == before.sha256
+    assert report.groups["g"].sha256 == sum_before.sha256
 
 
 def test_all_groups_are_written_as_of_one_moment_while_others_write(source, tmp_path):
     engine = Engine(store=source.store, prefix="")
     engine.add(triples(0, works("Acme")), in_group(triples(0, works("Acme")), "h"))
-    before = {group: sum_of(source.store, group).sha256 for group in ("g", "h")}
-    with closing(opened(source.folder)) as other:
+    sums_before = {group: sum_of(source.store, group).sha256 for group in ("g", "h")}
+    with closing(opened(source.folder)) as writer:
 
         def written() -> None:
-            accept(other.store, [in_group(triples(9, works("Later")), "h")], now=times.now())
+            accept(writer.store, [in_group(triples(9, works("Later")), "h")], now=times.now())
 
         report = backup(source, str(tmp_path / "backup"), ["g", "h"], on_row=written)
 
-    assert {group: entry.sha256 for group, entry in report.groups.items()} == before
+    assert {group: entry.sha256 for group, entry in report.groups.items()} == sums_before
     assert source.store.heads(["h"])["h"].last > 1
 
 
@@ -137,15 +137,15 @@ def test_groups_of_a_full_backup_go_into_a_store_that_has_others(source, tmp_pat
         for group in ("g", "h"):
             tell(source.store, "Al", "one", group=group)
     backup(source, str(tmp_path / "backup"))
-    with closing(opened(tmp_path / "there")) as there, there.store.writing():
-        tell(there.store, "Cy", "one", group="mine")
+    with closing(opened(tmp_path / "there")) as restored, restored.store.writing():
+        tell(restored.store, "Cy", "one", group="mine")
 
     restore(SETTINGS, tmp_path / "there", str(tmp_path / "backup"), ["h"])
     restore(SETTINGS, tmp_path / "there", str(tmp_path / "backup"))
 
-    with closing(opened(tmp_path / "there")) as there:
-        assert list(there.store.heads()) == ["g", "h", "mine"]
-        assert sum_of(there.store, "h").sha256 == sum_of(source.store, "h").sha256
+    with closing(opened(tmp_path / "there")) as restored:
+        assert list(restored.store.heads()) == ["g", "h", "mine"]
+        assert sum_of(restored.store, "h").sha256 == sum_of(source.store, "h").sha256
     assert not (tmp_path / "there" / "restoring").exists()
 
 

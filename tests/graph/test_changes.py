@@ -1,4 +1,4 @@
-"""What changed since a commit: at the cost of what changed, on both stores."""
+"""The changes since a commit, at a cost that depends on the changes alone, on both stores."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.graph.by_hand import append, ask, changes, declined, draft, failed, h
 from tests.graph.stores import EMBEDDED
 
 
-def since_then(store, group, since, limit):
-    return asyncio.run(GroupReads(store).changes(group=group, since=since, limit=limit))
+def since_then(store, group, start, limit):
+    return asyncio.run(GroupReads(store).changes(group=group, since=start, limit=limit))
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def read(store, monkeypatch):
     result: Counter[str] = Counter()
     rows = store.rows
 
-    def counted(asked, *more):
-        for row in rows(asked, *more):
-            result[asked.name] += 1
+    def counted(read, *extra):
+        for row in rows(read, *extra):
+            result[read.name] += 1
             yield row
 
     monkeypatch.setattr(store, "rows", counted)
@@ -38,11 +38,11 @@ def test_what_changed_is_read_and_nothing_else(store, group, read):
     with store.writing():
         for n in range(60):
             tell(store, f"N{n}", "one", group=group)
-        since = head(store, group).last_recorded
+        start = head(store, group).last_recorded
         for n in range(3):
             tell(store, f"M{n}", "one", group=group)
     read.clear()
-    result = since_then(store, group, since, 200)
+    result = since_then(store, group, start, 200)
     assert [item["entries"][0]["sequence"] for item in result["commits"]] == [61, 62, 63]
     assert [item["opened"] for item in result["commits"]] == [["F61"], ["F62"], ["F63"]]
     assert (result["last"], result["more"]) == (head(store, group).last_recorded, False)
@@ -55,11 +55,11 @@ def test_what_changed_is_read_and_nothing_else(store, group, read):
 
 
 @EMBEDDED
-def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, other):
+def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, other_group):
     """Failures, refused corrections, removals and facts that expire too; a commit is never cut in two."""
     with store.writing():
         tell(store, "Al", "one", group=group)
-        tell(store, "Al", "one", group=other)
+        tell(store, "Al", "one", group=other_group)
         (second,) = append(store, draft("second", group=group))
         store.apply([failed(second, head(store, group).last_recorded + 10, group=group)])
         tell(store, "Bo", "two", group=group)
@@ -70,20 +70,20 @@ def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, oth
         (old,) = store.rows(reads.FACTS_OF, group, ["F1"])
         store.apply([changes(fifth, at, {kinds.FACTS: [old._replace(expired_at=at)]}, group=group)])
         remove(store, [second], group=group, episodes=("second",))
-    told = []
-    since, pages = 0, 0
+    commits = []
+    start, pages = 0, 0
     while True:
-        page = since_then(store, group, since, 2)
-        told += page["commits"]
-        since, pages = page["last"], pages + 1
+        page = since_then(store, group, start, 2)
+        commits += page["commits"]
+        start, pages = page["last"], pages + 1
         if not page["more"]:
             break
-    entries = [(item["type"], item["state"]) for commit in told for item in commit["entries"]]
+    entries = [(item["type"], item["state"]) for commit in commits for item in commit["entries"]]
     assert pages > 2
-    assert [item["commit"] for item in told] == sorted({item["commit"] for item in told})
+    assert [item["commit"] for item in commits] == sorted({item["commit"] for item in commits})
     assert entries == [("episode", "committed")] * 2 + [("merge", "refused"), ("remove", "done")]
-    assert [commit["opened"] for commit in told if commit["opened"]] == [["F1"], ["F3"]]
-    assert [(commit["commit"], commit["ended"]) for commit in told if commit["ended"]] == [(at, ["F1"])]
-    assert since_then(store, group, since, 200) == {"commits": [], "last": since, "more": False}
+    assert [commit["opened"] for commit in commits if commit["opened"]] == [["F1"], ["F3"]]
+    assert [(commit["commit"], commit["ended"]) for commit in commits if commit["ended"]] == [(at, ["F1"])]
+    assert since_then(store, group, start, 200) == {"commits": [], "last": start, "more": False}
     with pytest.raises(InputError):
         since_then(store, group, 0, 0)

@@ -32,10 +32,10 @@ class CountingSummarizer:
     head = staticmethod(load)
 
     def __init__(self, says=None):
-        self.asked, self.says, self.cost = [], says, Cost(1, 100, 10)
+        self.requests, self.says, self.cost = [], says, Cost(1, 100, 10)
 
     async def write(self, request):
-        self.asked.append(request)
+        self.requests.append(request)
         if self.says is not None:
             raise self.says
         reply = {"name": f"about {request.data[10:60]}", "summary": request.data}
@@ -59,55 +59,63 @@ def memory(tmp_path, team):
         yield opened
 
 
-def refreshed(memory, summarizer=None, group="team", **how):
-    made = Refresh(store=memory.store, embedder=memory.asynchronous.embedder, summarizer=summarizer, **how)
-    return asyncio.run(made.group(group))
+def refreshed(memory, summarizer=None, group="team", **options):
+    refresh = Refresh(
+        store=memory.store, embedder=memory.asynchronous.embedder, summarizer=summarizer, **options
+    )
+    return asyncio.run(refresh.group(group))
 
 
-def kept(memory, group="team"):
+def stored_rows(memory, group="team"):
     return {kind.name: list(memory.store.rows(kind.all, group)) for kind in kinds.KINDS}
 
 
 def test_a_run_without_a_model_names_its_members_and_does_not_touch_the_graph(memory):
     digest_before = memory.dump_hash(group="team")
-    done = refreshed(memory)
-    told = memory.communities.list(group="team")
+    report = refreshed(memory)
+    communities = memory.communities.list(group="team")
 
-    assert (done.run, done.cold, done.communities, done.offline) == (1, True, len(told), len(told))
+    assert (report.run, report.cold, report.communities, report.offline) == (
+        1,
+        True,
+        len(communities),
+        len(communities),
+    )
     companies = [
-        {*item.name.split(", ")} & {"Lumen Systems", "Brightwater", "Harbor Analytics"} for item in told
+        {*item.name.split(", ")} & {"Lumen Systems", "Brightwater", "Harbor Analytics"}
+        for item in communities
     ]
     assert sorted(map(len, companies)) == [1, 1, 1], (
         "each company of the chat is what one of them is named by"
     )
-    assert len({item.name for item in told}) == len(told)
+    assert len({item.name for item in communities}) == len(communities)
     assert memory.dump_hash(group="team") == digest_before
 
 
 def test_without_news_nothing_is_done_and_a_cold_run_finds_the_same(memory):
     refreshed(memory)
-    first = kept(memory)
-    again = refreshed(memory)
+    first = stored_rows(memory)
+    second_run = refreshed(memory)
 
-    assert (again.news, again.run, kept(memory)) == (False, 1, first)
+    assert (second_run.news, second_run.run, stored_rows(memory)) == (False, 1, first)
     cold = refreshed(memory, cold=True)
     assert (cold.run, cold.kept, cold.offline) == (2, cold.communities, 0)
-    rows = kept(memory)["communities"]
+    rows = stored_rows(memory)["communities"]
     assert [r[1:] for r in rows if r[0] == 1] == [r[1:] for r in rows if r[0] == 2]
 
 
 def test_what_is_due_waits_for_a_tenth_of_news(memory):
     assert refreshed(memory, due=True).run == 1
-    before, entities = kept(memory)["communities"], len(kept(memory)["entities"])
+    communities_before, entities = stored_rows(memory)["communities"], len(stored_rows(memory)["entities"])
     assert refreshed(memory, due=True).news is False
     memory.add("I live in Quito.", group="team", speaker="Zelda Brand", at=LATER)
     assert refreshed(memory, due=True).news is False
-    assert kept(memory)["communities"] == before
+    assert stored_rows(memory)["communities"] == communities_before
 
     for number in range(entities // 10):
         memory.add(f"I live in Lima {number}.", group="team", speaker=f"Pia {number}son", at=LATER)
-    done = refreshed(memory, due=True)
-    assert (done.run, done.news, done.cold) == (2, True, False)
+    report = refreshed(memory, due=True)
+    assert (report.run, report.news, report.cold) == (2, True, False)
     memory.retract(group="team", episodes=["t039"])
     assert refreshed(memory, due=True).run == 3, "a correction voids texts: it does not wait"
 
@@ -128,38 +136,40 @@ def test_a_group_that_fails_does_not_keep_the_others_from_being_refreshed(memory
 def test_a_model_is_asked_once_for_what_has_not_changed(memory):
     model = CountingSummarizer()
     first = refreshed(memory, model)
-    assert (first.written, first.calls) == (first.communities, first.communities) == (len(model.asked),) * 2
+    assert (
+        (first.written, first.calls) == (first.communities, first.communities) == (len(model.requests),) * 2
+    )
     assert refreshed(memory, model).calls == 0
 
     memory.add("I live in Quito.", group="team", speaker="Zelda Brand", at=LATER)
     memory.add("I like Quito.", group="team", speaker="Zelda Brand", at=LATER)
     second = refreshed(memory, model)
     assert (second.kept, second.written) == (first.communities, 1)
-    assert len(model.asked) == first.communities + 1
+    assert len(model.requests) == first.communities + 1
     assert refreshed(memory, model, cold=True).calls == 0
 
 
 @pytest.mark.parametrize("fault", [InvalidAnswer("no"), Unavailable("gone", waited=True)])
 def test_where_the_model_fails_the_text_is_made_without_it(memory, fault):
     model = CountingSummarizer(fault)
-    done = refreshed(memory, model)
+    report = refreshed(memory, model)
 
-    assert (done.written, done.offline) == (0, done.communities)
-    assert len(model.asked) == (done.communities if isinstance(fault, InvalidAnswer) else 1)
+    assert (report.written, report.offline) == (0, report.communities)
+    assert len(model.requests) == (report.communities if isinstance(fault, InvalidAnswer) else 1)
     model.says = None
-    assert refreshed(memory, model).written == done.communities
+    assert refreshed(memory, model).written == report.communities
 
 
 def test_a_budget_and_a_dry_run(memory):
     model = CountingSummarizer()
     foreseen = refreshed(memory, model, dry_run=True)
-    assert (foreseen.calls, model.asked) == (foreseen.communities, [])
+    assert (foreseen.calls, model.requests) == (foreseen.communities, [])
     assert memory.communities.list(group="team") == []
 
     assert refreshed(memory, model, max_tokens=1).offline == foreseen.communities
     model.cost = Cost(1, 100_000, 10)
-    done = refreshed(memory, model, max_tokens=foreseen.prompt_tokens + foreseen.completion_tokens)
-    assert (done.written, done.calls, done.offline) == (1, 1, foreseen.communities - 1)
+    report = refreshed(memory, model, max_tokens=foreseen.prompt_tokens + foreseen.completion_tokens)
+    assert (report.written, report.calls, report.offline) == (1, 1, foreseen.communities - 1)
 
 
 def test_no_word_of_a_removed_episode_is_left_in_any_run(memory):
@@ -168,25 +178,25 @@ def test_no_word_of_a_removed_episode_is_left_in_any_run(memory):
     refreshed(memory, model)
     memory.add("Ann Rice lives in Lima.", group="team", speaker="Ann Rice", at=LATER)
     refreshed(memory, model)
-    assert "zyqqvorp" in repr(kept(memory)["communities"]).lower()
+    assert "zyqqvorp" in repr(stored_rows(memory)["communities"]).lower()
 
     memory.remove(group="team", episodes=["z1"])
-    assert "zyqqvorp" not in repr(kept(memory)).lower()
-    left = memory.communities.list(group="team")
-    assert 0 < len(left) < 4
+    assert "zyqqvorp" not in repr(stored_rows(memory)).lower()
+    remaining = memory.communities.list(group="team")
+    assert 0 < len(remaining) < 4
     assert refreshed(memory, model).written >= 1
-    assert len(memory.communities.list(group="team")) > len(left)
+    assert len(memory.communities.list(group="team")) > len(remaining)
 
 
 def test_a_retraction_blanks_too_and_the_whole_group_takes_all_along(memory):
     refreshed(memory)
-    count = len(kept(memory)["communities"])
+    count = len(stored_rows(memory)["communities"])
     memory.retract(group="team", episodes=["t039"])
-    assert len(kept(memory)["communities"]) < count
+    assert len(stored_rows(memory)["communities"]) < count
 
     memory.remove(group="team", everything=True)
-    left = kept(memory)
-    assert [left[name] for name in ("community_runs", "communities", "answers")] == [[]] * 3
+    remaining = stored_rows(memory)
+    assert [remaining[name] for name in ("community_runs", "communities", "answers")] == [[]] * 3
 
 
 def test_a_removal_between_reading_and_publishing_voids_the_run(memory):
@@ -199,21 +209,21 @@ def test_a_removal_between_reading_and_publishing_voids_the_run(memory):
         turns.append(1)
         return clustered(problem)
 
-    done = refreshed(memory, CountingSummarizer(), cluster=cluster)
-    assert (done.run, len(turns)) == (1, 2)
-    assert "zyqqvorp" not in repr(kept(memory)).lower()
+    report = refreshed(memory, CountingSummarizer(), cluster=cluster)
+    assert (report.run, len(turns)) == (1, 2)
+    assert "zyqqvorp" not in repr(stored_rows(memory)).lower()
 
 
 class Dying:
     """A transaction whose process ends before its n-th write."""
 
-    def __init__(self, at, left):
-        self.at, self.left = at, left
+    def __init__(self, at, writes_left):
+        self.at, self.writes_left = at, writes_left
 
     def __getattr__(self, verb):
         if verb in {"put", "drop"}:
-            self.left -= 1
-            if self.left < 0:
+            self.writes_left -= 1
+            if self.writes_left < 0:
                 raise KeyboardInterrupt
         return getattr(self.at, verb)
 
@@ -222,21 +232,23 @@ def test_killed_between_any_two_writes_of_a_publication_it_leaves_the_run_before
     for place in ("Lima", "Cusco"):
         refreshed(memory)
         memory.add(f"I live in {place}.", group="team", speaker="Zelda Brand", at=LATER)
-    before, real, writes = kept(memory), refreshing._published, 0
+    rows_before, real, writes = stored_rows(memory), refreshing._published, 0
     while True:
-        monkeypatch.setattr(refreshing, "_published", lambda at, n=writes, **how: real(Dying(at, n), **how))
+        monkeypatch.setattr(
+            refreshing, "_published", lambda at, n=writes, **options: real(Dying(at, n), **options)
+        )
         try:
-            done = refreshed(memory)
+            report = refreshed(memory)
             break
         except KeyboardInterrupt:
-            assert kept(memory) == before
+            assert stored_rows(memory) == rows_before
             writes += 1
-    assert done.run == 3
-    assert writes > 2 * done.communities, "it put a run, and dropped one"
+    assert report.run == 3
+    assert writes > 2 * report.communities, "it put a run, and dropped one"
 
 
 def test_readers_never_mix_two_runs(memory):
-    folder, seen, stop = memory.store.folder, set(), threading.Event()
+    folder, observations, stop = memory.store.folder, set(), threading.Event()
     refreshed(memory)
 
     def read():
@@ -244,7 +256,7 @@ def test_readers_never_mix_two_runs(memory):
             while not stop.is_set():
                 listed = reader.communities.list(group="team")
                 (run,) = {item.run for item in listed}
-                seen.add((run, len(listed)))
+                observations.add((run, len(listed)))
 
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(read)
@@ -252,35 +264,35 @@ def test_readers_never_mix_two_runs(memory):
             refreshed(memory, cold=True)
         stop.set()
         reading.result()
-    assert len({count for _, count in seen}) == 1
-    assert len(seen) > 1
+    assert len({count for _, count in observations}) == 1
+    assert len(observations) > 1
 
 
 def test_a_refresh_meanwhile_changes_nothing_of_the_graph(tmp_path):
     def rows(batch):
         for number in range(10 * batch, 10 * batch + 10):
-            said = {"source": f"P{number % 17}", "relation": "KNOWS", "target": f"Q{number % 13}"}
-            yield {"group": "g", "id": str(number), "at": "2026-01-01", "triples": [said]}
+            triple = {"source": f"P{number % 17}", "relation": "KNOWS", "target": f"Q{number % 13}"}
+            yield {"group": "g", "id": str(number), "at": "2026-01-01", "triples": [triple]}
 
     hashes, stop = [], threading.Event()
 
     def refresh():
         runs = set()
-        with kgray.open(tmp_path / "busy", create=True) as other:
+        with kgray.open(tmp_path / "busy", create=True) as second_memory:
             while not stop.is_set():
-                runs |= {done.run for done in other.communities.refresh().values()}
+                runs |= {report.run for report in second_memory.communities.refresh().values()}
         return runs
 
     for name in ("calm", "busy"):
         stop.clear()
         with kgray.open(tmp_path / name, create=True) as memory, ThreadPoolExecutor(1) as pool:
-            meanwhile = pool.submit(refresh) if name == "busy" else None
+            pending_refresh = pool.submit(refresh) if name == "busy" else None
             for batch in range(12):
                 assert memory.add_many(rows(batch)).committed == 10
             stop.set()
             hashes.append(memory.dump_hash(group="g"))
-            if meanwhile is not None:
-                assert len(meanwhile.result()) >= 1
+            if pending_refresh is not None:
+                assert len(pending_refresh.result()) >= 1
     assert hashes[0] == hashes[1]
 
 
@@ -291,12 +303,14 @@ def test_the_newest_run_that_was_known_then_and_two_are_kept(memory):
     for place in ("Quito", "Lima", "Cusco"):
         memory.add(f"I live in {place}.", group="team", speaker=f"Zelda {place}son", at=LATER)
         refreshed(memory)
-    rows = kept(memory)
+    rows = stored_rows(memory)
 
     assert [row[0] for row in rows["community_runs"]] == [3, 4]
     assert {row[0] for row in rows["communities"]} == {row[0] for row in rows["communities"]} == {3, 4}
-    then = memory.communities.list(group="team", known_at=rows["community_runs"][0][2] / 1e6 + 1e-5)
-    assert len(first) < len(then) < len(memory.communities.list(group="team"))
+    earlier_communities = memory.communities.list(
+        group="team", known_at=rows["community_runs"][0][2] / 1e6 + 1e-5
+    )
+    assert len(first) < len(earlier_communities) < len(memory.communities.list(group="team"))
     assert memory.communities.list(group="team", known_at="2020-01-01") == []
 
 
@@ -316,10 +330,10 @@ def test_who_comes_later_is_a_member_at_once_and_the_community_is_stale(memory):
 def test_a_group_is_refreshed_alone(memory):
     memory.add("I work at Acme.", group="other", speaker="Bo", at=LATER)
     refreshed(memory)
-    before = kept(memory)
+    state_before = stored_rows(memory)
     refreshed(memory, group="other")
 
-    assert kept(memory) == before
+    assert stored_rows(memory) == state_before
     assert [set(item.name.split(", ")) for item in memory.communities.list(group="other")] == [{"Acme", "Bo"}]
     assert memory.search("Lumen Systems", group="other", scopes=["community"]) == []
 
@@ -349,12 +363,12 @@ def test_without_a_model_an_entity_has_a_summary_and_no_profile(memory):
     assert (history.profile, history.profile_sources) == ("", ())
     assert "Alice Nguyen works at Brightwater." in history.entity.summary
     assert "Lumen" not in history.entity.summary, "that has ended"
-    then = memory.history("Alice Nguyen", group="team", as_of="2025-10-01")
-    assert "works at Lumen Systems." in then.entity.summary
+    earlier_history = memory.history("Alice Nguyen", group="team", as_of="2025-10-01")
+    assert "works at Lumen Systems." in earlier_history.entity.summary
     (listed,) = memory.entities("Alice Nguyen", group="team")
     assert (listed.profile, listed.entity.summary) == ("", history.entity.summary)
-    shown = memory.describe("Alice Nguyen", group="team")
-    assert (shown.profile, shown.summary) == ("", history.entity.summary)
+    description = memory.describe("Alice Nguyen", group="team")
+    assert (description.profile, description.summary) == ("", history.entity.summary)
     assert memory.describe("t039", group="team").summary == ""
 
     text = memory.context("Alice Nguyen", group="team", scopes=["entity"]).text
@@ -367,116 +381,126 @@ def test_without_a_model_an_entity_has_a_summary_and_no_profile(memory):
 
 def test_a_model_writes_profiles_where_that_is_asked_for_and_its_answers_are_kept(memory):
     model = CountingSummarizer()
-    before = memory.history("Alice Nguyen", group="team").entity.summary
+    state_before = memory.history("Alice Nguyen", group="team").entity.summary
     assert refreshed(memory, model).profiles == 0
-    plain = len(model.asked)
+    plain = len(model.requests)
     foreseen = refreshed(memory, model, profiles=True, dry_run=True)
-    done = refreshed(memory, model, profiles=True)
-    asked = model.asked[plain:]
-    assert {request.task for request in asked} == {"profile"}
-    assert (done.profiles, foreseen.calls, done.calls) == (len(asked),) * 3
-    again = refreshed(memory, model, profiles=True)
-    assert (again.calls, again.profiles, again.kept) == (0, done.profiles, done.communities)
-    assert refreshed(memory, model).profiles == done.profiles, "without news all stays"
-    assert len(memory.communities.list(group="team")) == done.communities, "a profile is no community"
+    report = refreshed(memory, model, profiles=True)
+    profile_requests = model.requests[plain:]
+    assert {request.task for request in profile_requests} == {"profile"}
+    assert (report.profiles, foreseen.calls, report.calls) == (len(profile_requests),) * 3
+    second_report = refreshed(memory, model, profiles=True)
+    assert (second_report.calls, second_report.profiles, second_report.kept) == (
+        0,
+        report.profiles,
+        report.communities,
+    )
+    assert refreshed(memory, model).profiles == report.profiles, "without news all stays"
+    assert len(memory.communities.list(group="team")) == report.communities, "a profile is no community"
     history = memory.history("Alice Nguyen", group="team")
-    said = history.profile
-    assert "ENTITY" in said
-    assert "pair programming" in said
-    assert history.entity.summary == before, "what a model wrote is no summary"
+    profile = history.profile
+    assert "ENTITY" in profile
+    assert "pair programming" in profile
+    assert history.entity.summary == state_before, "what a model wrote is no summary"
     supporting = {episode for fact in history.facts for episode in fact.episodes}
     assert set(history.profile_sources) >= supporting, "it is marked with all that it rests on"
-    shown = memory.describe("Alice Nguyen", group="team")
-    assert (shown.profile, shown.profile_sources) == (said, history.profile_sources)
-    then = memory.history("Alice Nguyen", group="team", as_of="2026-06-01")
-    assert (then.profile, then.profile_sources) == ("", ()), "it says what held at the run"
+    description = memory.describe("Alice Nguyen", group="team")
+    assert (description.profile, description.profile_sources) == (profile, history.profile_sources)
+    later_history = memory.history("Alice Nguyen", group="team", as_of="2026-06-01")
+    assert (later_history.profile, later_history.profile_sources) == ("", ()), "it says what held at the run"
     assert "ENTITY" in memory.context("Alice Nguyen", group="team", scopes=["entity"]).text
     hits = memory.search("pair programming", group="team", scopes=["community"])
     assert {hit.community.level for hit in hits} == {0}
 
     memory.add("Alice Nguyen likes Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
-    told = memory.history("Alice Nguyen", group="team")
-    assert (told.profile, told.profile_sources) == ("", ()), "news of her: it may not be so any more"
-    assert told.entity.summary.startswith("Alice Nguyen likes Zyqqvorp.")
+    history_after_news = memory.history("Alice Nguyen", group="team")
+    assert (history_after_news.profile, history_after_news.profile_sources) == ("", ()), (
+        "news of her: it may not be so any more"
+    )
+    assert history_after_news.entity.summary.startswith("Alice Nguyen likes Zyqqvorp.")
     kept_ones = refreshed(memory, model)
-    assert kept_ones.profiles == done.profiles - 1 - ("Greta Lind" in str(asked)), "no call for a profile"
-    assert refreshed(memory, model, profiles=True).profiles == done.profiles
+    assert kept_ones.profiles == report.profiles - 1 - ("Greta Lind" in str(profile_requests)), (
+        "no call for a profile"
+    )
+    assert refreshed(memory, model, profiles=True).profiles == report.profiles
 
 
 class TellingSummarizer(CountingSummarizer):
     """A summarizer that writes the same words of every entity that it is shown with a text."""
 
-    def __init__(self, shown, said):
+    def __init__(self, trigger, profile_text):
         super().__init__()
-        self.shown, self.said = shown, said
+        self.trigger, self.profile_text = trigger, profile_text
 
     async def write(self, request):
         reply, cost = await super().write(request)
-        told = self.said if self.shown in request.data else "Nothing much."
-        return (reply if request.task != "profile" else {"summary": told}), cost
+        summary = self.profile_text if self.trigger in request.data else "Nothing much."
+        return (reply if request.task != "profile" else {"summary": summary}), cost
 
 
 @pytest.mark.parametrize("recipe", ["hybrid", "local"])
 def test_an_entity_is_found_by_what_a_model_wrote_of_it(memory, recipe):
-    """R25, R5: while that is there, as of the run that was known then, and where no moment is asked for."""
+    """R25, R5: while the text exists, as of the run known at that time, and at the present."""
 
-    def found(**when):
-        hits = memory.search("quarrelsome virtuoso", group="team", scopes=["entity"], recipe=recipe, **when)
+    def entity_texts(**moments):
+        hits = memory.search(
+            "quarrelsome virtuoso", group="team", scopes=["entity"], recipe=recipe, **moments
+        )
         return [hit.text for hit in hits]
 
     memory.add("Alice Nguyen likes Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
     refreshed(memory, profiles=True)
-    assert found() == []
-    before = kept(memory)["community_runs"][0][2] / 1e6 + 1e-5
+    assert entity_texts() == []
+    moment_before = stored_rows(memory)["community_runs"][0][2] / 1e6 + 1e-5
     memory.add("I like Lima.", group="team", speaker="Bob Reyes", at=LATER, id="z2")
     refreshed(memory, TellingSummarizer("likes Zyqqvorp", "A quarrelsome virtuoso."), profiles=True)
-    assert found()[0] == "Alice Nguyen"
-    assert found(known_at=before) == found(as_of="2026-09-01") == []
-    with kgray.open(memory.store.folder, create=True) as other:
-        other.remove(group="team", episodes=["z1"])
-    assert found() == [], "also by a reader that had it in memory"
+    assert entity_texts()[0] == "Alice Nguyen"
+    assert entity_texts(known_at=moment_before) == entity_texts(as_of="2026-09-01") == []
+    with kgray.open(memory.store.folder, create=True) as second_memory:
+        second_memory.remove(group="team", episodes=["z1"])
+    assert entity_texts() == [], "also by a reader that had it in memory"
 
 
 class WordySummarizer(CountingSummarizer):
-    """A summarizer whose profiles share words, so that what is gone weighs in the scores of the others."""
+    """A summarizer whose profiles share words, so that a removed text affects the scores of the others."""
 
     async def write(self, request):
         reply, cost = await super().write(request)
         if request.task != "profile":
             return reply, cost
-        told = "Nothing much."
+        summary = "Nothing much."
         if "Zyqqvorp" in request.data:
-            told = "A quarrelsome virtuoso."
+            summary = "A quarrelsome virtuoso."
         elif "Harbor Analytics" in request.data:
-            told = "A quarrelsome neighbour who walks a long way home."
-        return {"summary": told}, cost
+            summary = "A quarrelsome neighbour who walks a long way home."
+        return {"summary": summary}, cost
 
 
-@pytest.mark.parametrize("how", ["remove", "retract"])
-def test_who_held_texts_that_are_gone_ranks_like_one_that_never_had_them(memory, how):
-    """R25: their words stay in no memory; a commit that takes nothing has nothing read anew."""
+@pytest.mark.parametrize("operation", ["remove", "retract"])
+def test_who_held_texts_that_are_gone_ranks_like_one_that_never_had_them(memory, operation):
+    """R25: removed words stay in no memory; a commit that removes nothing causes no second read."""
     memory.add("Alice Nguyen likes Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
     refreshed(memory, WordySummarizer(), profiles=True)
 
-    def found(asked):
-        hits = asked.search("quarrelsome virtuoso", group="team", scopes=["entity"])
+    def scored_hits(searched_memory):
+        hits = searched_memory.search("quarrelsome virtuoso", group="team", scopes=["entity"])
         return [(hit.text, hit.score) for hit in hits]
 
-    def held():
+    def cached_summaries():
         return memory.asynchronous._searcher._summaries["team"]
 
-    before, known = found(memory), held()
-    with kgray.open(memory.store.folder, create=True) as other:
-        other.add("I live in Quito.", group="team", speaker="Zelda Brand", at=LATER)
-        assert found(memory) == before
-        assert held() is known
-        getattr(other, how)(group="team", episodes=["z1"])
-    after = found(memory)
+    hits_before, cached_before = scored_hits(memory), cached_summaries()
+    with kgray.open(memory.store.folder, create=True) as second_memory:
+        second_memory.add("I live in Quito.", group="team", speaker="Zelda Brand", at=LATER)
+        assert scored_hits(memory) == hits_before
+        assert cached_summaries() is cached_before
+        getattr(second_memory, operation)(group="team", episodes=["z1"])
+    hits_after = scored_hits(memory)
     with kgray.open(memory.store.folder, create=True) as fresh:
-        assert found(fresh) == after != before
-    assert held() is not known
+        assert scored_hits(fresh) == hits_after != hits_before
+    assert cached_summaries() is not cached_before
     memory.remove(group="team", everything=True)
-    assert found(memory) == []
+    assert scored_hits(memory) == []
     assert "team" not in memory.asynchronous._searcher._summaries
 
 
@@ -486,7 +510,7 @@ def test_no_word_of_a_removed_episode_is_left_in_any_profile(memory):
     refreshed(memory, model, profiles=True)
     assert "Zyqqvorp" in memory.history("Alice Nguyen", group="team").profile
     memory.remove(group="team", episodes=["z1"])
-    assert "zyqqvorp" not in repr(kept(memory)).lower()
+    assert "zyqqvorp" not in repr(stored_rows(memory)).lower()
     history = memory.history("Alice Nguyen", group="team")
     assert (history.profile, "Brightwater" in history.entity.summary) == ("", True)
     refreshed(memory, model, profiles=True)
@@ -499,20 +523,20 @@ def test_a_profile_of_a_model_goes_with_the_end_of_an_old_fact_and_with_a_merge(
         memory.add(f"Alice Nguyen likes {liked}.", group="team", speaker="Bob", at=LATER, id=f"z{number}")
     refreshed(memory, CountingSummarizer(), profiles=True)
 
-    def said():
+    def profile():
         return memory.history("Alice Nguyen", group="team").profile
 
-    assert "ENTITY" in said()
+    assert "ENTITY" in profile()
     memory.add(
         "I left Brightwater.", group="team", speaker="Alice Nguyen", at="2026-08-02T09:00:00Z", id="z9"
     )
-    assert "ENTITY" not in said()
+    assert "ENTITY" not in profile()
 
     refreshed(memory, CountingSummarizer(), profiles=True)
-    assert "ENTITY" in said()
+    assert "ENTITY" in profile()
     monkeypatch.setattr(CONTEXT, "_READ", 500)
     memory.merge("Alice Nguyen", "Zyqqvorp", group="team")
-    assert "ENTITY" not in said()
+    assert "ENTITY" not in profile()
 
 
 def test_a_profile_does_not_depend_on_what_is_listed_beside_it(memory, monkeypatch):
@@ -523,56 +547,67 @@ def test_a_profile_does_not_depend_on_what_is_listed_beside_it(memory, monkeypat
 
 
 def circles():
-    """Yield 12 circles of 6 in which everybody knows everybody; each 4 of them are tied to one another."""
+    """Yield 12 circles of 6 in which everybody knows everybody; every 4 circles are tied to one another."""
     for circle in range(12):
         names = [f"C{circle}P{n}" for n in range(6)]
         pairs = [(a, b) for a in names for b in names if a < b]
         later = range(circle + 1, circle // 4 * 4 + 4)
-        yield told(f"c{circle}", pairs + [(names[n], f"C{item}P{n}") for item in later for n in range(4)])
+        yield episode_of_pairs(
+            f"c{circle}", pairs + [(names[n], f"C{item}P{n}") for item in later for n in range(4)]
+        )
 
 
-def told(id_, pairs, at="2026-01-01"):
+def episode_of_pairs(id_, pairs, at="2026-01-01"):
     triples = [{"source": a, "relation": "KNOWS", "target": b} for a, b in pairs]
     return {"group": "rings", "id": id_, "at": at, "triples": triples}
 
 
-def shown(request, tag):
-    """Return what a request shows under a tag; None where it has none."""
-    _, begun, rest = request.data.partition(f"<{tag}>\n")
-    return json.loads(rest.partition(f"\n</{tag}>")[0]) if begun else None
+def tagged_json(request, tag):
+    """Return the JSON under a tag of a request; None without the tag."""
+    _, begun, tail = request.data.partition(f"<{tag}>\n")
+    return json.loads(tail.partition(f"\n</{tag}>")[0]) if begun else None
 
 
 def test_a_large_community_is_written_in_parts_and_each_part_once(memory, monkeypatch):
-    """Map-reduce: a prompt has so many members, or summaries; what is more is summarised before."""
+    """Map-reduce: a prompt has a limited number of members or summaries; the surplus is summarised before."""
     monkeypatch.setattr("kgray.communities.texts._PROMPT_MEMBERS", 5)
     monkeypatch.setattr("kgray.communities.texts._PARTS_TOKENS", 600)
     memory.add_many(circles())
     model = CountingSummarizer()
-    done = refreshed(memory, model, group="rings")
-    assert (done.levels, done.communities, done.written, done.offline) == (2, 15, 15, 0)
-    assert done.calls == len(model.asked)
+    run_report = refreshed(memory, model, group="rings")
+    assert (run_report.levels, run_report.communities, run_report.written, run_report.offline) == (
+        2,
+        15,
+        15,
+        0,
+    )
+    assert run_report.calls == len(model.requests)
 
-    whole = [request for request in model.asked if shown(request, "PARTS")]
-    reports = [request for request in model.asked if request.task == "community_report"]
-    parts = [request for request in model.asked if request not in (*whole, *reports)]
-    said = [f"about {part.data[10:60]}" for part in parts]
-    assert sorted(sorted(shown(request, "MEMBERS")) for request in whole) == sorted(
+    complete_prompts = [request for request in model.requests if tagged_json(request, "PARTS")]
+    reports = [request for request in model.requests if request.task == "community_report"]
+    parts = [request for request in model.requests if request not in (*complete_prompts, *reports)]
+    part_names = [f"about {part.data[10:60]}" for part in parts]
+    assert sorted(sorted(tagged_json(request, "MEMBERS")) for request in complete_prompts) == sorted(
         [f"C{circle}P{n}" for n in range(6)] for circle in range(12)
     )
-    assert all(part["name"] in said for request in whole for part in shown(request, "PARTS"))
-    members = [shown(part, "MEMBERS") for part in parts if shown(part, "MEMBERS")]
+    assert all(
+        part["name"] in part_names for request in complete_prompts for part in tagged_json(request, "PARTS")
+    )
+    members = [tagged_json(part, "MEMBERS") for part in parts if tagged_json(part, "MEMBERS")]
     assert sorted(name for names in members for name in names) == sorted(
         f"C{circle}P{n}" for circle in range(12) for n in range(6)
     ), "each member is in one part"
     assert len(reports) == 3
-    below = [item["name"] for part in parts for item in shown(part, "COMMUNITIES") or ()]
-    assert len(below) == len(set(below)) == 12, "no community is left out"
-    assert {item["name"] for report in reports for item in shown(report, "COMMUNITIES")} <= set(said)
+    community_names = [item["name"] for part in parts for item in tagged_json(part, "COMMUNITIES") or ()]
+    assert len(community_names) == len(set(community_names)) == 12, "no community is left out"
+    assert {item["name"] for report in reports for item in tagged_json(report, "COMMUNITIES")} <= set(
+        part_names
+    )
 
-    asked = len(model.asked)
+    calls_of_first_run = len(model.requests)
     assert refreshed(memory, model, group="rings", cold=True).calls == 0
-    memory.add_many([told("n1", [("C0P0", "New One")])])
-    assert 0 < refreshed(memory, model, group="rings").calls <= asked / 2
+    memory.add_many([episode_of_pairs("n1", [("C0P0", "New One")])])
+    assert 0 < refreshed(memory, model, group="rings").calls <= calls_of_first_run / 2
 
 
 def test_a_text_stays_while_it_is_true_and_says_most_of_its_community(memory, monkeypatch):
@@ -581,17 +616,19 @@ def test_a_text_stays_while_it_is_true_and_says_most_of_its_community(memory, mo
     memory.add_many(circles())
     model = CountingSummarizer()
     refreshed(memory, model, group="rings")
-    before = {item.id: item for item in memory.communities.list(group="rings", level=0)}
+    state_before = {item.id: item for item in memory.communities.list(group="rings", level=0)}
 
-    memory.add_many([told("n1", [("C0P0", "Newcomer One"), ("C0P1", "Newcomer One")], at="2026-02-01")])
-    done = refreshed(memory, model, group="rings")
-    assert (done.run, done.kept, done.calls) == (2, done.communities, 0)
+    memory.add_many(
+        [episode_of_pairs("n1", [("C0P0", "Newcomer One"), ("C0P1", "Newcomer One")], at="2026-02-01")]
+    )
+    report = refreshed(memory, model, group="rings")
+    assert (report.run, report.kept, report.calls) == (2, report.communities, 0)
     (home,) = [item for item in memory.communities.list(group="rings", level=0) if item.stale]
-    assert (home.size, home.text) == (7, before[home.id].text)
+    assert (home.size, home.text) == (7, state_before[home.id].text)
     assert memory.communities.get(home.id, group="rings").as_of == home.told_at(None)
     assert (
         home.told_at(None)
-        < memory.communities.get(next(iter(before.keys() - {home.id})), group="rings").as_of
+        < memory.communities.get(next(iter(state_before.keys() - {home.id})), group="rings").as_of
     )
     (hit,) = memory.search(home.name, group="rings", scopes=["community"], limit=1)
     assert (hit.id, hit.known_at) == (home.id, home.told_at(None))
@@ -599,30 +636,30 @@ def test_a_text_stays_while_it_is_true_and_says_most_of_its_community(memory, mo
     reply = json.loads(home.summary.partition("<FACTS>\n")[2].partition("\n")[0])[0]["fact"]
     a, _, b = reply.partition(" (")[0].partition(" knows ")
     ended = {"source": a, "relation": "KNOWS", "target": b, "valid_at": None, "invalid_at": "2026-03-01"}
-    left = {"group": "rings", "id": "n2", "at": "2026-03-02", "triples": [ended]}
-    assert memory.add_many([left]).committed == 1
-    again = refreshed(memory, model, group="rings")
-    assert again.calls >= 1, "something that it says has ended"
+    ended_pair = {"group": "rings", "id": "n2", "at": "2026-03-02", "triples": [ended]}
+    assert memory.add_many([ended_pair]).committed == 1
+    second_report = refreshed(memory, model, group="rings")
+    assert second_report.calls >= 1, "something that it says has ended"
     (home,) = [item for item in memory.communities.list(group="rings", level=0) if item.id == home.id]
     assert not home.stale
     assert reply not in home.summary
 
     new = [(f"C0P{n}", f"Newcomer {m}") for m in range(3) for n in range(6)]
-    memory.add_many([told("n3", new)])
+    memory.add_many([episode_of_pairs("n3", new)])
     assert refreshed(memory, model, group="rings").calls >= 1, "it has grown by more than a quarter"
     assert not any(item.stale for item in memory.communities.list(group="rings", level=0))
 
 
 def test_what_a_text_that_stays_rests_on_counts_for_those_above_it_too():
-    """R25: an entity that has left its community is in the text still, and in what was made of the text."""
+    """R25: an entity that left its community remains in the text, and in all texts made of it."""
     shown_now = Snapshot(
         group="g", watermark=9, recorded_at=9, entities={}, facts=[], mentioned={"a": {1}, "b": {2}}
     )
-    below = Cluster(id="1", level=0, members=["a"], rested={7})
-    above = Cluster(id="2", level=1, members=["a", "b"], children=[below])
+    lower = Cluster(id="1", level=0, members=["a"], rested={7})
+    upper = Cluster(id="2", level=1, members=["a", "b"], children=[lower])
 
-    assert below.sources(shown_now) == {1, 7}
-    assert above.sources(shown_now) == {1, 2, 7}
+    assert lower.sources(shown_now) == {1, 7}
+    assert upper.sources(shown_now) == {1, 2, 7}
 
 
 def test_a_profile_and_a_part_rest_on_what_names_the_other_ends_of_their_facts(memory, monkeypatch):
@@ -630,7 +667,7 @@ def test_a_profile_and_a_part_rest_on_what_names_the_other_ends_of_their_facts(m
     monkeypatch.setattr("kgray.communities.texts._PROMPT_MEMBERS", 1)
     friends = [("Vera Holm", name) for name in ("Z. Webb", "Ann", "Bea", "Cleo", "Dora", "Edda")]
     # A sentence with "we" is no text of a fact: that is composed of the names (R18a).
-    rows = [told("t1", friends), told("t2", [("Zyqqvorp Webb", "Ann")])]
+    rows = [episode_of_pairs("t1", friends), episode_of_pairs("t2", [("Zyqqvorp Webb", "Ann")])]
     for triple in (triple for row in rows for triple in row["triples"]):
         triple["text"] = f"We say that {triple['source']} knows {triple['target']}"
     memory.add_many(rows)
@@ -639,16 +676,16 @@ def test_a_profile_and_a_part_rest_on_what_names_the_other_ends_of_their_facts(m
         memory.merge(*sorted(webbs), group="rings")
     refreshed(memory, CountingSummarizer(), group="rings", profiles=True)
     assert "knows Zyqqvorp Webb" in memory.history("Vera Holm", group="rings").profile
-    answers = [row for row in kept(memory, "rings")["answers"] if "Zyqqvorp" in repr(row)]
+    answers = [row for row in stored_rows(memory, "rings")["answers"] if "Zyqqvorp" in repr(row)]
     assert len(answers) > 3, "a profile, a part and the whole"
     memory.remove(group="rings", episodes=["t2"])
-    assert "zyqqvorp" not in repr(kept(memory, "rings")).lower()
+    assert "zyqqvorp" not in repr(stored_rows(memory, "rings")).lower()
 
 
 def test_a_text_that_lacks_a_part_is_no_text_to_stay(memory, monkeypatch):
     monkeypatch.setattr("kgray.communities.texts._PROMPT_MEMBERS", 5)
     names = [f"P{n}" for n in range(6)]
-    memory.add_many([told("n1", [(a, b) for a in names for b in names if a < b])])
+    memory.add_many([episode_of_pairs("n1", [(a, b) for a in names for b in names if a < b])])
     model = CountingSummarizer()
     write, faults = model.write, [InvalidAnswer("no")]
 
@@ -658,9 +695,11 @@ def test_a_text_that_lacks_a_part_is_no_text_to_stay(memory, monkeypatch):
 
     monkeypatch.setattr(model, "write", write_all_but_one)
     refreshed(memory, model, group="rings")
-    memory.add_many([told("n2", [("Elsewhere", "Far Away")])])
+    memory.add_many([episode_of_pairs("n2", [("Elsewhere", "Far Away")])])
     refreshed(memory, model, group="rings")
-    told_of = [len(shown(request, "PARTS")) for request in model.asked if shown(request, "PARTS")]
+    told_of = [
+        len(tagged_json(request, "PARTS")) for request in model.requests if tagged_json(request, "PARTS")
+    ]
     assert told_of == [1, 2]
 
 
@@ -673,15 +712,17 @@ def test_what_is_too_much_for_one_prompt_is_shown_in_parts_or_not_at_all(memory,
 
     async def write_what_is_no_part(request):
         model.says = (
-            InvalidAnswer("no") if request.task == "community" and shown(request, "COMMUNITIES") else None
+            InvalidAnswer("no")
+            if request.task == "community" and tagged_json(request, "COMMUNITIES")
+            else None
         )
         return await write(request)
 
     monkeypatch.setattr(model, "write", write_what_is_no_part)
-    done = refreshed(memory, model, group="rings")
-    assert (done.levels, done.written, done.offline) == (2, 12, 3)
-    assert not [request for request in model.asked if request.task == "community_report"]
-    assert len([request for request in model.asked if shown(request, "COMMUNITIES")]) >= 6
+    report = refreshed(memory, model, group="rings")
+    assert (report.levels, report.written, report.offline) == (2, 12, 3)
+    assert not [request for request in model.requests if request.task == "community_report"]
+    assert len([request for request in model.requests if tagged_json(request, "COMMUNITIES")]) >= 6
     monkeypatch.setattr(model, "write", write)
     model.says = None
     assert refreshed(memory, model, group="rings").written == 3, "they are asked for again"
@@ -690,7 +731,7 @@ def test_what_is_too_much_for_one_prompt_is_shown_in_parts_or_not_at_all(memory,
 def test_a_group_that_was_removed_and_begun_anew_is_searched_anew(memory):
     """Its runs are counted from 1 again, in the same process."""
     for name in ("Ann", "Zoe"):
-        memory.add_many([told(f"n{name}", [(name, "Bea"), (name, "Cleo"), ("Bea", "Cleo")])])
+        memory.add_many([episode_of_pairs(f"n{name}", [(name, "Bea"), (name, "Cleo"), ("Bea", "Cleo")])])
         assert refreshed(memory, group="rings").run == 1
         (hit,) = memory.search(f"{name} knows Bea", group="rings", scopes=["community"])
         assert name in hit.text

@@ -1,4 +1,4 @@
-"""On each store: a run is published whole, the one before is kept, and a removal takes the texts."""
+"""On each store: a run is published atomically, its predecessor is kept, and a removal deletes the texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refreshed(engine: Engine) -> Refreshed:
     return asyncio.run(Refresh(store=engine.store, embedder=SMALL).group(engine.named()))
 
 
-def kept(engine: Engine, kind: kinds.Kind[Any]) -> list[Any]:
+def stored_rows(engine: Engine, kind: kinds.Kind[Any]) -> list[Any]:
     return list(engine.store.rows(kind.all, engine.named()))
 
 
@@ -41,8 +41,10 @@ def test_runs_of_a_group(stores: Stores) -> None:
     dump_before = engine.dump()
     first = refreshed(engine)
     assert (first.run, first.communities, refreshed(engine).news) == (1, 2, False)
-    told = list_of(engine.store, engine.named(), None, None)
-    assert [sorted(item.name.split(", ")) for item in told if "Ann" in item.name] == [["Ann", "Bob", "Cara"]]
+    communities = list_of(engine.store, engine.named(), None, None)
+    assert [sorted(item.name.split(", ")) for item in communities if "Ann" in item.name] == [
+        ["Ann", "Bob", "Cara"]
+    ]
 
     for number in range(2):
         engine.add(triples(20 + number, knows("Ann", f"Newcomer {number}"), client_id=f"n{number}"))
@@ -51,71 +53,71 @@ def test_runs_of_a_group(stores: Stores) -> None:
         members = {name for _, name in one_of(engine.store, engine.named(), home.id, None).members}
         assert members >= {"Ann", f"Newcomer {number}"}
         assert refreshed(engine).kept == 1
-    runs = [row[0] for row in kept(engine, kinds.COMMUNITY_RUNS)]
-    assert (runs, {row[0] for row in kept(engine, kinds.COMMUNITIES)}) == ([2, 3], {2, 3})
-    assert len({row[1] for row in kept(engine, kinds.COMMUNITIES)}) == 2, "ids are carried over"
+    runs = [row[0] for row in stored_rows(engine, kinds.COMMUNITY_RUNS)]
+    assert (runs, {row[0] for row in stored_rows(engine, kinds.COMMUNITIES)}) == ([2, 3], {2, 3})
+    assert len({row[1] for row in stored_rows(engine, kinds.COMMUNITIES)}) == 2, "ids are carried over"
 
     engine.ask("remove", episodes=("n0", "n1"))
-    assert "Newcomer" not in repr(kept(engine, kinds.COMMUNITIES))
-    assert len(kept(engine, kinds.COMMUNITIES)) == 2, "those of the other community, in both runs"
+    assert "Newcomer" not in repr(stored_rows(engine, kinds.COMMUNITIES))
+    assert len(stored_rows(engine, kinds.COMMUNITIES)) == 2, "those of the other community, in both runs"
     assert engine.dump() == dump_before
     refreshed(engine)
-    assert len([row for row in kept(engine, kinds.COMMUNITIES) if row[0] == 4]) == 2
+    assert len([row for row in stored_rows(engine, kinds.COMMUNITIES) if row[0] == 4]) == 2
     engine.ask("remove", everything=True)
-    assert kept(engine, kinds.COMMUNITIES) == kept(engine, kinds.COMMUNITY_RUNS) == []
+    assert stored_rows(engine, kinds.COMMUNITIES) == stored_rows(engine, kinds.COMMUNITY_RUNS) == []
 
 
 @EMBEDDED
-@pytest.mark.parametrize("how", ["remove", "retract"])
-def test_texts_in_memory_stand_until_an_operation_may_take_some(stores: Stores, how: str) -> None:
+@pytest.mark.parametrize("operation", ["remove", "retract"])
+def test_texts_in_memory_stand_until_an_operation_may_take_some(stores: Stores, operation: str) -> None:
     engine = engine_on(stores)
     engine.add(*(triples(n, knows(*pair), client_id=f"k{n}") for n, pair in enumerate(KNOWS)))
     refreshed(engine)
-    known = run_at(engine.store, engine.named(), None)
-    assert known is not None
+    run = run_at(engine.store, engine.named(), None)
+    assert run is not None
 
     def read() -> Summaries:
         load = partial(Summaries, engine.store, engine.named(), None, SMALL.dimensions)
         return at_one_moment(engine.store, load)
 
-    held = read()
+    content = read()
     engine.add(triples(9, knows("Ann", "Newcomer"), client_id="n"))
-    assert held.are_current(engine.store, engine.named(), known)
-    engine.ask(how, episodes=("k0",))
-    assert not held.are_current(engine.store, engine.named(), known)
+    assert content.are_current(engine.store, engine.named(), run)
+    engine.ask(operation, episodes=("k0",))
+    assert not content.are_current(engine.store, engine.named(), run)
     second_content = read()
-    assert second_content.are_current(engine.store, engine.named(), known)
-    assert (len(held.communities.ids), len(second_content.communities.ids)) == (2, 1)
+    assert second_content.are_current(engine.store, engine.named(), run)
+    assert (len(content.communities.ids), len(second_content.communities.ids)) == (2, 1)
 
 
 @SELDOM_ON_NEO4J
-@pytest.mark.parametrize("what", ["published", "removed"])
+@pytest.mark.parametrize("event", ["published", "removed"])
 def test_a_reading_in_which_a_run_is_published_or_lost_texts_sees_one_moment(
-    stores: Stores, what: str
+    stores: Stores, event: str
 ) -> None:
-    """Publishing is no commit: no record time tells of it. A removal takes texts, and no run (R25)."""
+    """Publishing is no commit: it has no record time. A removal deletes texts, but no run (R25)."""
     engine, times = engine_on(stores), 0
-    again = Refresh(store=stores.open(), embedder=SMALL, cold=True)
+    refresh = Refresh(store=stores.open(), embedder=SMALL, cold=True)
     engine.add(*(triples(n, knows(*pair), client_id=f"k{n}") for n, pair in enumerate(KNOWS)))
     refreshed(engine)
-    meanwhile: dict[str, Callable[[], object]] = {
-        "published": lambda: asyncio.run(again.group(engine.named())),
+    events: dict[str, Callable[[], object]] = {
+        "published": lambda: asyncio.run(refresh.group(engine.named())),
         "removed": lambda: engine.ask("remove", episodes=("k0",)),
     }
 
     def read() -> tuple[set[int], list[Any], list[Any]]:
         nonlocal times
         times += 1
-        runs = {row[0] for row in kept(engine, kinds.COMMUNITY_RUNS)}
-        before = texts(engine, runs)
+        runs = {row[0] for row in stored_rows(engine, kinds.COMMUNITY_RUNS)}
+        texts_before = texts(engine, runs)
         if times == 1:
             with ThreadPoolExecutor(1) as pool:
-                pool.submit(meanwhile[what]).result()
-        return runs, before, texts(engine, {1, 2})
+                pool.submit(events[event]).result()
+        return runs, texts_before, texts(engine, {1, 2})
 
-    runs, before, after = at_one_moment(engine.store, read)
-    assert runs == {row[0] for row in after}
-    assert before == after
+    runs, texts_before, texts_after = at_one_moment(engine.store, read)
+    assert runs == {row[0] for row in texts_after}
+    assert texts_before == texts_after
 
 
 def texts(engine: Engine, runs: set[int]) -> list[Any]:

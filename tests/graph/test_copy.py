@@ -35,26 +35,26 @@ from tests.graph.engine import Engine, WildJudge, day, in_group, reading, triple
 from tests.graph.stores import Neo4jStores, SqliteStores
 
 neo4j = pytest.mark.neo4j
-WAYS = ("sqlite-sqlite", pytest.param("sqlite-neo4j", marks=neo4j))
+STORE_PAIRS = ("sqlite-sqlite", pytest.param("sqlite-neo4j", marks=neo4j))
 
 
 @pytest.fixture
-def ways(request, tmp_path):
+def store_pair(request, tmp_path):
     """Return the maker of stores for each of the two sides."""
-    made: list[Any] = []
+    makers: list[Any] = []
 
     def side(kind: str, name: str) -> Any:
         if kind == "sqlite":
-            made.append(SqliteStores(tmp_path / name))
+            makers.append(SqliteStores(tmp_path / name))
         else:
-            made.append(
+            makers.append(
                 Neo4jStores(request.getfixturevalue("neo4j_server"), request.getfixturevalue("neo4j_driver"))
             )
-        return made[-1]
+        return makers[-1]
 
     kinds = request.param.split("-")
     yield [side(kind, f"{n}-{kind}") for n, kind in enumerate(kinds)]
-    for stores in made:
+    for stores in makers:
         stores.close()
 
 
@@ -123,43 +123,45 @@ def summed(store: Store, group: str) -> Sum:
 
 
 def moments(engine: Engine) -> list[int | None]:
-    """Return now, and every fourth record time of the group: that all are there its sum tells."""
+    """Return the present, and every fourth record time of the group: their sum reveals a gap."""
     return [None, *[row.ended_at for row in engine.store.rows(EPISODES_SINCE, engine.named())][::4]]
 
 
 @pytest.mark.parametrize(
-    "ways", [WAYS[0], pytest.param("sqlite-neo4j", marks=[neo4j, pytest.mark.slow])], indirect=True
+    "store_pair",
+    [STORE_PAIRS[0], pytest.param("sqlite-neo4j", marks=[neo4j, pytest.mark.slow])],
+    indirect=True,
 )
-def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(ways, tmp_path):
-    """Promise 1, across stores: the same records, dumps at every moment, searches, what follows; and back."""
-    source, target = map(opened, ways)
-    ours = lived(source.store, ways[1].prefix)
+def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(store_pair, tmp_path):
+    """Promise 1, across stores: the same records, dumps at every moment, searches, later commits."""
+    source, target = map(opened, store_pair)
+    ours = lived(source.store, store_pair[1].prefix)
     group = ours.named()
     kinds = {
         "group", "episodes", "corrections", "extractions", "answers", "records", "shown evidence", "entities",
         "shown entities", "mentions", "facts",
     }  # fmt: skip
-    before = summed(source.store, group)
-    assert set(before.counts) == kinds
+    state_before = summed(source.store, group)
+    assert set(state_before.counts) == kinds
 
     copied = copy_group(source, target, group)
 
-    assert (copied.group, copied.existed, copied.rows) == (group, False, dict(before.counts))
-    assert summed(source.store, group) == before == summed(target.store, group)
-    assert ways[1].mine(list(target.store.heads())) == [group]
+    assert (copied.group, copied.existed, copied.rows) == (group, False, dict(state_before.counts))
+    assert summed(source.store, group) == state_before == summed(target.store, group)
+    assert store_pair[1].mine(list(target.store.heads())) == [group]
     theirs = Engine(store=target.store, prefix=ours.prefix, judge=WildJudge())
     for moment in moments(ours):
         assert ours.dump(moment) == theirs.dump(moment)
     theirs.check()
-    item, other = source.store, target.store
-    assert failures(item, group) == failures(other, group)
-    assert item.counts(group) == other.counts(group)
-    assert pending(item, group, 99) == pending(other, group, 99)
-    assert pending_groups(item)[group] == pending_groups(other)[group]
-    answers = [list(store.rows(ANSWERS_TO, group, ["f" * 64])) for store in (item, other)]
+    item, copy = source.store, target.store
+    assert failures(item, group) == failures(copy, group)
+    assert item.counts(group) == copy.counts(group)
+    assert pending(item, group, 99) == pending(copy, group, 99)
+    assert pending_groups(item)[group] == pending_groups(copy)[group]
+    answers = [list(store.rows(ANSWERS_TO, group, ["f" * 64])) for store in (item, copy)]
     assert answers[0] == answers[1] != []
     for read in (MESSAGES, SEARCHED, VECTORS, NAME_VECTORS):
-        assert list(item.rows(read, group)) == list(other.rows(read, group)) != [], read.name
+        assert list(item.rows(read, group)) == list(copy.rows(read, group)) != [], read.name
     for engine in (ours, theirs):
         engine.add(triples(40, works("Firm 1"), client_id="later"))
         engine.ask("retract", episodes=("t4",))
@@ -171,15 +173,15 @@ def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(ways, tmp_path):
     assert Engine(store=back.store, prefix=ours.prefix).dump() == ours.dump()
 
 
-@pytest.mark.parametrize("ways", WAYS, indirect=True)
-def test_a_copy_that_was_cut_off_is_found_by_nobody_and_done_again(ways, monkeypatch):
-    """A killed process cleans nothing up: what it left is no group, and the next copy starts anew."""
-    source, target = map(opened, ways)
-    ours = lived(source.store, ways[1].prefix)
+@pytest.mark.parametrize("store_pair", STORE_PAIRS, indirect=True)
+def test_a_copy_that_was_cut_off_is_found_by_nobody_and_done_again(store_pair, monkeypatch):
+    """A killed process cleans nothing up: its remains are no group, and the next copy starts at zero."""
+    source, target = map(opened, store_pair)
+    ours = lived(source.store, store_pair[1].prefix)
     group = ours.named()
     head = source.store.heads([group])[group]
     rows = list(rows_of(source.store, group, head))
-    mine = ways[1].mine
+    mine = store_pair[1].mine
 
     def cut(count):
         yield from rows[:count]
@@ -190,8 +192,8 @@ def test_a_copy_that_was_cut_off_is_found_by_nobody_and_done_again(ways, monkeyp
         for count in (1, len(rows) // 2, len(rows)):
             with target.store.writing(), pytest.raises(KeyboardInterrupt):
                 target.store.adopt(group, head, cut(count), lambda: None)
-            ways[1].close()
-            target = opened(ways[1])
+            store_pair[1].close()
+            target = opened(store_pair[1])
             store = target.store
             assert mine(list(store.heads())) == []
             assert mine(pending_groups(store)) == mine(store.counts()) == {}
@@ -206,29 +208,29 @@ def test_a_copy_that_was_cut_off_is_found_by_nobody_and_done_again(ways, monkeyp
     assert Engine(store=target.store, prefix=ours.prefix).dump() == ours.dump()
 
 
-@pytest.mark.parametrize("ways", ["sqlite-sqlite"], indirect=True)
-def test_a_copy_that_is_cut_off_lets_its_source_be_closed(ways):
-    """Closing waits for whoever reads; a scan that nobody goes on with is no reader."""
-    source, target = map(opened, ways)
-    group = lived(source.store, ways[1].prefix).named()
+@pytest.mark.parametrize("store_pair", ["sqlite-sqlite"], indirect=True)
+def test_a_copy_that_is_cut_off_lets_its_source_be_closed(store_pair):
+    """Closing waits for readers; an abandoned scan is no reader."""
+    source, target = map(opened, store_pair)
+    group = lived(source.store, store_pair[1].prefix).named()
 
     def cut():
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt) as kept:  # with its frames, as whoever closes has it
+    with pytest.raises(KeyboardInterrupt) as raised:  # with its frames, as the caller of close() has it
         copy_group(source, target, group, on_row=cut)
     closing = threading.Thread(target=source.store.close, daemon=True)
     closing.start()
     closing.join(10)
     assert not closing.is_alive()
-    del kept
+    del raised
 
 
-@pytest.mark.parametrize("ways", WAYS[:1], indirect=True)
-def test_a_copy_that_is_not_the_same_is_taken_away_again(ways):
-    """What fails its verification leaves nothing, and the group can be copied or begun there after it."""
-    source, target = map(opened, ways)
-    group = lived(source.store, ways[1].prefix).named()
+@pytest.mark.parametrize("store_pair", STORE_PAIRS[:1], indirect=True)
+def test_a_copy_that_is_not_the_same_is_taken_away_again(store_pair):
+    """A copy that fails its verification leaves nothing; the group can be copied or begun afterwards."""
+    source, target = map(opened, store_pair)
+    group = lived(source.store, store_pair[1].prefix).named()
 
     def differs():
         raise StoreError("not the same")
@@ -236,36 +238,36 @@ def test_a_copy_that_is_not_the_same_is_taken_away_again(ways):
     head = source.store.heads([group])[group]
     with target.store.writing(), pytest.raises(StoreError, match="not the same"):
         target.store.adopt(group, head, rows_of(source.store, group, head), differs)
-    assert ways[1].mine(list(target.store.heads())) == []
+    assert store_pair[1].mine(list(target.store.heads())) == []
     assert target.store.heads([group])[group].last == 0
     copy_group(source, target, group)
-    again = copy_group(source, target, group)
-    assert again.existed
+    second_copy = copy_group(source, target, group)
+    assert second_copy.existed
     accept(target.store, [in_group(triples(50, works("More")), group)], now=times.now())
     with pytest.raises(StoreError, match=r"already, and not the same \(group"):
         copy_group(source, target, group)
 
 
-@pytest.mark.parametrize("ways", WAYS[:1], indirect=True)
-def test_a_copy_is_refused_where_it_cannot_be_one(ways, tmp_path):
+@pytest.mark.parametrize("store_pair", STORE_PAIRS[:1], indirect=True)
+def test_a_copy_is_refused_where_it_cannot_be_one(store_pair, tmp_path):
     """Another embedder, no such group, a store in use, a group that was removed there: one line each."""
-    source, target = map(opened, ways)
-    engine = Engine(store=source.store, prefix=ways[1].prefix)
+    source, target = map(opened, store_pair)
+    engine = Engine(store=source.store, prefix=store_pair[1].prefix)
     group = engine.named()
     engine.add(triples(0, works("Firm")))
     with pytest.raises(NotFound, match="no group 'absent'"):
         copy_group(source, target, "absent")
-    with closing(open_sqlite(tmp_path / "other", embedder="another", dimensions=128)) as other:
-        foreign = OpenStore(store=other, folder=tmp_path / "other", settings=target.settings)
+    with closing(open_sqlite(tmp_path / "other", embedder="another", dimensions=128)) as other_width:
+        foreign = OpenStore(store=other_width, folder=tmp_path / "other", settings=target.settings)
         with pytest.raises(InputError, match="same embedder"):
             copy_group(source, foreign, group)
     with source.store.writing(), pytest.raises(Locked, match="run the command when that has ended"):
-        copy_group(opened(ways[0]), target, group)
+        copy_group(opened(store_pair[0]), target, group)
     with pytest.raises(InputError, match="one store"):
         copy_group(source, source, group)
     copy_group(source, target, group)
-    gone = Engine(store=target.store, prefix=engine.prefix)
-    gone.ask("remove", everything=True)
+    target_engine = Engine(store=target.store, prefix=engine.prefix)
+    target_engine.ask("remove", everything=True)
     with pytest.raises(StoreError, match="was removed: its 2 sequences are never used again"):
         copy_group(source, target, group)
 
@@ -278,19 +280,19 @@ def test_nothing_is_appended_to_a_group_that_is_on_its_way_to_a_server(neo4j_ser
     engine = Engine(store=source.store, prefix=stores.prefix)
     engine.add(triples(0, works("Firm")))
     group, free = engine.named(), engine.named("free")
-    target, another = opened(stores), opened(stores)
+    target, other_target = opened(stores), opened(stores)
 
     def rows():
         for row in rows_of(source.store, group, source.store.heads([group])[group]):
             yield row
             with pytest.raises(StoreError, match="run `kgray copy` again"):
-                accept(another.store, [in_group(triples(1, works("Other")), group)], now=1)
-            accept(another.store, [in_group(triples(1, works("Other"), client_id="o"), free)], now=1)
+                accept(other_target.store, [in_group(triples(1, works("Other")), group)], now=1)
+            accept(other_target.store, [in_group(triples(1, works("Other"), client_id="o"), free)], now=1)
 
     with target.store.writing():
         target.store.adopt(group, source.store.heads([group])[group], rows(), lambda: None)
-    assert stores.mine(list(another.store.heads())) == [free, group]
-    assert summed(another.store, group) == summed(source.store, group)
+    assert stores.mine(list(other_target.store.heads())) == [free, group]
+    assert summed(other_target.store, group) == summed(source.store, group)
     stores.close()
 
 
@@ -302,11 +304,11 @@ class OneAcme(WildJudge):
         return {"duplicate_of": 0} if question.kind == "entity" else WildJudge._answer(question)
 
 
-@pytest.mark.parametrize("ways", WAYS[:1], indirect=True)
-def test_a_split_that_made_an_entity_is_copied(ways):
-    """Its birth is recorded by the correction, after those of later episodes, at an earlier place."""
-    source, target = map(opened, ways)
-    engine = Engine(store=source.store, prefix=ways[1].prefix, judge=OneAcme())
+@pytest.mark.parametrize("store_pair", STORE_PAIRS[:1], indirect=True)
+def test_a_split_that_made_an_entity_is_copied(store_pair):
+    """The correction records its birth, after the births of later episodes, at an earlier place."""
+    source, target = map(opened, store_pair)
+    engine = Engine(store=source.store, prefix=store_pair[1].prefix, judge=OneAcme())
     for at, name in enumerate(("Acme Corporation", "Acme Corp", "Acme", "Zed Later")):
         engine.add(reading(at, [name], []))
     group = engine.named()
@@ -314,17 +316,17 @@ def test_a_split_that_made_an_entity_is_copied(ways):
     records.take(source.store.rows(PACKED, group), {})
     engine.ask("split", entities=(records.mentions[0].entity,), surfaces=("Acme Corp",))
     copy_group(source, target, group)
-    theirs = Engine(store=target.store, prefix=ways[1].prefix)
+    theirs = Engine(store=target.store, prefix=store_pair[1].prefix)
     assert theirs.dump() == engine.dump()
     born = [sorted(entity.born for entity in each.view().all_entities()) for each in (engine, theirs)]
     assert born[0] == born[1] == [(1, 0), (2, 0), (4, 0)]
 
 
-@pytest.mark.parametrize("ways", WAYS[:1], indirect=True)
-def test_what_is_appended_during_a_copy_stays_with_the_source(ways):
+@pytest.mark.parametrize("store_pair", STORE_PAIRS[:1], indirect=True)
+def test_what_is_appended_during_a_copy_stays_with_the_source(store_pair):
     """The copy's counters are older: the next entry of the copy would take its sequence."""
-    source = opened(ways[0])
-    engine = Engine(store=source.store, prefix=ways[1].prefix)
+    source = opened(store_pair[0])
+    engine = Engine(store=source.store, prefix=store_pair[1].prefix)
     engine.add(triples(0, works("Acme")))
     group = engine.named()
     head = source.store.heads([group])[group]

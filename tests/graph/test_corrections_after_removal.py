@@ -1,4 +1,4 @@
-"""Merges, splits, declarations and verdicts after a removal: a record stays if all that it names is there."""
+"""Merges, splits, declarations and verdicts after a removal: a record stays while all its names exist."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.graph.engine import SMALL, Engine, WildJudge, reading, triples
 Fact = dict[str, Any]
 
 
-def fact(source: str, relation: str, target: str, **more: Any) -> Fact:
+def fact(source: str, relation: str, target: str, **fields: Any) -> Fact:
     """Return a triple."""
-    return {"source": source, "relation": relation, "target": target, **more}
+    return {"source": source, "relation": relation, "target": target, **fields}
 
 
 class Excludes(WildJudge):
-    """A judge for whom every compared pair contradicts, and whose reason quotes the new sentence."""
+    """A judge that finds a contradiction in every compared pair, and whose reason quotes the new sentence."""
 
     @staticmethod
     def _answer(question: Question) -> Answer:
@@ -44,9 +44,9 @@ def with_relations(folder: Path, **relations: dict[str, Any]) -> Engine:
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
     """Yield an engine on a new folder."""
-    made = Engine(tmp_path)
-    yield made
-    made.store.close()
+    engine = Engine(tmp_path)
+    yield engine
+    engine.store.close()
 
 
 def ids(engine: Engine) -> dict[str, str]:
@@ -54,45 +54,49 @@ def ids(engine: Engine) -> dict[str, str]:
     return {entity.name: entity.id for entity in engine.view().all_entities()}
 
 
-def of(engine: Engine, kind: str, known_at: int | None = None) -> list[dict[str, Any]]:
+def rows_of_type(engine: Engine, kind: str, known_at: int | None = None) -> list[dict[str, Any]]:
     """Return the rows of one type of the dump."""
     return [row for row in map(json.loads, engine.dump(known_at)) if row["type"] == kind]
 
 
-@pytest.mark.parametrize("gone", ["e1", "e2"])
+@pytest.mark.parametrize("removed_id", ["e1", "e2"])
 @pytest.mark.parametrize("undone", [False, True])
 def test_either_half_of_a_merge_can_be_removed_and_every_command_still_works(
-    engine: Engine, gone: str, undone: bool
+    engine: Engine, removed_id: str, undone: bool
 ) -> None:
-    """R16, R25: the dump between merge and removal is the one taken then without what was removed."""
+    """R16, R25: the dump between merge and removal equals the dump of that time, without removed rows."""
     engine.add(triples(0, fact("Alice", "WORKS_AT", "Acme"), client_id="e1"))
     engine.add(triples(1, fact("Bob", "KNOWS", "Acme"), client_id="e2"))
     alone = engine.dump()
     merged = engine.ask("merge", entities=(ids(engine)["Alice"], ids(engine)["Bob"]))
-    between, then = engine.last_recorded(), of(engine, "mention")
-    episodes = {row["client_id"]: row["id"] for row in of(engine, "episode")}
+    between, mentions_then = engine.last_recorded(), rows_of_type(engine, "mention")
+    episodes = {row["client_id"]: row["id"] for row in rows_of_type(engine, "episode")}
     if undone:
         engine.ask("undo", target=merged["sequence"])
 
-    engine.ask("remove", episodes=(gone,))
+    engine.ask("remove", episodes=(removed_id,))
 
     engine.check()
-    assert of(engine, "mention", between) == [row for row in then if row["episode"] != episodes[gone]]
-    if gone == "e2":  # the last episode: byte for byte the graph without it, and its merge is gone
-        kept = json.dumps(episodes["e1"])
-        assert of(engine, "merge") == []
-        assert {line for line in engine.dump() if kept in line} == {line for line in alone if kept in line}
+    assert rows_of_type(engine, "mention", between) == [
+        row for row in mentions_then if row["episode"] != episodes[removed_id]
+    ]
+    if removed_id == "e2":  # the last episode: byte for byte the graph without it, and its merge is gone
+        kept_id = json.dumps(episodes["e1"])
+        assert rows_of_type(engine, "merge") == []
+        assert {line for line in engine.dump() if kept_id in line} == {
+            line for line in alone if kept_id in line
+        }
     engine.add(triples(3, fact("Carl", "KNOWS", "Acme")))
     engine.check()
     answer = engine.ask("undo", target=merged["sequence"])
-    assert ("error" in answer) == (undone or gone == "e2")
+    assert ("error" in answer) == (undone or removed_id == "e2")
     engine.check()
     engine.ask("remove", everything=True)
     assert engine.dump() == []
 
 
 def test_a_split_goes_with_the_last_mention_that_it_moved(engine: Engine) -> None:
-    """R16: and with its undo; what is left has its own id again."""
+    """R16: and with its undo; the remaining entity has its own id again."""
     engine.add(triples(0, fact("Bob Smith", "KNOWS", "Acme"), client_id="e1"))
     dump_before = engine.dump()
     engine.add(triples(1, fact("Rob", "KNOWS", "Beta"), client_id="e2"))
@@ -109,7 +113,7 @@ def test_a_split_goes_with_the_last_mention_that_it_moved(engine: Engine) -> Non
 
 
 class Joins(WildJudge):
-    """A judge for whom a new name means the first entity that it may mean."""
+    """A judge that takes a new name for the first candidate entity."""
 
     @staticmethod
     def _answer(question: Question) -> Answer:
@@ -126,19 +130,19 @@ def test_a_part_of_a_split_is_found_by_its_name_once_the_first_mention_of_it_is_
     for number, name in enumerate(("Marcus Webb", "M. Webb")):
         engine.add(reading(number, [], [fact(name, "KNOWS", "Zed")], client_id=f"e{number}"))
     [joined] = [entity for entity in engine.view().all_entities() if entity.aliases]
-    [_, made] = engine.ask("split", entities=(joined.id,), surfaces=("M. Webb",))["entities"]
+    [_, split_entity] = engine.ask("split", entities=(joined.id,), surfaces=("M. Webb",))["entities"]
     engine.add(reading(2, [], [fact("M. Webb", "LIKES", "tea")], client_id="e2"))
 
     engine.ask("remove", episodes=("e1",))
 
     engine.check()
-    asked = Query(text="M. Webb", group=engine.named(), scopes=("entity",), methods=("bm25",))
-    assert made in [hit.id for hit in asyncio.run(Searcher(engine.store, SMALL).search(asked))]
+    query = Query(text="M. Webb", group=engine.named(), scopes=("entity",), methods=("bm25",))
+    assert split_entity in [hit.id for hit in asyncio.run(Searcher(engine.store, SMALL).search(query))]
     engine.store.close()
 
 
 def test_three_that_were_merged_stay_one_when_the_first_is_removed(engine: Engine) -> None:
-    """R16: ids stay; the merges that still join what is left are those that are dumped."""
+    """R16: ids stay; the dumped merges are those merges that still join remaining entities."""
     for number, name in enumerate(("Alice", "Bob", "Carl")):
         engine.add(triples(number, fact(name, "KNOWS", "Acme"), client_id=name))
     result = ids(engine)
@@ -150,25 +154,27 @@ def test_three_that_were_merged_stay_one_when_the_first_is_removed(engine: Engin
     engine.check()
     [merged] = [entity for entity in engine.view().all_entities() if entity.name != "Acme"]
     assert (merged.id, merged.name, merged.aliases) == (result["Alice"], "Bob", ("Carl",))
-    assert len(of(engine, "merge")) == 2
+    assert len(rows_of_type(engine, "merge")) == 2
 
 
 def test_removing_the_episode_that_brought_a_declaration_leaves_it_in_force(tmp_path: Path) -> None:
     """R25: a declaration has the words of the ontology and nothing of an episode."""
     engine = with_relations(tmp_path, GUIDES={"cardinality": "single_object"})
-    said = [("Zed", "Yan"), ("Zed", "Yul"), ("Ann", "Bob"), ("Cid", "Bob")]
-    for number, (guide, guided) in enumerate(said):
+    pairs = [("Zed", "Yan"), ("Zed", "Yul"), ("Ann", "Bob"), ("Cid", "Bob")]
+    for number, (guide, guided) in enumerate(pairs):
         engine.add(triples(number, fact(guide, "GUIDES", guided), client_id=f"e{number}"))
-    [before] = of(engine, "relation")
-    assert (before["cardinality"], before["judge"]) == ("single_object", "ontology")
+    [relation_before] = rows_of_type(engine, "relation")
+    assert (relation_before["cardinality"], relation_before["judge"]) == ("single_object", "ontology")
 
     engine.ask("remove", episodes=("e0",))  # its commit recorded the declaration
     engine.ask("retract", episodes=("e1",))
 
     engine.check()
-    assert of(engine, "relation") == [before]
+    assert rows_of_type(engine, "relation") == [relation_before]
     open_now = [
-        row for row in of(engine, "fact") if row["text"].endswith("Bob") and row["invalid_at"] is None
+        row
+        for row in rows_of_type(engine, "fact")
+        if row["text"].endswith("Bob") and row["invalid_at"] is None
     ]
     assert [row["text"] for row in open_now] == ["Cid guides Bob"]
     assert [declaration.aspect for declaration in declarations(engine)] == ["listed", "cardinality"]
@@ -179,36 +185,40 @@ def test_a_declared_cardinality_outlives_the_inverse_name_that_it_came_by(engine
     """R25: "Zed MANAGES Yan" brought the declarations of REPORTS_TO; Bob has one manager without it."""
     for number, (manager, managed) in enumerate([("Zed", "Yan"), ("Ann", "Bob"), ("Cid", "Bob")]):
         engine.add(triples(number, fact(manager, "MANAGES", managed), client_id=f"e{number}"))
-    before = of(engine, "relation")
+    relations_before = rows_of_type(engine, "relation")
 
     engine.ask("remove", episodes=("e0",))
 
     engine.check()
-    assert of(engine, "relation") == before
-    open_now = [row["text"] for row in of(engine, "fact") if row["invalid_at"] is None]
+    assert rows_of_type(engine, "relation") == relations_before
+    open_now = [row["text"] for row in rows_of_type(engine, "fact") if row["invalid_at"] is None]
     assert open_now == ["Cid manages Bob"]
 
 
 def test_names_that_folded_through_one_that_is_gone_stay_folded(tmp_path: Path) -> None:
-    """R17, R25: TENDS is a synonym of a synonym; nobody uses the one between them any more."""
+    """R17, R25: TENDS is a synonym of a synonym; the name between them has no use any more."""
     engine = with_relations(
         tmp_path,
         HELPS={"cardinality": "single"},
         NURSES={"same_as": "HELPS"},
         TENDS={"same_as": "NURSES"},
     )
-    said = [("Ann", "HELPS", "Bob"), ("Ann", "NURSES", "Cid"), ("Zed", "TENDS", "Bob")]
-    for number, (source, relation, target) in enumerate([*said, ("Zed", "TENDS", "Cid")]):
+    triples_of_names = [("Ann", "HELPS", "Bob"), ("Ann", "NURSES", "Cid"), ("Zed", "TENDS", "Bob")]
+    for number, (source, relation, target) in enumerate([*triples_of_names, ("Zed", "TENDS", "Cid")]):
         engine.add(triples(number, fact(source, relation, target), client_id=f"e{number}"))
-    known = {row["name"]: (row["same_as"], row["cardinality"]) for row in of(engine, "relation")}
-    assert known["TENDS"] == ("HELPS", "single")
+    relations_before = {
+        row["name"]: (row["same_as"], row["cardinality"]) for row in rows_of_type(engine, "relation")
+    }
+    assert relations_before["TENDS"] == ("HELPS", "single")
 
     engine.ask("remove", episodes=("e1",))
 
     engine.check()
-    left = {row["name"]: (row["same_as"], row["cardinality"]) for row in of(engine, "relation")}
-    assert left == {name: known[name] for name in ("HELPS", "TENDS")}
-    open_now = sorted(row["text"] for row in of(engine, "fact") if row["invalid_at"] is None)
+    relations_after = {
+        row["name"]: (row["same_as"], row["cardinality"]) for row in rows_of_type(engine, "relation")
+    }
+    assert relations_after == {name: relations_before[name] for name in ("HELPS", "TENDS")}
+    open_now = sorted(row["text"] for row in rows_of_type(engine, "fact") if row["invalid_at"] is None)
     assert open_now == ["Ann helps Bob", "Zed helps Cid"]
     engine.store.close()
 
@@ -250,7 +260,7 @@ FEELS = [
 
 
 @pytest.mark.parametrize(
-    ("gone", "reasons"),
+    ("removed_ids", "reasons"),
     [
         pytest.param((), ["Bob feels tense"], id="nothing-is-removed"),
         # The reason may quote each sentence that the judge read.
@@ -260,7 +270,7 @@ FEELS = [
     ],
 )
 def test_a_verdict_lives_as_long_as_its_statements(
-    tmp_path: Path, gone: tuple[str, ...], reasons: list[str]
+    tmp_path: Path, removed_ids: tuple[str, ...], reasons: list[str]
 ) -> None:
     """R25: "calm" has two supporters, "tense" has one."""
     engine = with_relations(tmp_path, FEELS={"cardinality": "depends"})
@@ -269,7 +279,7 @@ def test_a_verdict_lives_as_long_as_its_statements(
     engine.add(triples(9, fact("Ann", "LIKES", "tea"), client_id="e3"))
     assert verdicts(engine) == [(True, "Bob feels tense")]
 
-    for client_id in gone:
+    for client_id in removed_ids:
         engine.ask("remove", episodes=(client_id,))
         engine.check()
 
@@ -281,28 +291,28 @@ def test_a_verdict_that_later_evidence_confirms_loses_its_reason_alone(tmp_path:
     """R25: the episode that raised it is gone; a later one says the same, so the two still exclude."""
     engine = with_relations(tmp_path, FEELS={"cardinality": "depends"})
     for number, mood in enumerate(("calm", "tense", "tense")):
-        said = fact("Bob", "FEELS", mood, text=f"Bob feels {mood}")
-        engine.add(triples(number, said, client_id=f"e{number}"))
+        feeling = fact("Bob", "FEELS", mood, text=f"Bob feels {mood}")
+        engine.add(triples(number, feeling, client_id=f"e{number}"))
     assert verdicts(engine) == [(True, "Bob feels tense")]
 
     engine.ask("remove", episodes=("e1",))
 
     engine.check()
     assert verdicts(engine) == [(True, "")]
-    ends = {row["text"]: row["invalid_at"] is None for row in of(engine, "fact")}
+    ends = {row["text"]: row["invalid_at"] is None for row in rows_of_type(engine, "fact")}
     assert ends == {"Bob feels calm": False, "Bob feels tense": True}
     engine.store.close()
 
 
 def test_a_verdict_goes_with_the_parts_of_its_statements_that_still_share_a_subject(tmp_path: Path) -> None:
-    """R16: also one that was raised after the split; stored and derived graph agree all the time."""
+    """R16: also an entity raised after the split; stored and derived graph agree all the time."""
     engine = with_relations(tmp_path, FEELS={"cardinality": "depends"})
     engine.add(triples(0, fact("Bob", "FEELS", "calm"), client_id="e0"))
     engine.add(triples(1, fact("Rob", "LIKES", "tea"), client_id="e1"))
     engine.ask("merge", entities=(ids(engine)["Bob"], ids(engine)["Rob"]))
     engine.add(triples(2, fact("Rob", "FEELS", "calm"), fact("Rob", "FEELS", "tense"), client_id="e2"))
     engine.add(triples(3, fact("Bob", "FEELS", "tense"), client_id="e3"))
-    assert len(of(engine, "verdict")) == 1
+    assert len(rows_of_type(engine, "verdict")) == 1
 
     engine.ask("split", entities=(ids(engine)["Bob"],), surfaces=("Rob",))
     engine.check()
@@ -317,5 +327,5 @@ def test_a_verdict_goes_with_the_parts_of_its_statements_that_still_share_a_subj
 def subjects(engine: Engine) -> list[tuple[str, str]]:
     """Return the names of the subjects of each verdict's two statements."""
     names = {entity: name for name, entity in ids(engine).items()}
-    said = {row["id"]: names[row["subject"]] for row in of(engine, "statement")}
-    return sorted((said[row["a"]], said[row["b"]]) for row in of(engine, "verdict"))
+    subjects = {row["id"]: names[row["subject"]] for row in rows_of_type(engine, "statement")}
+    return sorted((subjects[row["a"]], subjects[row["b"]]) for row in rows_of_type(engine, "verdict"))

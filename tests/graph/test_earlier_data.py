@@ -24,7 +24,7 @@ MACHINE = re.compile(rb'/(?:home|root|tmp|work|Users)/|localhost|127\.0\.0\.1|"(
 
 
 def refused(folder: Path, **settings: Any) -> str:
-    """Return the message with which kgray refuses to open a store."""
+    """Return the message of kgray's refusal to open a store."""
     with pytest.raises(StoreError) as raised:
         kgray.open(folder, create=False, **settings).close()
     return str(raised.value)
@@ -35,13 +35,13 @@ def folder(tmp_path) -> Path:
     """Yield a copy of the data folder."""
     with tarfile.open(DATA / "data.tar.gz") as tar:
         # Python 3.11.0 to 3.11.3 have no filters.
-        given = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        tar.extractall(tmp_path, **given)  # noqa: S202 - the project's own archive
+        filters = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        tar.extractall(tmp_path, **filters)  # noqa: S202 - the project's own archive
     return tmp_path / "data"
 
 
 def test_a_data_folder_of_version_0_1_is_refused_in_one_line_and_stays_as_it_is(folder):
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    files_before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     message = refused(folder)
 
@@ -49,7 +49,7 @@ def test_a_data_folder_of_version_0_1_is_refused_in_one_line_and_stays_as_it_is(
         f"{folder / FILE} was written by an earlier kgray (schema 9; this one knows {VERSION}): "
         "end what uses it, and run `kgray upgrade`, which asks no model; --dry-run says what it would do"
     )
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files_before
 
 
 def test_a_data_folder_of_version_0_1_has_the_groups_whose_hashes_are_on_record(folder):

@@ -28,11 +28,11 @@ from kgray.storage.ledger import held, request
 from tests.graph.engine import SMALL, Engine, WildJudge, reading, triples, works
 from tests.graph.kept_vectors import statement_vectors
 from tests.graph.stores import SqliteStores
-from tests.graph.test_promises import CORRECTIONS, EPISODES, SLOW, Fresh, one
+from tests.graph.test_promises import CORRECTIONS, EPISODES, SLOW, Fresh, carry_out
 
 REMOVALS = st.tuples(st.just("remove"), st.integers(0, 30), st.integers(0, 30))
 HISTORIES = st.lists(EPISODES | EPISODES | EPISODES | CORRECTIONS | REMOVALS, min_size=2, max_size=9)
-OWN = ("extractions", "answers", "shown_evidence")  # kinds whose rows go with the episode that they belong to
+KINDS_OF_EPISODE = ("extractions", "answers", "shown_evidence")  # kinds whose rows go with their episode
 
 
 def stored(engine: Engine) -> dict[str, list[Row]]:
@@ -42,7 +42,7 @@ def stored(engine: Engine) -> dict[str, list[Row]]:
 
 def loose(rows: dict[str, list[Row]], operations: list[Any]) -> dict[str, set[Any]]:
     """Return by kind what belongs to no episode that is stored, or is named by no row."""
-    there = {row.sequence for row in rows["episodes"]}
+    stored_sequences = {row.sequence for row in rows["episodes"]}
     removals = {row.sequence for row in rows["operations"] if row.kind == "remove"}
     records = UnpackedRecords()
     records.take(rows["records"], {})
@@ -51,20 +51,26 @@ def loose(rows: dict[str, list[Row]], operations: list[Any]) -> dict[str, set[An
     corrected = {id_ for o in operations for id_ in (*o.entities, o.made)}
     named = {entity for entity, _ in borne} | spoken | corrected
     judged = [judgements(row.judged) for row in rows["records"]]
-    results: dict[str, set[Any]] = {name: {row.sequence for row in rows[name]} - there for name in OWN}
+    results: dict[str, set[Any]] = {
+        name: {row.sequence for row in rows[name]} - stored_sequences for name in KINDS_OF_EPISODE
+    }
     # A removal saves what others still use of the removed episodes, in the row of its own sequence.
-    results["records"] = {row.sequence for row in rows["records"]} - there - removals
-    results["mentions"] = {item.sequence for item in (*records.mentions, *records.evidence)} - there
+    results["records"] = {row.sequence for row in rows["records"]} - stored_sequences - removals
+    results["mentions"] = {
+        item.sequence for item in (*records.mentions, *records.evidence)
+    } - stored_sequences
     verdicts = [item for each in judged for item, _ in each.verdicts]
     results["verdicts"] = {
-        verdict.sequence for verdict in verdicts if verdict.sequence not in there and verdict.reason
+        verdict.sequence
+        for verdict in verdicts
+        if verdict.sequence not in stored_sequences and verdict.reason
     }
     names = {(vector.entity, vector.surface) for row in rows["records"] for vector in name_vectors(row.names)}
     results["names"] = names ^ borne
     results["births"] = {id_ for o in operations for id_, *_ in o.births} - named
     vectors = {id_ for row in rows["records"] for id_, *_ in search_columns(row.search).statements}
     results["statement_vectors"] = vectors - spoken
-    return {name: rest for name, rest in results.items() if rest}
+    return {name: sequences for name, sequences in results.items() if sequences}
 
 
 @pytest.fixture(scope="module")
@@ -72,22 +78,22 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
     """Yield a function that makes an engine with a group of its own, all in one store."""
     stores = SqliteStores(tmp_path_factory.mktemp("erasure"))
     store = stores.open()
-    yield lambda **how: Engine(store=store, prefix=stores.fresh(), judge=WildJudge(), **how)
+    yield lambda **options: Engine(store=store, prefix=stores.fresh(), judge=WildJudge(), **options)
     stores.close()
 
 
 @SLOW
 @given(HISTORIES)
 def test_every_row_belongs_to_a_stored_episode_or_is_named_by_one(fresh: Fresh, history: list[Any]) -> None:
-    """R25: whatever was merged, split, retracted and removed, in whatever order."""
+    """R25: after any merges, splits, retractions and removals, in any order."""
     engine = fresh()
     for number, step in enumerate(history):
-        one(engine, number, step)
+        carry_out(engine, number, step)
         assert loose(stored(engine), engine.view().records.operations) == {}, step
 
 
 def test_a_merge_is_read_though_one_of_its_entities_is_gone(tmp_path: Path) -> None:
-    """R16, R25: what a merge names stays born, so that the group can be derived, and undone, after it."""
+    """R16, R25: the entities of a merge stay born, so that the group can be derived, and undone, after it."""
     engine = Engine(tmp_path)
     engine.add(triples(0, works("Acme"), client_id="a"), triples(1, works("Beta"), client_id="b"))
     ids = {entity.name: entity.id for entity in engine.view().all_entities()}
@@ -115,13 +121,13 @@ def test_what_was_retracted_leaves_nothing_once_it_is_removed(tmp_path: Path) ->
 def test_the_vector_of_a_wording_goes_with_it_retracted_before_or_not(tmp_path: Path) -> None:
     """R25: a statement that stays is found by the first wording that is left."""
 
-    def said(text: str) -> dict[str, str]:
+    def job_in(text: str) -> dict[str, str]:
         return {"source": "Alice", "relation": "WORKS_AT", "target": "Acme", "text": text}
 
     for name, retracted in (("straight", False), ("retracted", True)):
         engine = Engine(tmp_path / name)
-        engine.add(triples(1, said("Alice works at Acme in the bunker"), client_id="a"))
-        engine.add(triples(2, said("Alice works at Acme"), client_id="b"))
+        engine.add(triples(1, job_in("Alice works at Acme in the bunker"), client_id="a"))
+        engine.add(triples(2, job_in("Alice works at Acme"), client_id="b"))
         if retracted:
             engine.ask("retract", episodes=("a",))
         engine.ask("remove", episodes=("a",))
@@ -141,29 +147,29 @@ class Away:
 
 
 def test_a_removal_does_not_wait_for_an_embedder_and_the_next_run_embeds(tmp_path: Path) -> None:
-    """R27, R25: the removed wording's vector goes at once; the group is decided only with the new one."""
-    said = [
+    """R27, R25: the removed wording's vector goes at once; the group is decided only with the new vector."""
+    drafts = [
         triples(n, works("Acme", text=f"Alice {word} at Acme"), client_id=client_id)
         for n, (client_id, word) in enumerate({"a": "toils", "b": "works", "c": "is"}.items(), 1)
     ]
-    engine, other = Engine(tmp_path / "one"), Engine(tmp_path / "other")
-    for each in (engine, other):
-        each.add(*said[:2])
+    engine, second_engine = Engine(tmp_path / "one"), Engine(tmp_path / "other")
+    for each in (engine, second_engine):
+        each.add(*drafts[:2])
     request(engine.store, Operation(group="g", kind="remove", episodes=("a",)))
     with engine.store.writing():
         asyncio.run(withdraw_requested(engine.store, partial(embedded, Away()), "g"))
-    other.ask("remove", episodes=("a",))
+    second_engine.ask("remove", episodes=("a",))
     assert statement_vectors(engine.store, "g") == []
-    assert engine.dump() == other.dump()
+    assert engine.dump() == second_engine.dump()
     away = Engine(store=engine.store)
     away.loop = Loop(replace(engine.parts, embedder=Away()))
-    away.accept(said[2])
+    away.accept(drafts[2])
     with pytest.raises(Unavailable, match="nobody embeds 1 texts"):
         away.run()
     removals = engine.store.heads(["g"])["g"].removals
-    other.add(said[2])
+    second_engine.add(drafts[2])
     engine.run()
-    vectors = [statement_vectors(each.store, "g") for each in (engine, other)]
+    vectors = [statement_vectors(each.store, "g") for each in (engine, second_engine)]
     assert engine.store.heads(["g"])["g"].removals > removals  # of a statement that was said before
     assert len(vectors[0]) == 1
     assert vectors[0] == vectors[1]
@@ -176,13 +182,13 @@ class Refusing:
     identity, dimensions = SMALL.identity, SMALL.dimensions
 
     def __init__(self, error: KgrayError | None = None) -> None:
-        self._error, self.asked = error, 0
+        self._error, self.request_count = error, 0
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """Refuse texts about Acme; embed others."""
         if not any("Acme" in text for text in texts):
             return await SMALL.embed(texts)
-        self.asked += 1
+        self.request_count += 1
         if self._error is None:
             await asyncio.Event().wait()
             raise AssertionError
@@ -190,17 +196,17 @@ class Refusing:
 
 
 async def in_a_run(parts: Parts) -> list[tuple[int, str]]:
-    """Carry out what is pending; return what the run told."""
-    told: list[tuple[int, str]] = []
-    await Runner(parts).run(on_step=lambda _, *step: told.append(step))
-    return told
+    """Carry out the pending operations; return the reported steps."""
+    steps: list[tuple[int, str]] = []
+    await Runner(parts).run(on_step=lambda _, *step: steps.append(step))
+    return steps
 
 
 async def in_a_plain_loop(parts: Parts) -> list[tuple[int, str]]:
-    """Carry out what is pending one by one; return what was told."""
-    told: list[tuple[int, str]] = []
-    await Loop(parts).run(on_step=lambda _, *step: told.append(step))
-    return told
+    """Carry out the pending operations one by one; return the reported steps."""
+    steps: list[tuple[int, str]] = []
+    await Loop(parts).run(on_step=lambda _, *step: steps.append(step))
+    return steps
 
 
 async def at_once(parts: Parts) -> list[tuple[int, str]]:
@@ -211,7 +217,7 @@ async def at_once(parts: Parts) -> list[tuple[int, str]]:
 
 
 def with_two_removals(folder: Path) -> Engine:
-    """Make a group in which two removals are requested; each leaves a statement without its vector."""
+    """Make a group with two pending removals; each leaves a statement without its vector."""
     engine = Engine(folder)
     for n, (relation, word) in enumerate((r, w) for r in ("WORKS_AT", "OWNS") for w in ("first", "then")):
         fact = {"source": "Alice", "relation": relation, "target": "Acme", "text": f"{word} {relation} Acme"}
@@ -229,18 +235,18 @@ REFUSALS = [SettingsError("no such key"), Refused("too long"), Garbled("no vecto
 def test_removals_are_carried_out_and_told_whatever_the_embedder_says(
     tmp_path: Path, carried_out: Any, error: KgrayError
 ) -> None:
-    """R25: its error concerns whoever decides next, and no episode; then what waited is embedded."""
-    engine, other = with_two_removals(tmp_path / "one"), with_two_removals(tmp_path / "other")
-    other.run()
+    """R25: its error concerns the next decision, and no episode; then the waiting texts are embedded."""
+    engine, second_engine = with_two_removals(tmp_path / "one"), with_two_removals(tmp_path / "other")
+    second_engine.run()
     embedder = Refusing(error)
     parts = replace(engine.parts, embedder=embedder)
     with engine.store.writing():
         assert asyncio.run(carried_out(parts)) == [(5, "done"), (6, "done")]
-    assert embedder.asked == 1
+    assert embedder.request_count == 1
     assert engine.store.pending_count() == 0
     assert "first" not in repr(stored(engine))
     assert held(engine.store) == {}
-    for each in (engine, other):
+    for each in (engine, second_engine):
         each.accept(triples(9, works("Beta")))
     with engine.store.writing():
         if isinstance(error, Refused | Garbled):
@@ -250,9 +256,9 @@ def test_removals_are_carried_out_and_told_whatever_the_embedder_says(
             with pytest.raises(type(error), match=str(error)):
                 asyncio.run(in_a_run(parts))
     assert engine.store.pending_count() == 1
-    for each in (engine, other):
+    for each in (engine, second_engine):
         each.run()
-    vectors = [statement_vectors(each.store, "g") for each in (engine, other)]
+    vectors = [statement_vectors(each.store, "g") for each in (engine, second_engine)]
     assert len(vectors[0]) == 3
     assert vectors[0] == vectors[1]
 
@@ -268,7 +274,7 @@ def test_an_embedder_that_hangs_is_waited_for_once_and_only_where_something_is_l
     parts = replace(engine.parts, embedder=embedder)
     with engine.store.writing():
         assert asyncio.run(carried_out(parts)) == [(5, "done"), (6, "done")]
-        assert embedder.asked == 1
+        assert embedder.request_count == 1
         request(engine.store, Operation(group="g", kind="remove", episodes=("OWNS then",)))
         assert (7, "done") in asyncio.run(carried_out(parts))
-    assert embedder.asked == 1
+    assert embedder.request_count == 1

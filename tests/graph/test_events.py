@@ -1,4 +1,4 @@
-"""R18: what took place is an event: one date, no rivals, no confirmation, no end."""
+"""R18: a past occurrence is an event: one date, no rivals, no confirmation, no end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from tests.graph.engine import Engine, WildJudge, day, engine_on, in_days, iso, 
 from tests.graph.stores import EMBEDDED, Stores
 
 
-def told(at: float, text: str, kind: str = "happened", relation: str = "RESTARTED", **more: Any) -> Any:
+def restarted(
+    at: float, text: str, kind: str = "happened", relation: str = "RESTARTED", **fields: Any
+) -> Any:
     """Return an episode about Tom and the printer, said on a day."""
-    fact = {"source": "Tom", "target": "printer", "relation": relation, "fact": text, "kind": kind} | more
+    fact = {"source": "Tom", "target": "printer", "relation": relation, "fact": text, "kind": kind} | fields
     return reading(at, [], [fact], client_id=text)
 
 
@@ -30,8 +32,8 @@ def restarts(engine: Engine) -> list[tuple[Any, Any, bool, int]]:
 def test_each_date_is_an_event_of_its_own_and_one_date_is_one_event(stores: Stores) -> None:
     """Undated ones happened when they were told; another wording of one date is no other event."""
     engine = engine_on(stores)
-    engine.add(told(3, "Tom restarted the printer"), told(9, "Tom rebooted the printer again"))
-    engine.add(told(12, "On day 3 Tom restarted the printer 2 times", valid_at=iso(3)))
+    engine.add(restarted(3, "Tom restarted the printer"), restarted(9, "Tom rebooted the printer again"))
+    engine.add(restarted(12, "On day 3 Tom restarted the printer 2 times", valid_at=iso(3)))
     engine.check()
     assert restarts(engine) == [(3, None, True, 2), (9, None, True, 1)]
     evidence = engine.view().records.evidence
@@ -45,9 +47,9 @@ def test_each_date_is_an_event_of_its_own_and_one_date_is_one_event(stores: Stor
 def test_an_event_has_no_rivals_and_no_end(tmp_path: Path) -> None:
     """Not in a slot of a single-valued relation, and not by an end that names no variant."""
     engine = Engine(tmp_path, ontology=shipped().extended({"RESTARTED": {"cardinality": "single"}}))
-    other = {"source": "Tom", "target": "router", "relation": "RESTARTED", "kind": "happened"}
-    engine.add(told(3, "Tom restarted the printer"), reading(5, [], [other]))
-    engine.add(told(7, "Tom no longer restarts the printer", "ended"))
+    router = {"source": "Tom", "target": "router", "relation": "RESTARTED", "kind": "happened"}
+    engine.add(restarted(3, "Tom restarted the printer"), reading(5, [], [router]))
+    engine.add(restarted(7, "Tom no longer restarts the printer", "ended"))
     engine.check()
     assert restarts(engine) == [(3, None, True, 1), (5, None, True, 1)]
 
@@ -56,9 +58,10 @@ def test_a_state_of_the_same_ends_is_no_event(tmp_path: Path) -> None:
     """One relation may be told as a state and as an event: two statements, each with its own facts."""
     engine = Engine(tmp_path)
     engine.add(
-        told(1, "Tom uses the printer", "holds", "USES"), told(4, "Tom used the printer", relation="USES")
+        restarted(1, "Tom uses the printer", "holds", "USES"),
+        restarted(4, "Tom used the printer", relation="USES"),
     )
-    engine.add(told(6, "Tom stopped using the printer", "ended", "USES"))
+    engine.add(restarted(6, "Tom stopped using the printer", "ended", "USES"))
     engine.check()
     assert restarts(engine) == [(1, 6, False, 2), (4, None, True, 1)]
 
@@ -66,8 +69,10 @@ def test_a_state_of_the_same_ends_is_no_event(tmp_path: Path) -> None:
 def test_a_denial_sets_events_aside_too(tmp_path: Path) -> None:
     """R6: it speaks of every variant said before it; of those told later by when they were said."""
     engine = Engine(tmp_path)
-    engine.add(told(1, "Tom restarted the printer"), told(5, "Tom never restarted the printer", "denied"))
-    engine.add(told(3, "Tom rebooted the printer"), told(8, "Tom restarted the printer now"))
+    engine.add(
+        restarted(1, "Tom restarted the printer"), restarted(5, "Tom never restarted the printer", "denied")
+    )
+    engine.add(restarted(3, "Tom rebooted the printer"), restarted(8, "Tom restarted the printer now"))
     engine.check()
     assert restarts(engine) == [(8, None, True, 1)]
 
@@ -75,10 +80,12 @@ def test_a_denial_sets_events_aside_too(tmp_path: Path) -> None:
 def test_an_event_goes_with_its_last_episode_and_folds_with_its_ends(tmp_path: Path) -> None:
     """R16, R26: two things that are one have one event a date."""
     engine = Engine(tmp_path)
-    other = {"source": "Tom", "target": "Laserjet", "relation": "RESTARTED", "kind": "happened"}
-    engine.add(told(3, "Tom restarted the printer"), reading(3, [], [other]), reading(6, [], [other]))
-    things = [e.id for e in engine.view().all_entities() if e.name != "Tom"]
-    merged = engine.ask("merge", entities=tuple(things))
+    laserjet = {"source": "Tom", "target": "Laserjet", "relation": "RESTARTED", "kind": "happened"}
+    engine.add(
+        restarted(3, "Tom restarted the printer"), reading(3, [], [laserjet]), reading(6, [], [laserjet])
+    )
+    devices = [e.id for e in engine.view().all_entities() if e.name != "Tom"]
+    merged = engine.ask("merge", entities=tuple(devices))
     engine.check()
     assert restarts(engine) == [(3, None, True, 2), (6, None, True, 1)]
     engine.ask("undo", target=merged["sequence"])
@@ -120,9 +127,9 @@ def test_events_are_compared_where_they_may_be_one_alone(
     judge = Notes("same")
     engine = Engine(tmp_path, judge=judge)
     place = "Bonn" if name == "Tom" else "Ulm"
-    engine.add(told(3, TOURED, relation="TOURED", target="Bonn"))
+    engine.add(restarted(3, TOURED, relation="TOURED", target="Bonn"))
     text = f"{name} {relation.lower()} {place} again"
-    engine.add(told(on, text, source=name, relation=relation, target=place))
+    engine.add(restarted(on, text, source=name, relation=relation, target=place))
 
     assert judge.compared == compared
     items = [(3, None, True, 2)]
@@ -136,7 +143,8 @@ def test_no_answer_makes_an_event_a_rival_or_ends_it(tmp_path: Path, word: str) 
     judge = Notes(word)
     engine = Engine(tmp_path, judge=judge)
     engine.add(
-        told(3, TOURED, relation="TOURED", target="Bonn"), told(3, VISITED, relation="VISITED", target="Bonn")
+        restarted(3, TOURED, relation="TOURED", target="Bonn"),
+        restarted(3, VISITED, relation="VISITED", target="Bonn"),
     )
     assert judge.compared != []
     assert restarts(engine) == [(3, None, True, 1), (3, None, True, 1)]

@@ -21,10 +21,10 @@ JOBS = [  # in order of time
 
 @pytest.fixture
 def engine(store, stores):
-    made = Engine(store=store, prefix=stores.prefix)
+    engine = Engine(store=store, prefix=stores.prefix)
     for job in JOBS:
-        made.add(job)
-    return made
+        engine.add(job)
+    return engine
 
 
 @pytest.fixture
@@ -41,14 +41,14 @@ def texts(facts):
 
 
 async def test_the_graph_has_the_most_connected_entities_and_their_total(memory, group):
-    whole = await memory.neighbourhood(group=group)
-    assert names(whole) == ["Alice", "Bob", "Acme", "Beta", "Tea", "Alyce"]
-    assert (len(whole["facts"]), whole["truncated"]) == (5, False)
+    complete = await memory.neighbourhood(group=group)
+    assert names(complete) == ["Alice", "Bob", "Acme", "Beta", "Tea", "Alyce"]
+    assert (len(complete["facts"]), complete["truncated"]) == (5, False)
     part = await memory.neighbourhood(group=group, limit=2)
     assert (names(part), texts(part["facts"])) == (["Alice", "Bob"], ["Bob knows Alice"])
     assert (part["truncated"], part["total"]) == (True, {"entities": 6, "facts": 5})
-    then = await memory.neighbourhood(group=group, as_of=day(5) / 1e6)
-    assert texts(then["facts"]) == ["Alice works at Acme"]
+    earlier_neighbourhood = await memory.neighbourhood(group=group, as_of=day(5) / 1e6)
+    assert texts(earlier_neighbourhood["facts"]) == ["Alice works at Acme"]
 
 
 async def test_around_an_entity_the_nearest_come_first(memory, group):
@@ -69,7 +69,7 @@ async def test_names_are_completed_by_most_facts(memory, group, engine):
 
 
 async def test_two_moments_differ_on_either_clock(memory, group, engine):
-    known = engine.last_recorded()
+    known_at = engine.last_recorded()
     world = await memory.diff(group=group, from_as_of=day(5) / 1e6, to_as_of=day(15) / 1e6)
     assert (texts(world["opened"]), texts(world["ended"])) == (
         ["Alice works at Beta"],
@@ -81,30 +81,30 @@ async def test_two_moments_differ_on_either_clock(memory, group, engine):
     await asyncio.to_thread(engine.ask, "merge", entities=tuple(ids))
     await asyncio.to_thread(engine.add, triples(50, {"source": "Bob", "relation": "KNOWS", "target": "Cleo"}))
 
-    record = await memory.diff(group=group, from_known_at=known / 1e6)
+    record = await memory.diff(group=group, from_known_at=known_at / 1e6)
     assert texts(record["opened"]) == ["Bob knows Cleo"]
     assert [row["after"]["text"] for row in record["changed"]] == ["Alyce knows Bob"]  # now of Alice
     assert [(row["name"], row["into_name"]) for row in record["merged"]] == [("Alyce", "Alice")]
     assert [row["name"] for row in record["entities_new"]] == ["Cleo"]
-    back = await memory.diff(group=group, to_known_at=known / 1e6)
+    back = await memory.diff(group=group, to_known_at=known_at / 1e6)
     assert (texts(back["ended"]), texts(back["opened"])) == (["Bob knows Cleo"], [])
 
 
 async def test_a_fact_has_its_messages_and_the_message_that_ended_it(memory, group):
     graph = await memory.neighbourhood("Acme", group=group)
-    found = await memory.provenance(graph["facts"][0]["id"], group=group)
-    assert texts(found["facts"]) == ["Alice works at Acme"]
-    roles = {row["client_id"]: row["role"] for row in found["messages"]}
+    matches = await memory.provenance(graph["facts"][0]["id"], group=group)
+    assert texts(matches["facts"]) == ["Alice works at Acme"]
+    roles = {row["client_id"]: row["role"] for row in matches["messages"]}
     assert {name: roles[name] for name in ("acme", "beta", "knows")} == {
         "acme": "evidence", "beta": "end", "knows": "around",
     }  # fmt: skip
-    assert [row["kind"] for row in found["evidence"]] == ["holds"]
+    assert [row["kind"] for row in matches["evidence"]] == ["holds"]
     with pytest.raises(NotFound):
         await memory.provenance("nothing", group=group)
 
 
 async def test_a_retraction_and_a_merge_are_foreseen_and_nothing_changes(memory, group):
-    before = await memory.dump(group=group)
+    state_before = await memory.dump(group=group)
     (beta,) = [row for row in (await memory.log(group=group))["episodes"] if row["client_id"] == "beta"]
     rows = await memory.foresee("retract", group=group, episodes=(beta["id"],))
     facts = {(row["op"], row["text"], row["invalid_at"]) for row in rows if row["type"] == "fact"}
@@ -112,22 +112,22 @@ async def test_a_retraction_and_a_merge_are_foreseen_and_nothing_changes(memory,
     assert [text for op, text, _ in facts if op == "remove"] == ["Alice works at Beta"]
     merged = await memory.foresee("merge", group=group, entities=("Alice", "Alyce"))
     assert ("remove", "Alyce") in {(row["op"], row.get("name")) for row in merged if row["type"] == "entity"}
-    assert await memory.dump(group=group) == before
+    assert await memory.dump(group=group) == state_before
 
 
-async def test_communities_are_one_graph(memory, other, engine):
+async def test_communities_are_one_graph(memory, other_group, engine):
     sides = [[f"{side}{number}" for number in range(5)] for side in "XY"]
     knows = [
         {"source": a, "relation": "KNOWS", "target": b} for side in sides for a in side for b in side if a < b
     ]
     bridge = {"source": "X0", "relation": "KNOWS", "target": "Y0"}
     await asyncio.to_thread(engine.add, triples(60, *knows, bridge, group="h"))
-    await memory.communities.refresh([other])
+    await memory.communities.refresh([other_group])
 
-    found = await memory.overview(group=other)
+    matches = await memory.overview(group=other_group)
 
-    ids = [community["id"] for community in found["communities"]]
-    members = [sorted(names(await memory.neighbourhood(group=other, community=id_))) for id_ in ids]
+    ids = [community["id"] for community in matches["communities"]]
+    members = [sorted(names(await memory.neighbourhood(group=other_group, community=id_))) for id_ in ids]
     assert sorted(members) == sides
-    assert [({*link[:2]}, link[2]) for link in found["links"]] == [({*ids}, 1)]
-    assert found["total"] == {"communities": 2, "links": 1}
+    assert [({*link[:2]}, link[2]) for link in matches["links"]] == [({*ids}, 1)]
+    assert matches["total"] == {"communities": 2, "links": 1}

@@ -13,15 +13,15 @@ from tests.graph.search_world import World, a_world, day
 @pytest.fixture
 async def world(tmp_path):
     """Tell of jobs, leaders and a meeting; one job has ended."""
-    with a_world(tmp_path) as made:
-        await made.tell(
+    with a_world(tmp_path) as world:
+        await world.tell(
             "g",
             "Ann Reed works at Acme. Where does she live?",
             day(1),
             facts=[("Ann Reed", "WORKS_AT", "Acme", "Ann Reed works at Acme", day(1), None)],
             client_id="old",
         )
-        await made.tell(
+        await world.tell(
             "g",
             "Ann Reed has a new job, at Beta.",
             day(9),
@@ -29,19 +29,19 @@ async def world(tmp_path):
             ends=[("Ann Reed works at Acme", day(9))],
             client_id="new",
         )
-        await made.tell(
+        await world.tell(
             "g",
             "Apollo has a head, Ben Cole.",
             day(10),
             facts=[("Apollo", "LED_BY", "Ben Cole", "Apollo is led by Ben Cole", day(10), None)],
         )
-        await made.tell(
+        await world.tell(
             "g",
             "Ben moved.",
             day(11),
             facts=[("Ben Cole", "LIVES_IN", "Oslo", "Ben Cole lives in Oslo", day(11), None)],
         )
-        await made.tell(
+        await world.tell(
             "g",
             "Lunch.",
             day(12),
@@ -51,7 +51,7 @@ async def world(tmp_path):
             ],
         )
         met = "Ann Reed met Ben Cole and Dan Fox"
-        await made.tell(
+        await world.tell(
             "g",
             met,
             day(13),
@@ -60,11 +60,11 @@ async def world(tmp_path):
                 ("Ann Reed", "MET", "Dan Fox", met, day(13), None),
             ],
         )
-        yield made
+        yield world
 
 
-async def hits(world: World, text: str, **how):
-    return await Searcher(world.store, world.embedder).search(Query(text=text, group="g", **how))
+async def hits(world: World, text: str, **options):
+    return await Searcher(world.store, world.embedder).search(Query(text=text, group="g", **options))
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ async def test_facts_of_one_sentence_are_one_hit_with_all_participants(world):
     assert [set(hit.participants) for hit in met] == [{"Ann Reed", "Ben Cole", "Dan Fox"}]
 
 
-async def built(world: World, text: str, as_of: Instant | None = None, **how) -> Context:
+async def built(world: World, text: str, as_of: Instant | None = None, **options) -> Context:
     query = Query(text=text, group="g", as_of=as_of)
-    return await context(Searcher(world.store, world.embedder), query, **how)
+    return await context(Searcher(world.store, world.embedder), query, **options)
 
 
 async def test_a_context_begins_with_the_fact_and_no_ended_one(world):
@@ -147,16 +147,16 @@ async def test_a_context_shows_a_hyper_edge_once_and_marks_an_outdated_message(w
 
 
 async def test_the_template_of_the_paper_has_facts_and_entities_alone(world):
-    made = await built(world, "Where does Ann Reed work?", tokens=400, template="paper")
-    assert made.text.startswith("FACTS and ENTITIES represent relevant context to the current conversation.")
-    assert "- Ann Reed works at Beta (Date range: 2026-01-10 - present)" in made.text
-    assert "- Ann Reed" in made.text.splitlines()
-    assert "EPISODES" not in made.text
-    assert made.cited == ()
+    block = await built(world, "Where does Ann Reed work?", tokens=400, template="paper")
+    assert block.text.startswith("FACTS and ENTITIES represent relevant context to the current conversation.")
+    assert "- Ann Reed works at Beta (Date range: 2026-01-10 - present)" in block.text
+    assert "- Ann Reed" in block.text.splitlines()
+    assert "EPISODES" not in block.text
+    assert block.cited == ()
 
 
 async def test_a_scope_takes_no_more_than_its_share_of_a_context(world):
     query = Query(text="Ann Reed Ben Cole Dan Fox Apollo", group="g", recipe="lightrag_mix")
-    made = await context(Searcher(world.store, world.embedder), query, tokens=120)
-    lines = [line for line in made.text.splitlines() if line.startswith("- [")]
+    block = await context(Searcher(world.store, world.embedder), query, tokens=120)
+    lines = [line for line in block.text.splitlines() if line.startswith("- [")]
     assert sum(map(len, lines)) * 0.8 <= 4 * 0.27 * 120

@@ -36,18 +36,18 @@ def _long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Faulty:
-    """A reader that has a defect, of whatever kind, which some episodes of the group `bad` meet."""
+    """A reader with a defect of any kind, which affects some episodes of the group `bad`."""
 
     identity = "faulty"
 
     def __init__(self, engine: Engine, error: Exception | None) -> None:
         self._inner, self.error = engine.parts.extractor, error
 
-    async def extract(self, asked: ExtractionRequest) -> Extraction:
+    async def extract(self, request: ExtractionRequest) -> Extraction:
         """Read an episode, or fail."""
-        if self.error is not None and asked.episode.group.endswith("bad") and asked.episode.sequence == 2:
+        if self.error is not None and request.episode.group.endswith("bad") and request.episode.sequence == 2:
             raise self.error
-        return await self._inner.extract(asked)
+        return await self._inner.extract(request)
 
 
 def filled(stores: Any) -> Engine:
@@ -96,18 +96,18 @@ def test_a_defect_holds_its_group_and_the_others_go_on(stores):
 
 
 @EMBEDDED
-@pytest.mark.parametrize("of", ["keep", "stored_extraction"])
-def test_a_defect_beside_the_reading_of_an_episode_holds_its_group(stores, monkeypatch, of):
+@pytest.mark.parametrize("function_name", ["keep", "stored_extraction"])
+def test_a_defect_beside_the_reading_of_an_episode_holds_its_group(stores, monkeypatch, function_name):
     """In keeping what was read, or in reading what was kept: the commit does not wait for it for ever."""
-    engine, works = filled(stores), getattr(window, of)
+    engine, works = filled(stores), getattr(window, function_name)
 
-    def defective(*given: Any) -> Any:
-        episode = next(item for item in given if isinstance(item, Episode))
+    def defective(*arguments: Any) -> Any:
+        episode = next(item for item in arguments if isinstance(item, Episode))
         if episode.group.endswith("bad") and episode.sequence == 2:
             raise ValueError("a row that cannot be read")
-        return works(*given)
+        return works(*arguments)
 
-    monkeypatch.setattr(window, of, defective)
+    monkeypatch.setattr(window, function_name, defective)
     totals, _ = run(engine, hangs_s=HANGS_S, late_s=0.1)
 
     assert totals.committed == 2 * EACH + 1

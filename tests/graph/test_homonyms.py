@@ -26,14 +26,14 @@ class Listening:
     identity = "listening"
 
     def __init__(self, answer: Callable[[Question], int | None]) -> None:
-        self.asked: list[Question] = []
+        self.questions: list[Question] = []
         self._answer = answer
 
     def key(self, request: QuestionRequest) -> str:
         return request.key(self.identity)
 
     async def judge(self, request: QuestionRequest) -> Judged:
-        self.asked += [q for q in request.questions if q.kind == "entity"]
+        self.questions += [q for q in request.questions if q.kind == "entity"]
         return Judged(answers=tuple(map(self._answered, request.questions)), calls=1)
 
     def _answered(self, question: Question) -> Answer:
@@ -54,8 +54,8 @@ class KnownNames(WorldModel):
 
     async def judge(self, request: QuestionRequest) -> Judged:
         questions = [q for q in request.questions if q.kind == "entity" and " " in q.item]
-        asked = [q.item for q in questions if q.candidates == (q.item,)]
-        self.known_names += [(request.episode.sequence, name) for name in asked]
+        single_candidate_names = [q.item for q in questions if q.candidates == (q.item,)]
+        self.known_names += [(request.episode.sequence, name) for name in single_candidate_names]
         return await super().judge(request)
 
 
@@ -71,25 +71,25 @@ def unconfirmed(engine: Engine, group: str) -> set[tuple[int, str]]:
     return results
 
 
-def says(at: float, relation: str, other: str | None, text: str, **more: Any) -> Draft:
+def says(at: float, relation: str, target: str | None, text: str, **fields: Any) -> Draft:
     """Return an episode about Anna Berg; other None: it has a value."""
-    end = {} if other is None else {"target": other}
+    end = {} if target is None else {"target": target}
     return reading(
         at,
         [ANNA],
-        [{"source": "Anna Berg", "relation": relation, "fact": text, **end, **more}],
+        [{"source": "Anna Berg", "relation": relation, "fact": text, **end, **fields}],
         client_id=text,
     )
 
 
-def known(engine: Engine) -> None:
+def make_well_known(engine: Engine) -> None:
     """Have Anna Berg work at Acme and be so well known that a new context alone is nothing against her."""
     for number in range(6):
         engine.add(says(number, "WORKS_AT", "Acme", f"Anna Berg {'still ' * number}works at Acme"))
 
 
 @pytest.mark.parametrize(
-    ("then", "asked"),
+    ("next_draft", "is_questioned"),
     [
         pytest.param(says(9, "LIKES", "tea", "Anna Berg likes tea"), False, id="nothing-speaks-against"),
         pytest.param(says(9, "WORKS_AT", "Acme", "Anna Berg works there"), False, id="the-same-end"),
@@ -137,36 +137,38 @@ def known(engine: Engine) -> None:
     ],
 )
 def test_the_judge_is_asked_where_something_speaks_against_the_bearer(
-    tmp_path: Path, then: Draft, asked: bool
+    tmp_path: Path, next_draft: Draft, is_questioned: bool
 ) -> None:
-    """One exact full name is enough alone only where type and ends go with what is known."""
+    """An exact full name is enough alone only if type and ends agree with the known facts."""
     judge = Listening(lambda _: 0)
     engine = Engine(tmp_path, judge=judge)
-    known(engine)
-    judge.asked.clear()
+    make_well_known(engine)
+    judge.questions.clear()
 
-    engine.add(then)
+    engine.add(next_draft)
 
-    assert [(q.item, q.candidates) for q in judge.asked] == [("Anna Berg", ("Anna Berg",))] * asked
+    assert [(q.item, q.candidates) for q in judge.questions] == [
+        ("Anna Berg", ("Anna Berg",))
+    ] * is_questioned
     engine.check()
 
 
-@pytest.mark.parametrize(("source", "asked"), [("default", False), ("mail", True)])
+@pytest.mark.parametrize(("source", "is_questioned"), [("default", False), ("mail", True)])
 def test_a_speaker_whom_the_previous_context_names_is_no_stranger(
-    tmp_path: Path, source: str, asked: bool
+    tmp_path: Path, source: str, is_questioned: bool
 ) -> None:
-    """Who speaks twice in one conversation under one full name is one person."""
+    """A person who speaks twice in one conversation under a full name is one person."""
     judge = Listening(lambda _: 0)
     engine = Engine(tmp_path, judge=judge)
-    for number, (thing, place) in enumerate((("coffee", "default"), ("tea", source))):
-        draft = says(number, "LIKES", thing, f"Anna Berg likes {thing}")
+    for number, (drink, place) in enumerate((("coffee", "default"), ("tea", source))):
+        draft = says(number, "LIKES", drink, f"Anna Berg likes {drink}")
         engine.add(replace(draft, kind="message", speaker="Anna Berg", source=place))
 
-    assert [q.item for q in judge.asked] == ["Anna Berg"] * asked
+    assert [q.item for q in judge.questions] == ["Anna Berg"] * is_questioned
 
 
 @pytest.mark.parametrize(
-    ("earlier", "then", "source", "asked"),
+    ("earlier", "next_fact", "source", "is_questioned"),
     [
         pytest.param([("LIKES", "coffee")], ("LIKES", "tea"), "mail", True, id="no-common-end"),
         pytest.param([("LIKES", "coffee")], ("LIKES", "tea"), "default", True, id="in-the-same-conversation"),
@@ -182,21 +184,27 @@ def test_a_speaker_whom_the_previous_context_names_is_no_stranger(
     ],
 )
 def test_a_person_mentioned_once_is_asked_about_where_no_fact_ties_the_two(
-    tmp_path: Path, earlier: list[tuple[str, str]], then: tuple[str, str] | None, source: str, asked: bool
+    tmp_path: Path,
+    earlier: list[tuple[str, str]],
+    next_fact: tuple[str, str] | None,
+    source: str,
+    is_questioned: bool,
 ) -> None:
     """At most one such question a person."""
     judge = Listening(lambda _: 0)
     engine = Engine(tmp_path, judge=judge)
-    for number, (relation, thing) in enumerate(earlier):
-        engine.add(says(number, relation, thing, f"Anna Berg enjoys {'really ' * number}{thing}"))
-    assert judge.asked == []
+    for number, (relation, liked) in enumerate(earlier):
+        engine.add(says(number, relation, liked, f"Anna Berg enjoys {'really ' * number}{liked}"))
+    assert judge.questions == []
 
     bare = reading(8, [ANNA], [], client_id="bare")
-    later = bare if then is None else says(8, *then, "Anna Berg and tea")
+    later = bare if next_fact is None else says(8, *next_fact, "Anna Berg and tea")
     for draft in (later, says(9, "USES", "lamp", "Anna Berg uses a lamp")):
         engine.add(replace(draft, source=source))
 
-    assert [(q.item, q.candidates) for q in judge.asked] == [("Anna Berg", ("Anna Berg",))] * asked
+    assert [(q.item, q.candidates) for q in judge.questions] == [
+        ("Anna Berg", ("Anna Berg",))
+    ] * is_questioned
     engine.check()
 
 
@@ -204,14 +212,14 @@ def test_a_persons_name_that_an_episode_spells_in_two_ways_is_asked_about(tmp_pa
     """A writer who means one person keeps to one spelling; a company may be "Acme" and "Acme GmbH"."""
     judge = Listening(lambda _: 0)
     engine = Engine(tmp_path, judge=judge)
-    known(engine)
-    judge.asked.clear()
+    make_well_known(engine)
+    judge.questions.clear()
 
     fact = {"source": "Anna Berg", "relation": "KNOWS", "target": "Berg, Anna", "fact": "They met"}
     engine.add(reading(9, [ANNA, {"name": "Berg, Anna", "type": "Person"}], [fact], client_id="both"))
     engine.add(reading(10, ["Acme", "Acme GmbH"], [], client_id="company"))
 
-    assert [(q.item, q.candidates) for q in judge.asked] == [
+    assert [(q.item, q.candidates) for q in judge.questions] == [
         ("Anna Berg", ("Anna Berg",)),
         ("Berg, Anna", ("Berg, Anna",)),
     ]
@@ -230,11 +238,11 @@ def test_a_world_without_homonyms_is_hardly_asked_about_names_that_it_knows(tmp_
     engine.add(*(episode.draft for episode in world))
 
     unsure = unconfirmed(engine, "world-0")
-    second = [asked for asked in judge.known_names if asked in unsure]
-    known_names = [asked for asked in judge.known_names if asked not in unsure]
+    unsure_names = [entry for entry in judge.known_names if entry in unsure]
+    known_names = [entry for entry in judge.known_names if entry not in unsure]
     persons = {t.name for t in world.entities("world-0") if t.kind == "Person"}
-    assert second != []
-    assert max(Counter(name for _, name in second).values()) == 1
+    assert unsure_names != []
+    assert max(Counter(name for _, name in unsure_names).values()) == 1
     assert 0 < len(known_names) <= 0.1 * len(world)
     assert max(Counter(name for _, name in known_names if name in persons).values()) <= 3
 
@@ -243,8 +251,8 @@ def test_two_persons_of_one_name_keep_facts_of_their_own(tmp_path: Path) -> None
     """Once there are two, every mention of the name is asked about, in their order of birth."""
     judge = Listening(lambda question: 1 if len(question.candidates) == 2 else None)
     engine = Engine(tmp_path, judge=judge)
-    known(engine)
-    judge.asked.clear()
+    make_well_known(engine)
+    judge.questions.clear()
 
     engine.add(says(9, "WORKS_AT", "Beta", "Anna Berg works at Beta"))
     engine.add(says(10, "LIKES", "tea", "Anna Berg likes tea"))
@@ -256,33 +264,33 @@ def test_two_persons_of_one_name_keep_facts_of_their_own(tmp_path: Path) -> None
     assert [(f.source, f.relation) for f in engine.view().all_facts() if f.relation == "LIKES"] == [
         (second, "LIKES")
     ]
-    assert [q.candidates for q in judge.asked] == [("Anna Berg",), ("Anna Berg", "Anna Berg")]
+    assert [q.candidates for q in judge.questions] == [("Anna Berg",), ("Anna Berg", "Anna Berg")]
     assert first != second
     engine.check()
 
 
 def test_values_speak_against_persons_alone(tmp_path: Path) -> None:
-    """A price or a state changes, and is no sign of another thing; a role is one of another person."""
+    """A changed price or state is no sign of another entity; a changed role is a sign of another person."""
     judge = Listening(lambda _: 0)
     engine = Engine(tmp_path, judge=judge)
-    known(engine)
+    make_well_known(engine)
     lamp = [{"name": "Kestrel lamp", "type": "Product"}]
     for at, price in ((0, "10"), (1, "20")):
         cost = {"type": "number", "value": price, "unit": "EUR"}
         fact = {"source": "Kestrel lamp", "relation": "COSTS", "value": cost, "fact": f"It costs {price} EUR"}
         engine.add(reading(at, lamp, [fact], client_id=price))
     engine.add(says(10, "HAS_ROLE", None, "Anna Berg is a designer", value="designer"))
-    judge.asked.clear()
+    judge.questions.clear()
 
     engine.add(says(11, "HAS_ROLE", None, "Anna Berg is a surgeon", value="surgeon"))
 
-    assert [q.item for q in judge.asked] == ["Anna Berg"]
+    assert [q.item for q in judge.questions] == ["Anna Berg"]
 
 
 def test_entities_that_are_distinct_are_no_candidates_for_each_other(tmp_path: Path) -> None:
     """R16: a known name is asked about because another is like it, until the two are said to be distinct."""
 
-    def seen(at: float, name: str) -> Draft:
+    def works_at_acme(at: float, name: str) -> Draft:
         fact = {
             "source": name,
             "relation": "WORKS_AT",
@@ -293,28 +301,28 @@ def test_entities_that_are_distinct_are_no_candidates_for_each_other(tmp_path: P
 
     judge = Listening(lambda question: None if len(question.candidates) == 1 else 1)
     engine = Engine(tmp_path, judge=judge)
-    engine.add(seen(0, "Bobby Webb"))
-    engine.add(seen(1, "Bob Webb"))
-    engine.add(seen(2, "Bob Webb"))
+    engine.add(works_at_acme(0, "Bobby Webb"))
+    engine.add(works_at_acme(1, "Bob Webb"))
+    engine.add(works_at_acme(2, "Bob Webb"))
     both = {e.name: e.id for e in engine.view().all_entities() if e.name != "Acme"}
-    assert [q.candidates for q in judge.asked] == [
+    assert [q.candidates for q in judge.questions] == [
         ("Bobby Webb",),
         ("Bobby Webb", "Bob Webb"),
     ]
-    judge.asked.clear()
+    judge.questions.clear()
 
     answer = engine.ask("distinct", entities=(both["Bobby Webb"], both["Bob Webb"]))
-    engine.add(seen(3, "Bob Webb"))
-    assert judge.asked == []
+    engine.add(works_at_acme(3, "Bob Webb"))
+    assert judge.questions == []
 
     engine.ask("undo", target=answer["sequence"])
-    engine.add(seen(4, "Bob Webb"))
-    assert [q.candidates for q in judge.asked] == [("Bobby Webb", "Bob Webb")]
+    engine.add(works_at_acme(4, "Bob Webb"))
+    assert [q.candidates for q in judge.questions] == [("Bobby Webb", "Bob Webb")]
     engine.check()
 
 
 def test_a_repair_leaves_a_distinction_that_was_undone_alone(tmp_path: Path) -> None:
-    """What it undid is stored, so the undo is not set aside."""
+    """The operation that it undid is stored, so the undo is not set aside."""
     engine = Engine(tmp_path)
     engine.add(triples(1, works("Acme")), triples(2, works("Beta")))
     both = {entity.name: entity.id for entity in engine.view().all_entities()}
@@ -326,7 +334,7 @@ def test_a_repair_leaves_a_distinction_that_was_undone_alone(tmp_path: Path) -> 
 
 
 def test_homonyms_are_told_apart_alike_in_every_window(tmp_path: Path) -> None:
-    """R20: what is asked ahead is only found early; the graph is the plain loop's."""
+    """R20: speculative questions only find answers earlier; the graph is the plain loop's."""
     world = World(plan=WorldPlan(seed=2, episodes=80, entities=40, homonyms=0.4))
     dumps = []
     for width in (0, 1, 16):
@@ -335,6 +343,6 @@ def test_homonyms_are_told_apart_alike_in_every_window(tmp_path: Path) -> None:
         engine.loop = type(engine.loop)(replace(engine.parts, extractor=model))
         engine.add(*(episode.draft for episode in world))
         dumps.append(engine.dump(group="world-0"))
-        asked = model.oracle.counts.questions["entity"]
-        assert asked > 10
+        question_count = model.oracle.counts.questions["entity"]
+        assert question_count > 10
     assert dumps[0] == dumps[1] == dumps[2]

@@ -38,13 +38,13 @@ NASTY = [
 
 
 def test_ten_thousand_hostile_lines_leave_a_whole_graph_and_two_tenants_apart(tmp_path: Path) -> None:
-    """Each line is a draft or a refusal; what is accepted commits or fails; the index is what records say."""
+    """Each line is a draft or a refusal; a draft commits or fails; the index equals the records."""
     rng = random.Random(4)
     file = tmp_path / "lines.jsonl"
     file.write_bytes(b"\n".join(hostile_line(rng) for _ in range(10_000)))
     items = list(read_file(file, Defaults(group="one", at=0)))
-    taken = [item for item in items if isinstance(item, Submitted)]
-    assert len(taken) > 500
+    accepted = [item for item in items if isinstance(item, Submitted)]
+    assert len(accepted) > 500
 
     async def scene() -> None:
         async with opening.open_async(tmp_path / "data", create=True) as memory:

@@ -27,7 +27,7 @@ from tests.graph.engine import SMALL, Engine, engine_on, triples, works
 from tests.graph.histories import history, played
 from tests.graph.stores import EMBEDDED, Stores
 
-GONE = "Zqgone"
+REMOVED = "Zqgone"
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +37,13 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(withdrawing, "A_PIECE", 3)
 
 
-def told(engine: Engine) -> None:
-    """Tell of jobs in two sources: one of them ends what the other says, and names a person anew."""
+def add_jobs(engine: Engine) -> None:
+    """Add jobs in two sources: one source ends a job of the other, and renames a person."""
     ours = [triples(n, works(f"Firm {n}"), client_id=f"keep{n}") for n in (0, 20, 40)]
     theirs = [
-        triples(n, works(f"{GONE} {n}"), {**works("Firm 0"), "source": f"{GONE} Bo"}, client_id=f"gone{n}")
+        triples(
+            n, works(f"{REMOVED} {n}"), {**works("Firm 0"), "source": f"{REMOVED} Bo"}, client_id=f"gone{n}"
+        )
         for n in (10, 30, 50)
     ]
     engine.add(*(replace(draft, source="kept") for draft in ours))
@@ -49,26 +51,26 @@ def told(engine: Engine) -> None:
 
 
 def begin(engine: Engine, kind: str, pieces: int) -> int:
-    """Ask for the source to be withdrawn, and end the process after so many changes; return the sequence."""
-    asked = Operation(group=engine.named(), kind=kind, source="secret")  # type: ignore[arg-type]
-    return go_on(engine, replace(asked, sequence=request(engine.store, asked)), pieces)
+    """Request the withdrawal of the source, and stop after `pieces` changes; return the sequence."""
+    operation = Operation(group=engine.named(), kind=kind, source="secret")  # type: ignore[arg-type]
+    return go_on(engine, replace(operation, sequence=request(engine.store, operation)), pieces)
 
 
-def go_on(engine: Engine, asked: Operation, pieces: int) -> int:
-    """Carry out so many changes of a withdrawal."""
+def go_on(engine: Engine, operation: Operation, pieces: int) -> int:
+    """Carry out `pieces` changes of a withdrawal."""
     at = max(times.now(), engine.last_recorded() + 1)
     with engine.store.writing():
-        for change in islice(withdrawing.withdraw(engine.store, asked, at), pieces):
+        for change in islice(withdrawing.withdraw(engine.store, operation, at), pieces):
             engine.store.apply([change])
-    return asked.sequence
+    return operation.sequence
 
 
 def everything(store: Store, group: str) -> dict[str, Any]:
-    """Return what readers see of a group now, in one comparable value."""
+    """Return the visible state of a group in one comparable value."""
     view = view_now(store, group)
     people = entities_like(store, group, "", 50)
     facts = [fact for row in people for fact in history_of(store, view, row.entity.id, None, None).facts]
-    # By words and without a tail: scores count the rows that are stored, so they change with each piece.
+    # By words and without a tail: scores count the stored rows, so they change with each piece.
     words = Recipe(methods=("bm25",), weights=Weights(floor=0.0, tail=0.0))
     results = [
         asyncio.run(
@@ -76,7 +78,7 @@ def everything(store: Store, group: str) -> dict[str, Any]:
                 Query(text=text, group=group, any_time=True, limit=50, recipe=words)
             )
         )
-        for text in (GONE, "Alice works at Firm")
+        for text in (REMOVED, "Alice works at Firm")
     ]
     news = asyncio.run(GroupReads(store).changes(group=group, limit=1000))["commits"]
     return {
@@ -108,43 +110,43 @@ def every_row(store: Store, group: str) -> dict[str, list[Any]]:
 def test_a_source_that_leaves_in_pieces_is_out_of_sight_from_the_first_on(stores: Stores, kind: str) -> None:
     """R25, R27: ended in the middle again and again, each time a little later."""
     engine = engine_on(stores)
-    told(engine)
+    add_jobs(engine)
     sequence = begin(engine, kind, pieces=1)
-    asked = replace(Operation(group=engine.named(), kind=kind, source="secret"), sequence=sequence)  # type: ignore[arg-type]
-    seen, dump = everything(engine.store, engine.named()), engine.dump()
-    assert [name for _, name, _ in seen["people"]] == ["Alice", "Firm 0", "Firm 20", "Firm 40"]
-    assert GONE not in repr(seen)
+    operation = replace(Operation(group=engine.named(), kind=kind, source="secret"), sequence=sequence)  # type: ignore[arg-type]
+    contents, dump = everything(engine.store, engine.named()), engine.dump()
+    assert [name for _, name, _ in contents["people"]] == ["Alice", "Firm 0", "Firm 20", "Firm 40"]
+    assert REMOVED not in repr(contents)
     runs = 0
     while in_pieces(engine.store, engine.named()):
         assert result(engine.store, engine.named(), sequence) is None
-        assert everything(engine.store, engine.named()) == seen
+        assert everything(engine.store, engine.named()) == contents
         assert (engine.dump(), differences(engine.store, engine.named())) == (dump, [])
         with pytest.raises(NotFound):
             id_called(engine.store, engine.named(), "gone10")
         runs += 1
-        go_on(engine, asked, pieces=runs)
+        go_on(engine, operation, pieces=runs)
     assert runs > 3
-    assert everything(engine.store, engine.named()) == seen
+    assert everything(engine.store, engine.named()) == contents
     assert engine.dump() == dump
     Engine(store=engine.store, prefix=engine.prefix).check()
-    done = result(engine.store, engine.named(), sequence)
-    assert done is not None
-    assert (done["episodes"], done["entities"], done["statements"]) == (3, 4, 4)
+    report = result(engine.store, engine.named(), sequence)
+    assert report is not None
+    assert (report["episodes"], report["entities"], report["statements"]) == (3, 4, 4)
     if kind == "remove":
-        assert GONE.casefold() not in repr(every_row(engine.store, engine.named())).casefold()
+        assert REMOVED.casefold() not in repr(every_row(engine.store, engine.named())).casefold()
 
 
 @EMBEDDED
 def test_an_answer_on_what_leaves_in_pieces_is_not_kept(stores: Stores) -> None:
     """R25: a model was asked before the removal; its rows of answers may have been looked for already."""
     engine = engine_on(stores)
-    told(engine)
+    add_jobs(engine)
     begin(engine, "remove", pieces=1)
     sources = [row.sequence for row in engine.store.rows(reads.EPISODE_HEADS, engine.named())]
-    late = rows.answers_row(sources[0], "community late", [{"summary": GONE}], 1, 1, 1)
+    late = rows.answers_row(sources[0], "community late", [{"summary": REMOVED}], 1, 1, 1)
     keep = partial(_journal, group=engine.named(), answer=late, sources=sources)
     engine.store.append([engine.named()], keep)
-    assert GONE not in repr(list(engine.store.rows(kinds.ANSWERS.all, engine.named())))
+    assert REMOVED not in repr(list(engine.store.rows(kinds.ANSWERS.all, engine.named())))
 
 
 @EMBEDDED
@@ -154,41 +156,43 @@ def test_pieces_leave_the_rows_that_one_change_leaves(
 ) -> None:
     """R25, R26: as many of each kind, and evidence that shows or does not."""
     store, rows = stores.open(), []
-    for most in (10_000, 0):
-        monkeypatch.setattr(withdrawing, "AT_ONCE", most)
+    for limit in (10_000, 0):
+        monkeypatch.setattr(withdrawing, "AT_ONCE", limit)
         engine = Engine(store=store, prefix=stores.fresh())
-        told(engine)
+        add_jobs(engine)
         engine.ask(kind, source="secret")
         rows.append(plain(every_row(store, engine.named())))
     assert rows[0] == rows[1]
 
 
 def plain(rows: dict[str, list[Any]]) -> dict[str, Any]:
-    """Return how many rows of each kind there are, and evidence with what it shows as (None or not)."""
-    told = [
+    """Return the number of rows of each kind, and all evidence with its visibility (None or not)."""
+    evidence_places = [
         (row.sequence, int(statement.partition(" ")[0]))
         for row in rows["records"]
         for statement in row.statements
     ]
     hidden = {(row.sequence, row.ordinal) for row in rows["shown_evidence"] if row.shown is None}
-    counts: dict[str, Any] = {name: len(found) for name, found in rows.items()}
-    return counts | {"shows": [(*place, place in hidden) for place in told]}
+    counts: dict[str, Any] = {name: len(rows_of_kind) for name, rows_of_kind in rows.items()}
+    return counts | {"shows": [(*place, place in hidden) for place in evidence_places]}
 
 
 @EMBEDDED
 def test_what_is_told_meanwhile_is_taken_and_whoever_ingests_next_goes_on(stores: Stores) -> None:
-    """R19, R27: the same content is accepted anew after a removal that is on its way; the rest follows it."""
+    """R19, R27: the same content is accepted again during a pending removal; it follows the removal."""
     engine = engine_on(stores)
-    told(engine)
+    add_jobs(engine)
     sequence = begin(engine, "remove", pieces=2)
-    again = replace(triples(60, works("Firm 9"), client_id="gone10", group=engine.named()), source="secret")
-    (taken,) = accept(engine.store, [again], now=times.now())
-    assert taken.status == "accepted"
+    second_draft = replace(
+        triples(60, works("Firm 9"), client_id="gone10", group=engine.named()), source="secret"
+    )
+    (receipt,) = accept(engine.store, [second_draft], now=times.now())
+    assert receipt.status == "accepted"
     engine = Engine(store=engine.store, prefix=engine.prefix)
     engine.run()
     assert result(engine.store, engine.named(), sequence)
     assert engine.spans()["Firm 9"] == [(60, None)]
-    assert GONE not in engine.spans()
+    assert REMOVED not in engine.spans()
     engine.check()
 
 
@@ -197,4 +201,7 @@ def test_what_is_told_meanwhile_is_taken_and_whoever_ingests_next_goes_on(stores
 def test_histories_whose_withdrawals_go_in_pieces(stores: Stores, seed: int) -> None:
     """R4, R16, R25, R26: after every step the graph follows from the records; nothing erased is left."""
     store = stores.open()
-    played(lambda **how: Engine(store=store, prefix=stores.fresh(), **how), history(seed, steps=10 + seed))
+    played(
+        lambda **options: Engine(store=store, prefix=stores.fresh(), **options),
+        history(seed, steps=10 + seed),
+    )

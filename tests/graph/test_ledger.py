@@ -45,8 +45,8 @@ from tests.graph.by_hand import (
     next_time,
     remove,
     small,
+    statement_commit,
     tell,
-    told,
 )
 
 
@@ -63,18 +63,18 @@ def statuses(answers):
 
 
 def foreseen(store, drafts, *, replace=False, again=False):
-    """Return what accepting these would do, told one by one."""
+    """Return the foreseen result of accepting these, one by one."""
     foresight = Foresight(store, replace=replace, again=again)
     return [answer for draft in drafts for answer in foresight.of([draft])]
 
 
 def retracted(store, sequence, **named):
     """Ask for a retraction of one episode and carry it out."""
-    asked = Operation(group="g", kind="retract", **named)
-    asked = replace(asked, sequence=request(store, asked))
+    operation = Operation(group="g", kind="retract", **named)
+    operation = replace(operation, sequence=request(store, operation))
     at = next_time(store)
     retired = Patch(kind=EPISODES, columns=("retired_at",), rows=((sequence, at),))
-    store.apply([ended(asked, at, patches=(retired,))])
+    store.apply([ended(operation, at, patches=(retired,))])
 
 
 # ------------------------------------------------------------------------------------ acceptance
@@ -84,8 +84,8 @@ def test_accepting_takes_sequences_and_a_repetition_takes_none(store):
     """R19: the same id with the same content is a no-op that returns the first result."""
     answers = accept(store, [draft("a"), draft("b"), draft("a"), draft("a", group="h")], now=7)
     assert statuses(answers) == [("accepted", 1), ("accepted", 2), ("duplicate", 1), ("accepted", 1)]
-    again = accept(store, [draft("b"), draft("c")], now=8)
-    assert statuses(again) == [("duplicate", 2), ("accepted", 3)]
+    second_receipts = accept(store, [draft("b"), draft("c")], now=8)
+    assert statuses(second_receipts) == [("duplicate", 2), ("accepted", 3)]
     assert accept(store, [], now=9) == []
     assert {group: counted.accepted for group, counted in store.counts().items()} == {"g": 3, "h": 1}
 
@@ -95,8 +95,8 @@ def test_a_time_that_was_not_given_is_that_of_first_acceptance(store):
     untimed = draft("a", reference_time=None)
     (first,) = accept(store, [untimed], now=70)
     assert (first.status, first.timed) == ("accepted", False)
-    (again,) = accept(store, [untimed], now=90)
-    assert (again.status, again.sequence, again.timed) == ("duplicate", 1, True)
+    (second_receipt,) = accept(store, [untimed], now=90)
+    assert (second_receipt.status, second_receipt.sequence, second_receipt.timed) == ("duplicate", 1, True)
     assert [row.reference_time for row in pending(store, "g", 9)] == [70]
 
 
@@ -124,15 +124,19 @@ def test_a_conflict_among_rows_that_are_accepted_whole_leaves_the_log_as_it_is(s
 
 
 def test_replace_retracts_in_order_and_accepts_anew(store):
-    """R19, R25: the retraction takes a sequence, then the new row; here before the old one was ingested."""
+    """R19, R25: the retraction takes a sequence, then the new row; here before the old row was ingested."""
     old, new = draft("a", client_id="c"), draft("b", client_id="c")
     assert statuses(foreseen(store, [old, new, new], replace=True)) == [
         ("accepted", 1), ("accepted", 3), ("duplicate", 3)
     ]  # fmt: skip
     answers = accept(store, [old, new, new], now=1, replace=True)
     assert statuses(answers) == [("accepted", 1), ("accepted", 3), ("duplicate", 3)]
-    asked = Operation(group="g", sequence=2, kind="retract", episodes=(old.id,), replaces=True)
-    assert [item if item == asked else item.sequence for item in pending(store, "g", 9)] == [1, asked, 3]
+    operation = Operation(group="g", sequence=2, kind="retract", episodes=(old.id,), replaces=True)
+    assert [item if item == operation else item.sequence for item in pending(store, "g", 9)] == [
+        1,
+        operation,
+        3,
+    ]
     assert sequences_of(store, "g", ids=["c"]) == [1, 3]
 
 
@@ -149,7 +153,7 @@ def test_replace_of_a_failed_row_leaves_nothing_to_retry(store):
     "named", [{"episodes": ("c",)}, {"source": "s"}, {"everything": True}], ids=["id", "source", "all"]
 )
 def test_what_a_pending_removal_takes_away_is_accepted_anew(store, named):
-    """The order is that of acceptance: what comes after the request is not part of it."""
+    """The order is that of acceptance: rows accepted after the request are not part of it."""
     sent = draft("a", client_id="c")
     accept(store, [sent], now=1)
     request(store, Operation(group="g", kind="remove", **named))
@@ -158,15 +162,15 @@ def test_what_a_pending_removal_takes_away_is_accepted_anew(store, named):
 
 
 def test_the_same_content_is_accepted_anew_after_a_removal_and_after_a_retraction_where_asked_for(store):
-    """R19: what was retracted counts as a duplicate; other content with its id is news."""
-    sent, other = draft("Al says one", client_id="c"), draft("Al says two", client_id="c")
+    """R19: a retracted episode counts as a duplicate; other content with its id is news."""
+    sent, changed = draft("Al says one", client_id="c"), draft("Al says two", client_id="c")
     with store.writing():
         first = tell(store, "Al", "one", client_id="c")
         remove(store, [first], episodes=("c",))
         assert statuses(accept(store, [sent], now=9)) == [("accepted", 3)]
-        store.apply([told(3, "Al", "one", next_time(store), sent=sent)])
+        store.apply([statement_commit(3, "Al", "one", next_time(store), sent=sent)])
         retracted(store, 3, episodes=("c",))
-    assert statuses(foreseen(store, [sent, other, sent])) == [
+    assert statuses(foreseen(store, [sent, changed, sent])) == [
         ("duplicate", 3), ("accepted", 5), ("conflict", 5)
     ]  # fmt: skip
     assert statuses(foreseen(store, [sent], again=True)) == [("accepted", 5)]
@@ -176,11 +180,11 @@ def test_the_same_content_is_accepted_anew_after_a_removal_and_after_a_retractio
     assert statuses(accept(store, [sent], now=9)) == [("duplicate", 5)]
     request(store, Operation(group="g", kind="retract", episodes=("c",)))
     assert accept(store, [sent], now=9)[0].retracted
-    assert statuses(accept(store, [other], now=9)) == [("accepted", 7)]
+    assert statuses(accept(store, [changed], now=9)) == [("accepted", 7)]
 
 
 def test_what_a_pending_removal_or_a_replacement_takes_away_is_accepted_anew(store):
-    """R19: the request of a retraction keeps an id out, those of a removal and of a replacement do not."""
+    """R19: a requested retraction keeps an id out; a requested removal or replacement does not."""
     sent = {name: draft(name, client_id=name) for name in "abc"}
     accept(store, list(sent.values()), now=1)
     for name, kind, replaces in (("a", "retract", False), ("b", "retract", True), ("c", "remove", False)):
@@ -213,26 +217,26 @@ def test_what_is_accepted_in_bulk_is_told_apart_from_what_others_wait_for(store)
 
 
 def test_an_operation_goes_pending_done_or_refused(store):
-    asked = Operation(group="g", kind="merge", entities=("x", "y"))
-    other = replace(asked, kind="split", entities=("x",), surfaces=("S",))
-    assert [request(store, each) for each in (asked, other)] == [1, 2]
+    operation = Operation(group="g", kind="merge", entities=("x", "y"))
+    split = replace(operation, kind="split", entities=("x",), surfaces=("S",))
+    assert [request(store, each) for each in (operation, split)] == [1, 2]
     assert result(store, "g", 1) is None
-    assert pending(store, "g", 1) == [replace(asked, sequence=1)]
-    done = replace(asked, sequence=1, moved=("k",), made="m")
+    assert pending(store, "g", 1) == [replace(operation, sequence=1)]
+    completed = replace(operation, sequence=1, moved=("k",), made="m")
     with store.writing():
-        store.apply([ended(done, 50, result={"sequence": 1}), declined(2, 60, "no such surface")])
+        store.apply([ended(completed, 50, result={"sequence": 1}), declined(2, 60, "no such surface")])
         store.apply([declined(2, 99, "again")])
     assert [result(store, "g", n) for n in (1, 2, 3)] == [{"sequence": 1}, {"error": "no such surface"}, None]
     assert result(store, "none", 1) is None
     records = records_of(store, "g")
-    assert (records.operations, records.recorded, records.last_recorded) == ([done], {1: 50}, 60)
+    assert (records.operations, records.recorded, records.last_recorded) == ([completed], {1: 50}, 60)
     assert records_of(store, "g", 49).operations == []
 
 
 def test_retracted_declarations_are_seen_before_only(store):
     declared = Declaration(sequence=1, ordinal=0, name="R", aspect="cardinality", value="many")
     verdict = Verdict(sequence=1, ordinal=1, a="A", b="B", exclusive=False, judge="j", reason="w")
-    commit = told(1, "Al", "one", 10)
+    commit = statement_commit(1, "Al", "one", 10)
     (row,) = commit.puts[RECORDS]
     judged, blank = (
         judged_column(Judgements([(declared, 10)], [(item, 10)]))
@@ -241,10 +245,10 @@ def test_retracted_declarations_are_seen_before_only(store):
     accept(store, [draft("Al says one", client_id="c")], now=1)
     with store.writing():
         store.apply([replace(commit, puts={**commit.puts, RECORDS: [row._replace(timed=10, judged=judged)]})])
-        asked = Operation(group="g", kind="retract", episodes=("c",))
-        asked = replace(asked, sequence=request(store, asked), retired=(("declaration", 1, 0),))
+        operation = Operation(group="g", kind="retract", episodes=("c",))
+        operation = replace(operation, sequence=request(store, operation), retired=(("declaration", 1, 0),))
         store.apply(
-            [ended(asked, 20, patches=(Patch(kind=RECORDS, columns=("judged",), rows=((1, blank),)),))]
+            [ended(operation, 20, patches=(Patch(kind=RECORDS, columns=("judged",), rows=((1, blank),)),))]
         )
     assert records_of(store, "g").declarations == []
     assert records_of(store, "g", 19).declarations == [declared]
@@ -257,23 +261,23 @@ def test_retracted_declarations_are_seen_before_only(store):
 
 def test_previous_context_follows_the_rule(store):
     """R22 and case z: same group and source, smaller sequence, said no later; oldest first; at most n."""
-    said = enumerate([(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")], 1)
-    accept(store, [draft(str(n), reference_time=t, source=s) for n, (t, s) in said], now=1)
+    times_and_sources = enumerate([(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")], 1)
+    accept(store, [draft(str(n), reference_time=t, source=s) for n, (t, s) in times_and_sources], now=1)
     items = {item.sequence: item for item in pending(store, "g", 9)}
     every = list(items.values())
 
-    def before(limit):
+    def context_of(limit):
         return {
             n: [each.sequence for each in context] for n, context in previous(store, every, limit).items()
         }
 
-    assert before(9) == {1: [], 2: [], 3: [], 4: [2], 5: [2, 4], 6: [2, 4, 5, 1]}
-    assert before(2)[6] == [5, 1]
-    assert not any(before(0).values())
+    assert context_of(9) == {1: [], 2: [], 3: [], 4: [2], 5: [2, 4], 6: [2, 4, 5, 1]}
+    assert context_of(2)[6] == [5, 1]
+    assert not any(context_of(0).values())
 
 
 def test_previous_context_leaves_out_what_was_withdrawn_before(store):
-    """And goes on to what was said earlier: a withdrawal goes before all that is pending."""
+    """A withdrawal also precedes drafts that were accepted earlier: it goes before all pending rows."""
     accept(store, [draft(str(n), client_id=str(n)) for n in range(1, 9)], now=1)
     request(store, Operation(group="g", kind="retract", episodes=tuple("2345678")))
     accept(store, [draft("last")], now=1)
@@ -286,7 +290,7 @@ def test_previous_context_leaves_out_what_was_withdrawn_before(store):
 
 
 def test_a_failure_is_kept_and_only_retry_takes_it_up(store):
-    """R24 and case j: the failed row stays as history, the new one has a new sequence."""
+    """R24 and case j: the failed row stays as history, the new row has a new sequence."""
     accept(store, [draft("a", client_id="c"), draft("b")], now=1)
     with store.writing():
         store.apply([failed(1, 100, "no JSON", raw="bad output")])
@@ -322,7 +326,7 @@ def test_failures_of_all_groups_come_by_group_and_are_retried_together(store):
     ]  # fmt: skip
     assert retry(store, None, [], now=20) == 3
     assert (failures(store), store.pending_count()) == ([], 3)
-    assert {group: found.last for group, found in store.heads().items()} == {"g": 4, "h": 2}
+    assert {group: group_head.last for group, group_head in store.heads().items()} == {"g": 4, "h": 2}
 
 
 def test_an_episode_that_is_retried_stays_in_its_lane(store):
@@ -337,7 +341,7 @@ def test_an_episode_that_is_retried_stays_in_its_lane(store):
 
 
 def test_attempts_add_up_over_retries(store):
-    """R24: what is read counts the sequences that it was retried from."""
+    """R24: the row counts the sequences of its earlier attempts."""
     accept(store, [draft("a")], now=1)
     for sequence in (1, 2, 3):
         (episode,) = pending(store, "g", 9)
@@ -357,17 +361,28 @@ def test_attempts_add_up_over_retries(store):
 def test_the_dump_shows_each_episode_from_its_end_to_its_withdrawal(store):
     accept(store, [draft(str(n), client_id=str(n)) for n in (1, 2, 3)], now=1)
     with store.writing():
-        store.apply([told(1, "Al", "one", 10), failed(2, 20), told(3, "Bo", "two", 25)])
-        asked = Operation(group="g", kind="retract", episodes=("1",))
-        asked = replace(asked, sequence=request(store, asked))
+        store.apply(
+            [statement_commit(1, "Al", "one", 10), failed(2, 20), statement_commit(3, "Bo", "two", 25)]
+        )
+        operation = Operation(group="g", kind="retract", episodes=("1",))
+        operation = replace(operation, sequence=request(store, operation))
         retired = Patch(kind=EPISODES, columns=("retired_at",), rows=((1, 30),))
-        store.apply([ended(asked, 30, patches=(retired,))])
+        store.apply([ended(operation, 30, patches=(retired,))])
     assert retry(store, "g", [], now=40) == 1
-    shown = {
+    sequences_at = {
         at: [row.sequence for row in dumped_episodes(store, "g", at)]
         for at in (9, 10, 20, 29, 30, 39, 40, None)
     }
-    assert shown == {9: [], 10: [1], 20: [1, 2], 29: [1, 2, 3], 30: [2, 3], 39: [2, 3], 40: [3], None: [3]}
+    assert sequences_at == {
+        9: [],
+        10: [1],
+        20: [1, 2],
+        29: [1, 2, 3],
+        30: [2, 3],
+        39: [2, 3],
+        40: [3],
+        None: [3],
+    }
     assert [head.sequence for head in records_of(store, "g", 29).heads] == [1, 3]
     assert [head.sequence for head in records_of(store, "g").heads] == [3]
     assert store.counts("g")["g"] == GroupCounts(accepted=1, committed=1, entities=2, facts=2)
@@ -376,7 +391,7 @@ def test_the_dump_shows_each_episode_from_its_end_to_its_withdrawal(store):
 def test_what_an_operation_names_is_found_by_id_source_or_all(store):
     accept(store, [draft("a", client_id="x"), draft("b", source="mail"), draft("c", source="mail")], now=1)
     with store.writing():
-        store.apply([told(1, "Al", "one", 10, sent=draft("a", client_id="x")), failed(2, 20)])
+        store.apply([statement_commit(1, "Al", "one", 10, sent=draft("a", client_id="x")), failed(2, 20)])
 
     def sequences(group="g", **chosen):
         return [row.sequence for row in named(store, Operation(group=group, kind="remove", **chosen))]
@@ -394,7 +409,7 @@ def test_an_id_is_found_in_whatever_bears_it(store):
     sent = draft("Al says one", client_id="c")
     accept(store, [sent, draft("other", group="h")], now=1)
     with store.writing():
-        store.apply([told(1, "Al", "one", 10, sent=sent)])
+        store.apply([statement_commit(1, "Al", "one", 10, sent=sent)])
         assert find(store, "g", "E1") == Bearers(entity=True)
         assert find(store, "g", "S1") == Bearers(statement=True)
         assert find(store, "g", "F1") == Bearers(fact=True)
@@ -412,10 +427,10 @@ def test_episodes_are_read_in_the_order_asked_each_once(store):
 
 
 def test_a_removed_episode_is_found_by_nothing(store):
-    """R25: what the ledger, the records and the view tell of it is nothing; the rest is as it was."""
+    """R25: the ledger, the records and the view show nothing of it; all other rows are unchanged."""
     with store.writing():
         tell(store, "Al", "one", client_id="a")
-        kept = tell(store, "Bo", "two", client_id="b")
+        kept_sequence = tell(store, "Bo", "two", client_id="b")
         ids = {row.client_id: row.id for row in all_of(store, EPISODES)}
         remove(store, [1], episodes=("a",))
     for name in ("a", ids["a"], "E1", "S1", "F1"):
@@ -424,8 +439,8 @@ def test_a_removed_episode_is_found_by_nothing(store):
     assert statuses(foreseen(store, sent)) == [("accepted", 4), ("duplicate", 2)]
     for known_at in (None, 10, 20, 30):
         records = records_of(store, "g", known_at)
-        listed = [] if known_at == 10 else [kept]
-        assert [found.sequence for found in records.heads] == listed
+        listed = [] if known_at == 10 else [kept_sequence]
+        assert [record.sequence for record in records.heads] == listed
         assert [row.sequence for row in dumped_episodes(store, "g", known_at)] == listed
         assert records.births == {"E2": (2, 0), "S2": (2, 0)}
         assert records.operations == []

@@ -23,7 +23,7 @@ from kgray.storage.ledger import dumped_episodes, request
 from tests.graph.engine import Engine
 from tests.graph.test_runner import drafts
 
-LARGE, OTHER = "g0", "g1"
+LARGE, SMALL = "g0", "g1"
 PATIENCE_S = 60.0  # of a machine that does much else
 
 
@@ -31,20 +31,20 @@ class Slowly:
     """A call that, for one group, ends once another group has committed something."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
-        self.call, self.seen, self.went_on = call, threading.Event(), threading.Event()
+        self.call, self.small_committed, self.went_on = call, threading.Event(), threading.Event()
         self.waited = False
 
     def __call__(self, store: Any, group: str, *args: Any, **named: Any) -> Any:
         """Wait, then call."""
         if group == LARGE:
-            self.seen.set()
+            self.small_committed.set()
             assert self.went_on.wait(PATIENCE_S), "nobody else went on meanwhile"
             self.waited = True
         return self.call(store, group, *args, **named)
 
     def step(self, group: str, _: int, outcome: str) -> None:
         """Take a step of the run."""
-        if group == OTHER and outcome == "committed" and self.seen.is_set():
+        if group == SMALL and outcome == "committed" and self.small_committed.is_set():
             self.went_on.set()
 
 
@@ -66,7 +66,7 @@ def test_other_groups_go_on_while_one_is_loaded(tmp_path: Path, monkeypatch: pyt
 
     run(engine, slowly)
 
-    assert [engine.dump(group=g) for g in (LARGE, OTHER)] == [plain.dump(group=g) for g in (LARGE, OTHER)]
+    assert [engine.dump(group=g) for g in (LARGE, SMALL)] == [plain.dump(group=g) for g in (LARGE, SMALL)]
 
 
 def test_other_groups_go_on_while_a_removal_is_derived(
@@ -77,17 +77,17 @@ def test_other_groups_go_on_while_a_removal_is_derived(
     first = drafts(5, 24, 2)
     engine.accept(*first)
     engine.run()
-    gone = first[0].client_id or ""
-    request(engine.store, Operation(group=LARGE, kind="remove", episodes=(gone,)))
+    removed_id = first[0].client_id or ""
+    request(engine.store, Operation(group=LARGE, kind="remove", episodes=(removed_id,)))
     engine.accept(*(replace(draft, client_id=f"later {draft.client_id}") for draft in drafts(6, 24, 2)[1::2]))
     slowly = Slowly(withdraw.stored_records)
     monkeypatch.setattr(withdraw, "stored_records", slowly)
 
     run(engine, slowly)
 
-    left = [episode.client_id for episode in dumped_episodes(engine.store, LARGE)]
-    assert left
-    assert gone not in left
+    remaining_ids = [episode.client_id for episode in dumped_episodes(engine.store, LARGE)]
+    assert remaining_ids
+    assert removed_id not in remaining_ids
 
 
 def test_a_removal_frees_what_it_derived_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,8 +106,13 @@ def test_a_removal_frees_what_it_derived_bit_by_bit(tmp_path: Path, monkeypatch:
     request(engine.store, Operation(group=LARGE, kind="remove", episodes=(first[0].client_id or "",)))
     engine.run()
 
-    before, after, *_ = built
-    assert (before.statements, before.entities, before.texts, after.statements) == ({}, {}, {}, {})
+    first_state, second_state, *_ = built
+    assert (first_state.statements, first_state.entities, first_state.texts, second_state.statements) == (
+        {},
+        {},
+        {},
+        {},
+    )
 
 
 def test_the_collector_waits_for_the_last_of_several_long_calls() -> None:
@@ -136,13 +141,13 @@ def test_lag_is_what_the_loop_comes_late() -> None:
         threading.Event().wait(0.3)
 
     async def lags(*, apart: bool) -> float:
-        told: list[float] = []
-        probing = asyncio.create_task(tell_lag(told.append))
+        lags: list[float] = []
+        probing = asyncio.create_task(tell_lag(lags.append))
         await asyncio.sleep(0.1)
         await at_length(busy) if apart else busy()
         await asyncio.sleep(0.1)
         probing.cancel()
-        return max(told)
+        return max(lags)
 
     assert asyncio.run(lags(apart=False)) >= 0.2
     assert asyncio.run(lags(apart=True)) < 0.2
@@ -150,13 +155,13 @@ def test_lag_is_what_the_loop_comes_late() -> None:
 
 @pytest.mark.parametrize("usual", [0.005, 0.0004])
 async def test_threads_take_turns_as_before_when_long_work_has_ended(usual):
-    before = sys.getswitchinterval()
+    interval_before = sys.getswitchinterval()
     sys.setswitchinterval(usual)
     try:
-        told = sys.getswitchinterval()
+        interval = sys.getswitchinterval()
         for _ in range(20):
             during = await asyncio.gather(*(at_length(sys.getswitchinterval) for _ in range(2)))
-        assert during == [min(told, 0.001)] * 2
-        assert sys.getswitchinterval() == told
+        assert during == [min(interval, 0.001)] * 2
+        assert sys.getswitchinterval() == interval
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(interval_before)

@@ -10,22 +10,27 @@ import pytest
 from kgray.ports import Patch
 from kgray.schema import kinds, reads, rows
 from kgray.storage.ledger import failures, pending_groups
-from tests.graph.by_hand import append, draft, failed, told
+from tests.graph.by_hand import append, draft, failed, statement_commit
 from tests.graph.stores import Stores
 
 
-def test_a_look_finds_what_was_appended_since_the_last(store, mine, group, other):
+def test_a_look_finds_what_was_appended_since_the_last(store, mine, group, other_group):
     result, mark = store.newly_pending(0)
     assert mine(result) == {}
     append(store, draft("Al says one", group=group))
     result, mark = store.newly_pending(mark)
     assert mine(result) == {group: True}
-    append(store, draft("Bo says two", group=other), draft("Cy says three", group=group))
-    assert mine(store.newly_pending(mark)[0]) == {group: True, other: True}
+    append(store, draft("Bo says two", group=other_group), draft("Cy says three", group=group))
+    assert mine(store.newly_pending(mark)[0]) == {group: True, other_group: True}
     with store.writing():
-        store.apply([told(1, "Al", "one", 10, group=group), told(1, "Bo", "two", 10, group=other)])
+        store.apply(
+            [
+                statement_commit(1, "Al", "one", 10, group=group),
+                statement_commit(1, "Bo", "two", 10, group=other_group),
+            ]
+        )
         assert mine(store.newly_pending(0)[0]) == mine(pending_groups(store)) == {group: True}
-        store.apply([told(2, "Cy", "three", 20, group=group)])
+        store.apply([statement_commit(2, "Cy", "three", 20, group=group)])
         assert mine(pending_groups(store)) == {}
     assert store.pending_count(group) == 0
     append(store, draft("Al says four", group=group))  # it waits again
@@ -35,15 +40,15 @@ def test_a_look_finds_what_was_appended_since_the_last(store, mine, group, other
 def test_what_a_correction_or_a_retry_leaves_pending_is_found(store, mine, group):
     append(store, draft("a", group=group), draft("b", group=group))
     with store.writing():
-        store.apply([failed(1, 10, group=group), told(2, "Bo", "two", 20, group=group)])
+        store.apply([failed(1, 10, group=group), statement_commit(2, "Bo", "two", 20, group=group)])
         assert mine(pending_groups(store)) == {}
     (row,) = store.rows(reads.EPISODES_IN_STATE, group, [kinds.FAILED])
 
-    def again(log):
+    def accept_again(log):
         log.patch(group, Patch(kind=kinds.EPISODES, columns=("retired_at",), rows=((row.sequence, 30),)))
         log.put(kinds.EPISODES, group, rows.accepted_again(row, log.take_sequence(group)))
 
-    store.append([group], again)
+    store.append([group], accept_again)
     assert mine(pending_groups(store)) == {group: True}
     assert [failure.episode.group for failure in failures(store) if failure.episode.group == group] == []
 

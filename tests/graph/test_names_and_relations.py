@@ -36,7 +36,7 @@ APART = [
     ("Q3 report", "Q4 report"),
     ("Report 2024", "Report 2025"),
 ]
-ONE = [
+SAME_NAMES = [
     ("Acme", "ACME"),
     ("Acme Inc.", "Acme"),
     ("The Acme Anvils", "Acme Anvils"),
@@ -66,14 +66,14 @@ def test_names_that_differ_in_what_matters_are_never_one_by_themselves(
     assert [f.relation for f in engine.view().all_facts()] == ["KNOWS"]
 
 
-@pytest.mark.parametrize(("first", "second"), ONE)
+@pytest.mark.parametrize(("first", "second"), SAME_NAMES)
 def test_names_that_differ_in_writing_alone_are_one(tmp_path: Path, first: str, second: str) -> None:
     """R14: the second rung of the ladder."""
     [name] = names_after(Engine(tmp_path), first, second)
     assert name in {first, second}
 
 
-def said(at: float, text: str, kind: str = "holds") -> Any:
+def worked(at: float, text: str, kind: str = "holds") -> Any:
     """Return an episode about Alice's work at Acme."""
     fact = {"source": "Alice", "target": "Acme", "relation": "WORKS_AT", "fact": text, "kind": kind}
     return reading(at, [], [fact], client_id=text)
@@ -91,16 +91,16 @@ PLAIN, PART_TIME = "Alice works at Acme", "Alice works at Acme part-time"
         pytest.param("ended", "Alice left Acme after 3 years", {0: True}, set(), id="a-duration"),
         pytest.param("ended", "Alice works at Acme part-time no longer", {1: False}, {PLAIN}, id="named"),
         pytest.param("denied", "Alice was never part-time at Acme", {1: False}, {PLAIN}, id="named-denied"),
-        # What was not told before is a variant of its own: it has ended, and nothing else has.
+        # A new sentence is a variant of its own: it has ended, and no other variant has.
         pytest.param("ended", "Alice is not remotely at Acme", {2: False}, {PLAIN, PART_TIME}, id="new"),
     ],
 )
 def test_an_end_speaks_of_every_variant_unless_it_names_one(
     tmp_path: Path, kind: str, text: str, variants: dict[int, bool], open_now: set[str]
 ) -> None:
-    """R6: each piece of evidence records which; many-valued, so that one variant does not end another."""
+    """R6: each piece of evidence records its variant; many-valued, so that a variant does not end another."""
     engine = Engine(tmp_path, ontology=shipped().extended({"WORKS_AT": {"cardinality": "many"}}))
-    engine.add(said(0, PLAIN), said(10, PART_TIME), said(20, text, kind))
+    engine.add(worked(0, PLAIN), worked(10, PART_TIME), worked(20, text, kind))
     view = engine.view()
     assert {e.variant: e.every_variant for e in view.records.evidence if e.kind == kind} == variants
     still = {f.statement for f in view.all_facts() if f.invalid_at is None}
@@ -111,7 +111,7 @@ def test_an_end_speaks_of_every_variant_unless_it_names_one(
 def test_an_end_of_every_variant_speaks_of_those_that_are_told_later_too(tmp_path: Path) -> None:
     """R6, R13: by when it was said, not by when it arrived; it makes a span of its own variant alone."""
     engine = Engine(tmp_path, ontology=shipped().extended({"WORKS_AT": {"cardinality": "many"}}))
-    engine.add(said(0, PLAIN), said(20, "Alice left Acme", "ended"), said(10, PART_TIME))
+    engine.add(worked(0, PLAIN), worked(20, "Alice left Acme", "ended"), worked(10, PART_TIME))
     engine.check()
     assert engine.spans() == {"Acme": [(0, 20), (10, 20)]}
     engine.ask("retract", episodes=("Alice left Acme",))
@@ -132,26 +132,28 @@ def test_a_declaration_that_repeats_one_in_force_moves_no_record_time(tmp_path: 
 
 
 def test_two_names_that_are_declared_one_again_fold_since_the_first_declaration() -> None:
-    """R2: a declaration of two names; one that says otherwise in between counts."""
+    """R2: a declaration of two names; a contrary declaration in between counts."""
     relations = Relations()
     for sequence, value in enumerate(("same_as", "same_as", "none", "same_as"), 1):
         relations.use("AA")
         relations.use("BB")
-        said = Declaration(sequence=sequence, ordinal=0, name="BB", other="AA", aspect="pair", value=value)
-        relations.declare(said, 10 * sequence)
+        declaration = Declaration(
+            sequence=sequence, ordinal=0, name="BB", other="AA", aspect="pair", value=value
+        )
+        relations.declare(declaration, 10 * sequence)
         assert relations.folded("BB").declared_at == {1: 10, 2: 10, 3: 0, 4: 40}[sequence]
         assert relations.folded("AA") == ("AA", False, 0)
 
 
 def test_a_verdict_that_says_the_same_again_moves_no_record_time(tmp_path: Path) -> None:
-    """R2: and one that says otherwise does."""
+    """R2: and a contrary declaration does."""
     engine = Engine(tmp_path, ontology=shipped().extended({"LIKES": {"cardinality": "many"}}))
     engine.add(triples(0, *({"source": "s", "relation": "LIKES", "target": name} for name in ("x", "y"))))
     graph = engine.view().graph
     a, b = graph.statements
-    for at, exclusive, since in ((10, True, 10), (20, True, 10), (30, False, 30), (40, True, 40)):
+    for at, exclusive, decided_at in ((10, True, 10), (20, True, 10), (30, False, 30), (40, True, 40)):
         graph.take_verdict(a, b, exclusive, at)
-        assert graph.verdicts[a][b] == graph.verdicts[b][a] == (exclusive, since)
+        assert graph.verdicts[a][b] == graph.verdicts[b][a] == (exclusive, decided_at)
 
 
 def test_of_several_declarations_that_exclude_two_relations_the_first_was_enough(tmp_path: Path) -> None:
@@ -160,13 +162,13 @@ def test_of_several_declarations_that_exclude_two_relations_the_first_was_enough
     engine = Engine(tmp_path, ontology=item)
     for at, relation in ((0, "DD"), (1, "AA")):
         engine.add(triples(at, {"source": "s", "relation": relation, "target": "x"}))
-    before = [fact for fact in engine.view().all_facts() if fact.relation == "DD"]
-    assert before[0].invalid_at is not None
+    facts_before = [fact for fact in engine.view().all_facts() if fact.relation == "DD"]
+    assert facts_before[0].invalid_at is not None
     two = item.extended({"BB": {"same_as": "AA", "excludes": ["DD"]}})
     engine = Engine(tmp_path, ontology=two)
     engine.add(triples(2, {"source": "s", "relation": "BB", "target": "y"}))
     engine.check()
-    assert [fact for fact in engine.view().all_facts() if fact.relation == "DD"] == before
+    assert [fact for fact in engine.view().all_facts() if fact.relation == "DD"] == facts_before
 
 
 def test_what_the_ontology_declares_no_longer_is_taken_back(tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_what_the_ontology_declares_no_longer_is_taken_back(tmp_path: Path) -> N
     engine = Engine(tmp_path, ontology=shipped().extended(tied))
     for relation, target in (("AA", "x"), ("BB", "y"), ("CC", "z"), ("DD", "z")):
         engine.add(triples(0, {"source": "s", "relation": relation, "target": target}))
-    before, dumped = engine.last_recorded(), engine.dump()
+    moment_before, dumped = engine.last_recorded(), engine.dump()
     engine = Engine(tmp_path)
     engine.add(triples(1, {"source": "s", "relation": "LIKES", "target": "tea"}))
     engine.check()
@@ -189,7 +191,7 @@ def test_what_the_ontology_declares_no_longer_is_taken_back(tmp_path: Path) -> N
         "CC": (None, [], None),
         "DD": (None, [], None),
     }
-    assert engine.dump(before) == dumped
+    assert engine.dump(moment_before) == dumped
 
 
 def test_a_symmetric_slot_counts_both_ends(tmp_path: Path) -> None:
@@ -227,51 +229,55 @@ def _facts(engine: Engine) -> list[tuple[str, Any, Any]]:
     return sorted(((f.text, in_days(f.valid_at), in_days(f.invalid_at)) for f in view.all_facts()), key=repr)
 
 
-TOLD = {
-    "an-end": [said(0, PART_TIME), said(20, "Alice left Acme", "ended")],
-    "an-end-between": [said(30, PART_TIME), said(20, "Alice left Acme", "ended"), said(0, PLAIN)],
-    "two-variants": [said(0, PART_TIME), said(10, PLAIN), said(20, "Alice left Acme", "ended")],
+HISTORIES_OF_NAMES = {
+    "an-end": [worked(0, PART_TIME), worked(20, "Alice left Acme", "ended")],
+    "an-end-between": [worked(30, PART_TIME), worked(20, "Alice left Acme", "ended"), worked(0, PLAIN)],
+    "two-variants": [worked(0, PART_TIME), worked(10, PLAIN), worked(20, "Alice left Acme", "ended")],
     "two-ends": [
-        said(0, "Alice works at Acme full-time"),
-        said(10, PART_TIME),
-        said(20, "Alice left Acme", "ended"),
-        said(40, "Alice quit Acme", "ended"),
+        worked(0, "Alice works at Acme full-time"),
+        worked(10, PART_TIME),
+        worked(20, "Alice left Acme", "ended"),
+        worked(40, "Alice quit Acme", "ended"),
     ],
-    "a-denial": [said(0, PART_TIME), said(20, "Alice never worked at Acme", "denied")],
-    "an-end-of-one": [said(0, PART_TIME), said(10, PLAIN), said(20, f"{PART_TIME} no longer", "ended")],
-    "before-all": [said(30, PART_TIME), said(20, "Alice left Acme", "ended")],
-    "an-event": [said(5, "Alice met Acme", "happened"), said(20, "Alice left Acme", "ended")],
+    "a-denial": [worked(0, PART_TIME), worked(20, "Alice never worked at Acme", "denied")],
+    "an-end-of-one": [worked(0, PART_TIME), worked(10, PLAIN), worked(20, f"{PART_TIME} no longer", "ended")],
+    "before-all": [worked(30, PART_TIME), worked(20, "Alice left Acme", "ended")],
+    "an-event": [worked(5, "Alice met Acme", "happened"), worked(20, "Alice left Acme", "ended")],
     "an-event-too": [
-        said(5, "Alice met Acme", "happened"),
-        said(10, PART_TIME),
-        said(20, "Alice left Acme", "ended"),
+        worked(5, "Alice met Acme", "happened"),
+        worked(10, PART_TIME),
+        worked(20, "Alice left Acme", "ended"),
     ],
     "a-denied-event": [
-        said(5, "Alice met Acme", "happened"),
-        said(20, "Alice never worked at Acme", "denied"),
+        worked(5, "Alice met Acme", "happened"),
+        worked(20, "Alice never worked at Acme", "denied"),
     ],
 }
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "two-ends" else name for name in TOLD]
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "two-ends" else name
+        for name in HISTORIES_OF_NAMES
+    ],
 )
 def test_an_end_that_names_no_variant_gives_one_graph_in_every_order_of_arrival(
     tmp_path: Path, name: str
 ) -> None:
     """R6, R13: it speaks of all variants, also of those told after it, and makes no second fact."""
-    many = shipped().extended({"WORKS_AT": {"cardinality": "many"}})
+    many_valued = shipped().extended({"WORKS_AT": {"cardinality": "many"}})
     results = {}
-    for number, order in enumerate(permutations(TOLD[name])):
-        engine = Engine(tmp_path / str(number), ontology=many)
+    for number, order in enumerate(permutations(HISTORIES_OF_NAMES[name])):
+        engine = Engine(tmp_path / str(number), ontology=many_valued)
         for draft in order:
             engine.add(draft)
             engine.check()
             assert differences(engine.store, engine.named()) == []
         results[tuple(draft.client_id for draft in order)] = _facts(engine)
-        again = Engine(tmp_path / f"again{number}", ontology=many)
-        again.add(*order)
-        assert _facts(again) == results[tuple(draft.client_id for draft in order)]
+        second_engine = Engine(tmp_path / f"again{number}", ontology=many_valued)
+        second_engine.add(*order)
+        assert _facts(second_engine) == results[tuple(draft.client_id for draft in order)]
     first = next(iter(results.values()))
     assert {order: facts for order, facts in results.items() if facts != first} == {}
     many_facts = {"a-denial": 0, "a-denied-event": 0, "an-end": 1, "an-event": 1}
@@ -295,12 +301,12 @@ class ByRelation(WildJudge):
         return {"answers": [self._word(question.item, candidate) for candidate in question.candidates]}
 
     def _word(self, item: str, candidate: str) -> str:
-        fits = (word for (new, known), word in self.answers.items() if new in item and known in candidate)
+        fits = (word for (new, earlier), word in self.answers.items() if new in item and earlier in candidate)
         return next(fits, "independent")
 
 
 class Alike:
-    """An embedder for which all texts mean the same, so that nearness excludes no candidate."""
+    """An embedder that gives all texts one vector, so that similarity excludes no candidate."""
 
     identity, dimensions = SMALL.identity, SMALL.dimensions
 
@@ -310,20 +316,20 @@ class Alike:
 
 
 def asserts(
-    at: float, source: str, relation: str, target: str, text: str, kind: str = "holds", **more: Any
+    at: float, source: str, relation: str, target: str, text: str, kind: str = "holds", **fields: Any
 ) -> Draft:
     """Return an episode with one fact; its client id is its text."""
-    fact = {"source": source, "relation": relation, "target": target, "fact": text, "kind": kind, **more}
+    fact = {"source": source, "relation": relation, "target": target, "fact": text, "kind": kind, **fields}
     return reading(at, [], [fact], client_id=text)
 
 
 HEADS = asserts(0, "Alice", "HEADS_UP", "the lab", "Alice heads the lab")
 CHARGE = asserts(1, "Alice", "IN_CHARGE_OF", "the lab", "Alice is in charge of the lab")
 LED = asserts(1, "the lab", "UNDER", "Alice", "the lab is under Alice")
-SAME = {("in charge", "heads"): "same", ("under", "heads"): "same"}
+SAME_RELATIONS = {("in charge", "heads"): "same", ("under", "heads"): "same"}
 
 
-def shown(engine: Engine) -> list[tuple[str, int]]:
+def relation_counts(engine: Engine) -> list[tuple[str, int]]:
     """Return (relation, number of supporters) of each fact, sorted."""
     return sorted((f.relation, len(f.episodes)) for f in engine.view().all_facts())
 
@@ -333,15 +339,15 @@ def test_a_sentence_that_says_the_same_under_another_name_is_evidence_of_one_sta
     tmp_path: Path, second: Draft, is_reversed: bool
 ) -> None:
     """R17c: and no names fold: the same name between other ends is a statement of its own."""
-    judge = ByRelation(SAME)
+    judge = ByRelation(SAME_RELATIONS)
     engine = Engine(tmp_path, judge=judge)
     engine.add(HEADS, second)
-    assert shown(engine) == [("HEADS_UP", 2)]
+    assert relation_counts(engine) == [("HEADS_UP", 2)]
     assert [e.is_reversed for e in engine.view().records.evidence] == [False, is_reversed]
     assert judge.compared == [(second.client_id, (HEADS.client_id,))]
 
     engine.add(asserts(2, "Bob", "IN_CHARGE_OF", "the shop", "Bob is in charge of the shop"))
-    assert shown(engine) == [("HEADS_UP", 2), ("IN_CHARGE_OF", 1)]
+    assert relation_counts(engine) == [("HEADS_UP", 2), ("IN_CHARGE_OF", 1)]
     folds = {name: engine.view().graph.relations.folded(name).name for name in ("HEADS_UP", "IN_CHARGE_OF")}
     assert folds == {name: name for name in folds}
     engine.check()
@@ -349,18 +355,18 @@ def test_a_sentence_that_says_the_same_under_another_name_is_evidence_of_one_sta
 
 def test_a_name_that_was_attached_is_found_again_without_a_question(tmp_path: Path) -> None:
     """R17c: later evidence finds the statement under every name that its evidence has."""
-    judge = ByRelation(SAME)
+    judge = ByRelation(SAME_RELATIONS)
     engine = Engine(tmp_path, judge=judge)
     engine.add(HEADS, CHARGE)
     judge.compared.clear()
     engine.add(replace(CHARGE, reference_time=day(5), client_id="again"))
     assert judge.compared == []
-    assert shown(engine) == [("HEADS_UP", 3)]
+    assert relation_counts(engine) == [("HEADS_UP", 3)]
     engine.check()
 
 
 @pytest.mark.parametrize(
-    ("listed", "gone", "name"),
+    ("listed", "removed_draft", "name"),
     [
         pytest.param((), None, "HEADS_UP", id="none-is-listed"),
         pytest.param(("IN_CHARGE_OF",), None, "IN_CHARGE_OF", id="the-second-is-listed"),
@@ -369,15 +375,15 @@ def test_a_name_that_was_attached_is_found_again_without_a_question(tmp_path: Pa
     ],
 )
 def test_a_statement_shows_the_listed_name_of_its_evidence_else_the_earliest(
-    tmp_path: Path, listed: tuple[str, ...], gone: Draft | None, name: str
+    tmp_path: Path, listed: tuple[str, ...], removed_draft: Draft | None, name: str
 ) -> None:
     """R17c: computed again after a removal, which also gives the statement another first sentence."""
     ontology = shipped().extended({item: {"cardinality": "many"} for item in listed})
-    engine = Engine(tmp_path, judge=ByRelation(SAME), ontology=ontology)
+    engine = Engine(tmp_path, judge=ByRelation(SAME_RELATIONS), ontology=ontology)
     engine.add(HEADS, CHARGE, asserts(3, "Bob", "LIKES", "tea", "Bob likes tea"))
-    if gone is not None:
-        engine.ask("remove", episodes=(gone.client_id,))
-    assert [relation for relation, _ in shown(engine) if relation != "LIKES"] == [name]
+    if removed_draft is not None:
+        engine.ask("remove", episodes=(removed_draft.client_id,))
+    assert [relation for relation, _ in relation_counts(engine) if relation != "LIKES"] == [name]
     engine.check()
     assert differences(engine.store, engine.named()) == []
 
@@ -426,7 +432,7 @@ def test_a_contradiction_ends_one_statement_and_touches_no_other_of_its_relation
     engine.check()
 
 
-LEFT = "Alice left Acme on day 4"
+LEFT_ACME = "Alice left Acme on day 4"
 
 
 @pytest.mark.parametrize(
@@ -447,15 +453,15 @@ def test_an_end_under_another_name_ends_the_state(
     engine = Engine(tmp_path, judge=judge)
     engine.add(asserts(0, "Alice", "WORKS_AT", "Acme", "Alice works at Acme"))
     engine.add(asserts(1, "Bob", "WORKS_AT", "Acme", "Bob works at Acme"))
-    engine.add(asserts(9, "Alice", "WALKED_OUT", "Acme", LEFT, kind, **dates))
+    engine.add(asserts(9, "Alice", "WALKED_OUT", "Acme", LEFT_ACME, kind, **dates))
     names = {e.id: e.name for e in engine.view().all_entities()}
     facts = [f for f in engine.view().all_facts() if names[f.source] == "Alice"]
     assert {(f.relation, in_days(f.valid_at), in_days(f.invalid_at)) for f in facts} == spans
-    [other] = [f for f in engine.view().all_facts() if names[f.source] == "Bob"]
-    assert other.invalid_at is None
+    [fact_of_bob] = [f for f in engine.view().all_facts() if names[f.source] == "Bob"]
+    assert fact_of_bob.invalid_at is None
     engine.check()
 
-    engine.ask("remove", episodes=(LEFT,))
+    engine.ask("remove", episodes=(LEFT_ACME,))
     assert engine.spans() == {"Acme": [(0, None), (1, None)]}
     engine.check()
 
@@ -497,7 +503,7 @@ def test_an_end_under_another_name_that_is_repeated_ends_the_same_state(tmp_path
 def test_a_statement_that_gets_a_listed_name_in_the_episode_that_makes_it_has_a_variant_of_its_own(
     tmp_path: Path,
 ) -> None:
-    """R17c: the state in memory is that which the records give, if the group has the key already."""
+    """R17c: the state in memory equals the state from the records, if the group has the key already."""
     judge = ByRelation({("guides", "trains"): "same"})
     ontology = shipped().extended({"GUIDES": {"cardinality": "many"}})
     engine = Engine(tmp_path, judge=judge, ontology=ontology)

@@ -68,9 +68,9 @@ ALLOWED = {
 @pytest.fixture
 def pair(neo4j_server, neo4j_driver, tmp_path):
     """Yield the makers of both stores."""
-    made = Neo4jStores(neo4j_server, neo4j_driver), SqliteStores(tmp_path)
-    yield made
-    for stores in made:
+    makers = Neo4jStores(neo4j_server, neo4j_driver), SqliteStores(tmp_path)
+    yield makers
+    for stores in makers:
         stores.close()
 
 
@@ -82,32 +82,33 @@ def engines(pair):
 
 @settings(max_examples=2, suppress_health_check=list(HealthCheck))
 @given(
-    told=st.lists(st.tuples(names, names, names), min_size=2, max_size=5), asked=st.lists(queries, max_size=8)
+    triples_of_names=st.lists(st.tuples(names, names, names), min_size=2, max_size=5),
+    searches=st.lists(queries, max_size=8),
 )
-def test_names_and_texts_that_look_like_queries_are_names_and_texts(pair, ask, told, asked):
+def test_names_and_texts_that_look_like_queries_are_names_and_texts(pair, ask, triples_of_names, searches):
     """Both stores give the same graph and the same answers; only labels of ours are in the database."""
     ours, theirs = engines(pair)
-    for number, (subject, target, text) in enumerate(told):
-        other = f"not {target}" if subject.casefold() == target.casefold() else target
-        item = {"source": subject, "relation": "KNOWS", "target": other, "text": text}
+    for number, (subject, target, text) in enumerate(triples_of_names):
+        object_name = f"not {target}" if subject.casefold() == target.casefold() else target
+        item = {"source": subject, "relation": "KNOWS", "target": object_name, "text": text}
         try:
-            made = triples(number, item, client_id=text[:200], source=subject[:200])
+            draft_of_triple = triples(number, item, client_id=text[:200], source=subject[:200])
         except InputError:
             continue
         for engine in (ours, theirs):
-            engine.add(made)
+            engine.add(draft_of_triple)
     assert ours.dump() == theirs.dump()
-    items, other, group = ours.store, theirs.store, ours.named()
-    spoken = [word for triple in told for word in triple]
-    for query in dict.fromkeys([*asked, *spoken]):
-        assert StoredView(items, group).entities_named(query) == StoredView(other, group).entities_named(
-            query
-        )
-        assert find(items, group, query) == find(other, group, query)
+    items, their_store, group = ours.store, theirs.store, ours.named()
+    spoken = [word for triple in triples_of_names for word in triple]
+    for query in dict.fromkeys([*searches, *spoken]):
+        assert StoredView(items, group).entities_named(query) == StoredView(
+            their_store, group
+        ).entities_named(query)
+        assert find(items, group, query) == find(their_store, group, query)
         both = Operation(group=group, kind="remove", episodes=(query,), source=query)
         # Ids and keys are made by us, of whole characters.
         ours_alone = query.encode(errors="replace").decode()
-        assert named(items, both) == named(other, both)
+        assert named(items, both) == named(their_store, both)
         assert list(items.rows(ANSWERS_TO, group, [ours_alone])) == []
     assert {label for (labels,) in ask("MATCH (n) RETURN DISTINCT labels(n)") for label in labels} <= ALLOWED
     assert {kind for (kind,) in ask("MATCH ()-[r]->() RETURN DISTINCT type(r)")} <= {
@@ -116,7 +117,7 @@ def test_names_and_texts_that_look_like_queries_are_names_and_texts(pair, ask, t
 
 
 def test_every_query_is_read_as_words_and_finds_its_own_group_alone(pair):
-    """Promise 5: the same words in two groups; whatever is asked of one, the other's rows stay unseen."""
+    """Promise 5: the same words in two groups; no query of one group shows the other's rows."""
     neo4j, sqlite = (stores.open() for stores in pair)
     item, two = (pair[0].prefix + name for name in ("one", "two"))
     for store in (neo4j, sqlite):
@@ -138,20 +139,20 @@ def test_every_query_is_read_as_words_and_finds_its_own_group_alone(pair):
 
 
 def test_a_removal_whose_ids_are_cypher_takes_what_bears_them_and_nothing_else(pair, ask):
-    """R25: an id is compared, never read; what nothing bears removes nothing."""
+    """R25: an id is compared, never read; an unknown id removes nothing."""
     engine, _ = engines(pair)
     ids = CYPHER[:4]
     for number, name in enumerate(ids):
         item = {"source": f"Person {number}", "relation": "KNOWS", "target": f"Friend {number}"}
         engine.add(triples(number, item, client_id=name, source=name))
-    before = len(engine.dump())
+    count_before = len(engine.dump())
     engine.ask("remove", episodes=("' OR e.uuid <> '", "*", "%"))
     engine.ask("remove", source="' OR true //")
-    assert len(engine.dump()) == before
+    assert len(engine.dump()) == count_before
     for name in ids[:2]:
         assert engine.ask("remove", episodes=(name,))["episodes"] == 1
-    left = {row.client_id for row in dumped_episodes(engine.store, engine.named())}
-    assert left == set(ids[2:])
+    remaining_ids = {row.client_id for row in dumped_episodes(engine.store, engine.named())}
+    assert remaining_ids == set(ids[2:])
     engine.check()
     assert ask("MATCH (n:Owned) RETURN count(n)") == [[0]]
 
@@ -175,13 +176,13 @@ def test_a_megabyte_is_kept_whole_and_found(pair):
     item = {"source": "Alice", "relation": "WORKS_AT", "target": "Acme", "text": "needle " + long}
     for each in (engine, embedded):
         each.add(triples(0, item, client_id="long"))
-    store, other, group = engine.store, embedded.store, engine.named()
+    store, reference, group = engine.store, embedded.store, engine.named()
     assert engine.dump() == embedded.dump()
     (episode,) = dumped_episodes(store, group)
-    assert episode.text == next(dumped_episodes(other, group)).text
+    assert episode.text == next(dumped_episodes(reference, group)).text
     for scope in ("fact", "episode"):
         assert len(worded(store, scope, "needle", group)) == 1
-    (ours,), (theirs,) = (each.rows(SEARCHED, group) for each in (store, other))
+    (ours,), (theirs,) = (each.rows(SEARCHED, group) for each in (store, reference))
     assert search_columns(ours.search)[1:] == search_columns(theirs.search)[1:], "but for the record time"
     assert not find(store, group, long)
     assert StoredView(store, group).entities_named(long) == []
@@ -192,11 +193,11 @@ def test_the_statements_of_a_read_do_not_depend_on_what_is_read(pair, monkeypatc
     store, group = pair[0].open(), f"{pair[0].prefix}g"
     with store.writing():
         tell(store, "Al", "one", group=group)
-    seen = set()
+    texts_seen = set()
     run = store._db.run
 
     def watched(running, statement, **values):
-        seen.add(getattr(statement, "text", statement))
+        texts_seen.add(getattr(statement, "text", statement))
         return run(running, statement, **values)
 
     monkeypatch.setattr(store._db, "run", watched)
@@ -204,5 +205,5 @@ def test_the_statements_of_a_read_do_not_depend_on_what_is_read(pair, monkeypatc
         find(store, group, word)
         StoredView(store, group).entities_named(word)
         accept(store, [Draft(group=group, source=word, kind="text", text=word, client_id=word)], now=day(1))
-    assert not [statement for statement in seen if any(word in statement for word in CYPHER[:4])]
-    assert seen
+    assert not [statement for statement in texts_seen if any(word in statement for word in CYPHER[:4])]
+    assert texts_seen

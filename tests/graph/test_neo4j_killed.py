@@ -20,19 +20,19 @@ KILLS = 10
 NAMES = "YIELD name WHERE name STARTS WITH 'kgray_' RETURN name"
 
 
-def names(server, what):
+def names(server, kind):
     """Return the names of kgray's constraints, or of its indexes."""
     with driver_of(server) as driver:
-        return [name for (name,) in driver.execute_query(f"SHOW {what} {NAMES}").records]
+        return [name for (name,) in driver.execute_query(f"SHOW {kind} {NAMES}").records]
 
 
 def clear(server):
     """Delete the store with its constraints and indexes."""
     with driver_of(server) as driver:
         driver.execute_query("MATCH (n) DETACH DELETE n")
-        for what in ("CONSTRAINT", "INDEX"):
-            for name in names(server, what):
-                driver.execute_query(f"DROP {what} {name} IF EXISTS")
+        for kind in ("CONSTRAINT", "INDEX"):
+            for name in names(server, kind):
+                driver.execute_query(f"DROP {kind} {name} IF EXISTS")
 
 
 def prepare(server):
@@ -46,7 +46,7 @@ def test_a_server_killed_at_any_moment_of_its_preparation_is_repaired(own_neo4j)
     clear(own_neo4j)
     begin = time.monotonic()
     prepare(own_neo4j)
-    whole_s, whole = time.monotonic() - begin, len(names(own_neo4j, "CONSTRAINT"))
+    whole_s, constraint_count = time.monotonic() - begin, len(names(own_neo4j, "CONSTRAINT"))
     moments, partly = random.Random(31), 0
     for _ in range(KILLS):
         clear(own_neo4j)
@@ -57,7 +57,7 @@ def test_a_server_killed_at_any_moment_of_its_preparation_is_repaired(own_neo4j)
         maker.join()
         own_neo4j.start()
         constraints, indexes = names(own_neo4j, "CONSTRAINT"), names(own_neo4j, "INDEX")
-        partly += len(indexes) > 0 and len(constraints) < whole
+        partly += len(indexes) > 0 and len(constraints) < constraint_count
 
         begin = time.monotonic()
         with closing(opened(own_neo4j)) as store:

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.neo4j
 
 @pytest.fixture
 def stores(neo4j_server, neo4j_driver):
-    made = Neo4jStores(neo4j_server, neo4j_driver)
-    yield made
-    made.close()
+    maker = Neo4jStores(neo4j_server, neo4j_driver)
+    yield maker
+    maker.close()
 
 
 def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver, group):
@@ -81,10 +81,10 @@ def test_every_read_begins_at_an_index_and_sorts_nothing_of_a_group(stores, neo4
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one", group=group)
-    asked = named_group(group) | {"values": [], "after": [0, 0], "limit": 5}
+    parameters = named_group(group) | {"values": [], "after": [0, 0], "limit": 5}
     for read in READS:
         name, statement = read.name, statements.OF_READ[read]
-        plan = neo4j_driver.execute_query(f"EXPLAIN {statement}", asked).summary.plan
+        plan = neo4j_driver.execute_query(f"EXPLAIN {statement}", parameters).summary.plan
         steps = set(operators(plan))
         results = {step for step in steps if "LabelScan" in step or "AllNodes" in step or "TypeScan" in step}
         assert (name, results) == (name, set())
@@ -121,17 +121,19 @@ TEXTS = [
 ]
 
 
-def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(stores, neo4j_driver, group, other):
+def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(
+    stores, neo4j_driver, group, other_group
+):
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one", group=group)
-        tell(store, "Bo", "two", group=other)
+        tell(store, "Bo", "two", group=other_group)
 
-    def held():
+    def reader_count():
         counted = "MATCH (n) WHERE n.group_id IN $groups RETURN count(n)"
-        return neo4j_driver.execute_query(counted, groups=[group, other]).records[0].value()
+        return neo4j_driver.execute_query(counted, groups=[group, other_group]).records[0].value()
 
-    before = held()
+    count_before = reader_count()
     for text in TEXTS:
         view = StoredView(store, group)
 
@@ -140,4 +142,4 @@ def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(stores, n
         assert named(store, Operation(group=group, kind="remove", episodes=(text,), source=text)) == []
         assert (view.facts([text]), view.facts_of([text], None), view.entities([text])) == ([], [], [])
         assert (view.facts_at([text], None, 9), view.supporters([text])) == ([], {})
-        assert held() == before
+        assert reader_count() == count_before

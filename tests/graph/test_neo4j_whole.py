@@ -24,8 +24,8 @@ from tests.graph.by_hand import (
     head,
     metadata,
     remove,
+    statement_commit,
     tell,
-    told,
 )
 from tests.graph.stores import WholeNeo4jStores, opened
 from tests.neo4j_server import empty
@@ -36,9 +36,9 @@ pytestmark = pytest.mark.neo4j
 
 @pytest.fixture
 def stores(own_neo4j, neo4j_driver):
-    made = WholeNeo4jStores(own_neo4j, neo4j_driver)
-    yield made
-    made.close()
+    maker = WholeNeo4jStores(own_neo4j, neo4j_driver)
+    yield maker
+    maker.close()
 
 
 @pytest.fixture
@@ -72,12 +72,12 @@ BREAKS = {
     "kgray_facts": ["DROP CONSTRAINT kgray_facts"],
     "kgray_facts_source": ["DROP INDEX kgray_facts_source"],
     "edge_name_and_fact": ["DROP INDEX edge_name_and_fact"],
-    # As a server that is killed while it makes a constraint: its index is left.
+    # A server was killed while it made a constraint: its index remains.
     "kgray_values": [
         "DROP CONSTRAINT kgray_values",
         "CREATE INDEX kgray_values FOR (n:Value) ON (n.group_id, n.uuid)",
     ],
-    # As in a database that was emptied of another version's nodes.
+    # A database that was emptied of another version's nodes.
     "kgray_mentions": [
         "DROP CONSTRAINT kgray_mentions",
         "CREATE CONSTRAINT kgray_mentions FOR ()-[n:MENTIONS]-() REQUIRE n.uuid IS UNIQUE",
@@ -91,7 +91,7 @@ BREAKS = {
 
 @pytest.fixture
 def repaired(own_neo4j, neo4j_driver):
-    """Leave the schema whole for other tests, whatever happened to it."""
+    """Leave the schema complete for other tests, after any change to it."""
     yield
     empty(neo4j_driver)
     opened(own_neo4j).close()
@@ -99,7 +99,7 @@ def repaired(own_neo4j, neo4j_driver):
 
 @pytest.mark.usefixtures("repaired")
 def test_a_broken_schema_is_missed_and_made_again(stores, own_neo4j, ask, caplog):
-    """By whoever may create a store, in one that is there already; by others before their first write."""
+    """Commands that may create a store do it in an existing database; others before their first write."""
     stores.open()
     statements = [statement for broken in BREAKS.values() for statement in broken]
     for statement in statements:
@@ -118,7 +118,7 @@ def test_a_broken_schema_is_missed_and_made_again(stores, own_neo4j, ask, caplog
 
 
 def waits():
-    """Return what a command would say that it waits for, after a while."""
+    """Return the message of a command about its waiting, after a while."""
     return [waited.reason for waited in OUTAGES.current(time.time() + 60)]
 
 
@@ -126,7 +126,7 @@ def waits():
 def test_a_constraint_that_cannot_be_made_is_one_clear_line(
     stores, own_neo4j, neo4j_driver, ask, monkeypatch
 ):
-    """Where rows contradict it, at once; where its lock is not free, after a bounded time."""
+    """At once if stored rows contradict it; after a bounded time if its lock is not free."""
     from kgray.storage.neo4j import schema
 
     stores.open()
@@ -138,8 +138,8 @@ def test_a_constraint_that_cannot_be_made_is_one_clear_line(
         session.begin_transaction() as transaction,
     ):
         transaction.run("CREATE (:Value {group_id: 'v', uuid: 'v'})").consume()
-        opening, whole = pool.submit(opened, own_neo4j), len(schema.RULES)
-        words = f"makes constraints and indexes ({whole - 1} of {whole} are online)"
+        opening, rule_count = pool.submit(opened, own_neo4j), len(schema.RULES)
+        words = f"makes constraints and indexes ({rule_count - 1} of {rule_count} are online)"
         wait_for(lambda: words in waits() or opening.done())
         assert not opening.done()
         with pytest.raises(StoreError, match=r"kgray_values is missing \(not done in 2 s.*SHOW TRANSACTIONS"):
@@ -152,7 +152,7 @@ def test_a_constraint_that_cannot_be_made_is_one_clear_line(
 
 
 def test_processes_that_found_a_database_at_once_make_it_together(stores, own_neo4j, ask):
-    """Each holds the lock of a label that another waits for: who is rolled back tries again."""
+    """Each holds the lock of a label that another waits for: a transaction that is rolled back retries."""
     stores.open()
     for (name,) in ask("SHOW CONSTRAINTS YIELD name WHERE name STARTS WITH 'kgray_'"):
         ask(f"DROP CONSTRAINT {name}")
@@ -167,12 +167,12 @@ def test_processes_that_found_a_database_at_once_make_it_together(stores, own_ne
 
 
 def test_what_is_asked_of_all_groups_is_answered_of_all(stores):
-    """As on the embedded store (test_store_log), in a database that nothing else uses."""
+    """As on the embedded store (test_store_log), in a database of its own."""
     store = stores.open()
     assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
     append(store, draft("a"), draft("b"), draft("a", group="h"))
     with store.writing():
-        store.apply([failed(1, 9), told(1, "Al", "one", 9, group="h")])
+        store.apply([failed(1, 9), statement_commit(1, "Al", "one", 9, group="h")])
     assert store.heads() == {
         "g": GroupHead(named=True, last=2, last_recorded=9),
         "h": GroupHead(named=True, last=1, last_recorded=9),
@@ -185,7 +185,7 @@ def test_what_is_asked_of_all_groups_is_answered_of_all(stores):
     assert store.pending_count() == 1
 
 
-# Index, what is asked, the property shown, what is found.
+# Index, query, displayed property, matches.
 GRAPHITIS_SEARCHES = [
     ("edge_name_and_fact", "two", "fact", "Bo says two"),
     ("node_name_and_content", "bo", "name", "Bo"),
@@ -196,13 +196,15 @@ GRAPHITIS_SEARCHES = [
 
 @pytest.mark.slow
 def test_graphitis_searches_find_theirs_by_word(stores, ask, group):
-    """By the names of its indexes, which follow a commit within moments; and nothing of what was removed."""
+    """The indexes follow a commit within moments, and contain nothing of removed episodes."""
     store = stores.open()
 
-    def by_word(index, word, shown, _):
+    def by_word(index, word, property_name, _):
         ask("CALL db.index.fulltext.awaitEventuallyConsistentIndexRefresh()")
-        kind, result = ("Relationships", "relationship") if shown == "fact" else ("Nodes", "node")
-        query = f"CALL db.index.fulltext.query{kind}($index, $words) YIELD {result} AS x RETURN x.{shown}"
+        kind, result = ("Relationships", "relationship") if property_name == "fact" else ("Nodes", "node")
+        query = (
+            f"CALL db.index.fulltext.query{kind}($index, $words) YIELD {result} AS x RETURN x.{property_name}"
+        )
         return [row[0] for row in ask(query, index=index, words=f'group_id:"g" AND ({word})')]
 
     with store.writing():
@@ -239,9 +241,9 @@ def test_no_property_holds_a_word_of_what_was_removed(stores, ask, group):
         )
         assert "zq" in str(ask(EVERY_WORD)).lower()
         remove(store, [2], episodes=("zqclient",), group=group)
-        left = str(ask(EVERY_WORD)).lower()
-        assert "zq" not in left
-        assert "kept" in left
+        remaining_words = str(ask(EVERY_WORD)).lower()
+        assert "zq" not in remaining_words
+        assert "kept" in remaining_words
         remove(store, [1], everything=True, group=group)
     nodes = "MATCH (n) WHERE NOT n:KgrayMeta AND NOT n:KgraySlot RETURN labels(n)[0] ORDER BY labels(n)[0]"
     assert ask(nodes) == [["KgrayCall"], ["KgrayGroup"], ["KgrayOperation"], ["KgrayShard"]]
@@ -256,14 +258,14 @@ class Wire:
 
     def __init__(self, uri: str) -> None:
         host, _, port = uri.rpartition("/")[2].rpartition(":")
-        self._there = host, int(port)
+        self._address = host, int(port)
         self._ends: list[socket.socket] = []
         self.port = 0
         self.mend()
         self.uri = f"bolt://127.0.0.1:{self.port}"
 
     def mend(self) -> None:
-        """Listen, at the same port as before; pass on what comes."""
+        """Listen, at the same port as before; pass all incoming data on."""
         listener = socket.create_server(("127.0.0.1", self.port))
         self.port = listener.getsockname()[1]
         self._ends.append(listener)
@@ -273,14 +275,14 @@ class Wire:
         """End every connection, and take none."""
         while self._ends:
             end = self._ends.pop()
-            with suppress(OSError):  # one that is gone already
+            with suppress(OSError):  # the connection is closed already
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
     def _take(self, listener: socket.socket) -> None:
         with suppress(OSError):
             while True:
-                near, far = listener.accept()[0], socket.create_connection(self._there)
+                near, far = listener.accept()[0], socket.create_connection(self._address)
                 self._ends += [near, far]
                 for pair in ((near, far), (far, near)):
                     threading.Thread(target=self._pass_on, args=pair, daemon=True).start()
@@ -288,8 +290,8 @@ class Wire:
     @staticmethod
     def _pass_on(source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
-            while told := source.recv(1 << 16):
-                target.sendall(told)
+            while statement_commit := source.recv(1 << 16):
+                target.sendall(statement_commit)
             target.shutdown(socket.SHUT_WR)
 
 

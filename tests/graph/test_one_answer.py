@@ -31,7 +31,7 @@ from tests.graph.wrong_answers import (
 
 Fresh = Callable[..., Engine]
 EXAMPLES = int(os.environ.get("KGRAY_TEST_EXAMPLES", "12"))
-MANY = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
+MANY_EXAMPLES = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +39,12 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
     """Yield a function that makes an engine with a group of its own, all in one store."""
     stores = SqliteStores(tmp_path_factory.mktemp("answers"))
     store = stores.open()
-    yield lambda **how: Engine(store=store, prefix=stores.fresh(), **how)
+    yield lambda **options: Engine(store=store, prefix=stores.fresh(), **options)
     stores.close()
 
 
 @pytest.fixture(scope="module")
-def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def second_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """Yield a second store, for groups of the same names."""
     stores = SqliteStores(tmp_path_factory.mktemp("beside"))
     yield stores.open()
@@ -52,7 +52,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def ahead() -> Iterator[None]:
+def always_decide_ahead() -> Iterator[None]:
     """Have episodes decided ahead, though the models of these tests answer at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kgray.ingest.traffic.AT_ONCE_S", (0.0, 0.0))
@@ -60,27 +60,27 @@ def ahead() -> Iterator[None]:
 
 
 def outcome(fresh: Fresh, history: list[Any], flip: Flip | None = None) -> tuple[Observed, FixedAnswers]:
-    """Return what the history makes with fixed answers, of which one may be replaced."""
+    """Return the outcome of the history with fixed answers, maybe with one replaced."""
     judge = FixedAnswers(flip)
     engine = fresh(judge=judge)
     engine.add(*(draft_of(number, episode) for number, episode in enumerate(history)))
     return observed(engine, judge), judge
 
 
-@MANY
+@MANY_EXAMPLES
 @given(history=HISTORIES, picks=st.lists(st.integers(0, 10_000), min_size=1, max_size=3))
 def test_one_wrong_answer_harms_one_fact(fresh: Fresh, history: list[Any], picks: list[int]) -> None:
     """Whatever answer is replaced, nothing differs but what rests on it."""
-    before, judge = outcome(fresh, history)
+    observed_before, judge = outcome(fresh, history)
     flips = judge.flips()
     assume(flips)
     for flip in (flips[pick % len(flips)] for pick in picks):
-        after, _ = outcome(fresh, history, flip)
-        promise = Promise(before, after, flip)
+        observed_after, _ = outcome(fresh, history, flip)
+        promise = Promise(observed_before, observed_after, flip)
         assert promise.broken() == []
 
 
-@MANY
+@MANY_EXAMPLES
 @given(history=HISTORIES)
 def test_an_alias_counts_within_its_conversation_until_two_answers_confirm_it(
     fresh: Fresh, history: list[Any]
@@ -93,14 +93,14 @@ def test_an_alias_counts_within_its_conversation_until_two_answers_confirm_it(
     assert unconfirmed(run, episodes) == []
 
 
-@MANY
+@MANY_EXAMPLES
 @given(steps=st.lists(st.tuples(st.just("add"), EPISODES) | CORRECTIONS, min_size=4, max_size=9))
 def test_free_relation_names_give_one_graph_in_every_way(
-    fresh: Fresh, beside: Store, steps: list[Any]
+    fresh: Fresh, second_store: Store, steps: list[Any]
 ) -> None:
     """Promise 1: plain loop and window agree, with statements that have evidence under several names."""
     plain = fresh(judge=FixedAnswers())
-    windowed = Engine(store=beside, prefix=plain.prefix, judge=FixedAnswers(), window=8)
+    windowed = Engine(store=second_store, prefix=plain.prefix, judge=FixedAnswers(), window=8)
     for engine in (plain, windowed):
         play(engine, steps)
 
@@ -162,15 +162,15 @@ class Scripted:
         return {"answers": words}
 
 
-def says(at: float, *sentences: str, **more: Any) -> Draft:
+def says(at: float, *sentences: str, **fields: Any) -> Draft:
     """Return an episode with a fact for each sentence "subject RELATION object extra"."""
-    return reading(at, [], [_said(sentence, **more) for sentence in sentences])
+    return reading(at, [], [_fact_of(sentence, **fields) for sentence in sentences])
 
 
-def _said(sentence: str, **more: Any) -> dict[str, Any]:
+def _fact_of(sentence: str, **fields: Any) -> dict[str, Any]:
     subject, relation, target, *extra = sentence.split()
     text = " ".join((subject, relation.lower().replace("_", " "), target, *extra))
-    return {"source": subject, "relation": relation, "target": target, "fact": text, **more}
+    return {"source": subject, "relation": relation, "target": target, "fact": text, **fields}
 
 
 def statements(engine: Engine) -> list[tuple[str, str, str]]:
@@ -184,10 +184,10 @@ def test_a_wrong_contradiction_leaves_the_relation_many_valued(tmp_path: Path) -
     """R17a: one pair of things that Alice has exclude each other; all others hold side by side."""
     judge = Scripted({("Alice has dog", "Alice has cat"): "contradicts"})
     engine = Engine(tmp_path, judge=judge)
-    for at, said in enumerate(
+    for at, sentence in enumerate(
         ("Alice HAS cat", "Alice HAS dog", "Alice HAS owl", "Bob HAS car", "Bob HAS van")
     ):
-        engine.add(says(at, said))
+        engine.add(says(at, sentence))
 
     assert engine.spans("HAS") == {
         "cat": [(0, 1)],
@@ -203,7 +203,7 @@ def test_a_wrong_same_joins_two_names_for_one_fact(tmp_path: Path) -> None:
     """R17c: that Bob fixed his bike is taken for having it; every other FIXED and HAS is as it was said."""
     judge = Scripted({("Bob fixed bike", "Bob has bike"): "same"})
     engine = Engine(tmp_path, judge=judge)
-    said = [
+    sentences = [
         "Bob HAS bike",
         "Bob FIXED bike",
         "Bob HAS lamp",
@@ -211,7 +211,7 @@ def test_a_wrong_same_joins_two_names_for_one_fact(tmp_path: Path) -> None:
         "Cara FIXED bike",
         "Cara HAS bike",
     ]
-    for at, sentence in enumerate(said):
+    for at, sentence in enumerate(sentences):
         engine.add(says(at, sentence))
 
     assert statements(engine) == [
@@ -227,11 +227,11 @@ def test_a_wrong_same_joins_two_names_for_one_fact(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "asked"),
+    ("choices", "question_count"),
     [pytest.param([0, None, 1], 3, id="one-answer"), pytest.param([0, 0], 2, id="two-answers")],
 )
 def test_an_alias_is_used_elsewhere_after_two_answers(
-    tmp_path: Path, choices: list[int | None], asked: int
+    tmp_path: Path, choices: list[int | None], question_count: int
 ) -> None:
     """R14a: in its conversation one answer is enough, in others the model is asked until two agree."""
     judge = Scripted(None, *choices)
@@ -248,7 +248,7 @@ def test_an_alias_is_used_elsewhere_after_two_answers(
         draft = reading(at, [{"name": name, "type": "Person"}], [], client_id=f"e{at}")
         engine.add(replace(draft, source=source))
 
-    assert judge.names == ["Bob Smith"] * asked
+    assert judge.names == ["Bob Smith"] * question_count
     assert len(engine.view().all_entities()) == (2 if None in choices else 1)
     engine.check()
 
@@ -258,13 +258,13 @@ def test_an_end_of_the_wrong_state_ends_that_one_alone(tmp_path: Path, kind: str
     """R17b: neither another state between these ends ends, nor another variant, nor one of the same name."""
     wrong = {("Alice quit club", "Alice chairs club part-time"): "ends"}
     engine = Engine(tmp_path, judge=Scripted(wrong))
-    for at, said in enumerate(("Alice CHAIRS club", "Alice CHAIRS club part-time", "Alice COACHES club")):
-        engine.add(says(at, said))
+    for at, sentence in enumerate(("Alice CHAIRS club", "Alice CHAIRS club part-time", "Alice COACHES club")):
+        engine.add(says(at, sentence))
     engine.add(says(3, "Bob CHAIRS club"), says(4, "Alice QUIT club", kind=kind))
 
     facts = engine.view().all_facts()
-    told = sorted((f.text, f.invalid_at is not None) for f in facts if f.relation != "QUIT")
-    assert told == [
+    texts_and_ends = sorted((f.text, f.invalid_at is not None) for f in facts if f.relation != "QUIT")
+    assert texts_and_ends == [
         ("Alice chairs club", False),
         ("Alice chairs club (part-time)", True),
         ("Alice coaches club", False),
@@ -294,7 +294,7 @@ def test_a_state_does_not_support_another_that_its_name_once_ended(tmp_path: Pat
 
 
 def test_one_answer_may_say_same_and_ends(tmp_path: Path) -> None:
-    """R17b, R17c: a second report of an event under another name ends the state as the first one would."""
+    """R17b, R17c: a second report of an event under another name ends the state like the first report."""
     words = {
         ("Alice quit club", "Alice coaches club"): "ends",
         ("Alice quit club", "Alice left club"): "same",

@@ -1,6 +1,6 @@
 """A group has one owner (R23): the store says how it is divided, and a commit says what it rests on.
 
-The model never answers the same twice, so that whoever decides on anything but what is stored is seen at
+The model never answers the same twice, so that a decision on anything but stored rows is noticed at
 once: the stored graph is then not what the records derive.
 """
 
@@ -23,7 +23,7 @@ from kgray.ingest.runner import Runner
 from kgray.ports import ExtractionRequest, Judged, QuestionRequest, RowChanges, Store, slot_of
 from kgray.schema.kinds import COMMITTED
 from kgray.schema.reads import EPISODE_HEADS
-from tests.graph.by_hand import append, draft, told
+from tests.graph.by_hand import append, draft, statement_commit
 from tests.graph.engine import Engine, ReadsItself, WildJudge, in_group, reading
 from tests.graph.stores import Stores
 
@@ -64,8 +64,10 @@ class Fickle:
 def filled(stores: Stores) -> Engine:
     """Return an engine with pending episodes in two new groups."""
     engine = Engine(store=stores.open(), prefix=stores.fresh())
-    said: list[Draft] = [in_group(reading(n, [], []), GROUPS[n % len(GROUPS)]) for n in range(EPISODES)]
-    engine.accept(*said)
+    drafts_of_groups: list[Draft] = [
+        in_group(reading(n, [], []), GROUPS[n % len(GROUPS)]) for n in range(EPISODES)
+    ]
+    engine.accept(*drafts_of_groups)
     return engine
 
 
@@ -80,7 +82,7 @@ def checked(engine: Engine, steps: list[tuple[str, int]]) -> None:
 
 
 def note(steps: list[tuple[str, int]], group: str, sequence: int, outcome: str) -> None:
-    """Note a step that tells of a commit."""
+    """Note a step that reports a commit."""
     if outcome == "committed":
         steps.append((group, sequence))
 
@@ -90,18 +92,18 @@ def runners(
 ) -> list[Any]:
     """Return the runs of as many runners as stores, each with a model and a memory of its own.
 
-    shards: of how many each store has the next one, so that its runner sees the groups of that one alone
+    shards: the total count; each store has the next shard, so that its runner sees that shard's groups
     """
     groups = {
         number: [g for g in map(engine.named, GROUPS) if slot_of(g) % shards == number]
         for number in range(shards)
     }
-    made = []
+    new_runners = []
     for number, store in enumerate(stores):
         model = Fickle(2 * seed + number)
         parts = replace(engine.parts, store=store, extractor=model, judge=model, window=8, streams=4)
-        made.append(Runner(parts).run(groups=groups[number % shards], on_step=partial(note, steps)))
-    return made
+        new_runners.append(Runner(parts).run(groups=groups[number % shards], on_step=partial(note, steps)))
+    return new_runners
 
 
 def two_deciders(stores: Stores, seed: int) -> None:
@@ -146,25 +148,25 @@ def divided_anew(stores: Stores, seed: int) -> None:
     engine, steps = filled(stores), list[tuple[str, int]]()
     one_file = "Sqlite" in type(stores).__name__
     second = stores.open()
-    first, others = (
-        [opened, *(opened if one_file else stores.open() for _ in range(more))]
-        for opened, more in ((engine.store, 2), (second, 1))
+    first, other_stores = (
+        [opened, *(opened if one_file else stores.open() for _ in range(count))]
+        for opened, count in ((engine.store, 2), (second, 1))
     )
 
     async def both() -> tuple[list[Any], list[Any]]:
         going = [asyncio.create_task(run) for run in runners(engine, seed, steps, *first, shards=3)]
         await asyncio.sleep(random.Random(seed).random() * 0.02)
         stores.lose_hold()
-        with ExitStack() as held:
-            for shard, store in enumerate(others):
-                held.enter_context(store.writing(shard=shard, shards=2))
-            newer = runners(engine, seed + 7_000, steps, *others, shards=2)
+        with ExitStack() as shard_holds:
+            for shard, store in enumerate(other_stores):
+                shard_holds.enter_context(store.writing(shard=shard, shards=2))
+            newer = runners(engine, seed + 7_000, steps, *other_stores, shards=2)
             ended = await asyncio.gather(*going, *newer, return_exceptions=True)
             return ended[:3], ended[3:]
 
-    with ExitStack() as held:
+    with ExitStack() as shard_holds:
         for shard, store in enumerate(first):
-            held.enter_context(store.writing(shard=shard, shards=3))
+            shard_holds.enter_context(store.writing(shard=shard, shards=3))
         older, newer = asyncio.run(both())
     assert all(not isinstance(end, Exception) or isinstance(end, StaleWriter) for end in older)
     assert not any(isinstance(end, Exception) for end in newer)
@@ -174,7 +176,7 @@ def divided_anew(stores: Stores, seed: int) -> None:
 
 
 class Under:
-    """A writer of what was decided under one epoch."""
+    """A writer of decisions that were made under one epoch."""
 
     def __init__(self, store: Store, epoch: int) -> None:
         self._store, self._epoch = store, epoch
@@ -188,7 +190,7 @@ def moved(stores: Stores, seed: int) -> None:
     """Move the slot of a group from one run that lives to another: the first ends as stale."""
     engine, steps = filled(stores), list[tuple[str, int]]()
     group = engine.named(GROUPS[0])
-    own, slot = slot_of(group) % 2, [slot_of(group)]
+    own_shard, slot = slot_of(group) % 2, [slot_of(group)]
     second = engine.store if "Sqlite" in type(stores).__name__ else stores.open()
 
     def run(store: Store, epoch: int, groups: list[str]) -> Any:
@@ -201,13 +203,13 @@ def moved(stores: Stores, seed: int) -> None:
     async def both(old: int, new: int) -> list[Any]:
         going = asyncio.create_task(run(engine.store, old, [group]))
         await asyncio.sleep(random.Random(seed).random() * 0.05)
-        with engine.store.moving(slot, 1 - own):
+        with engine.store.moving(slot, 1 - own_shard):
             await asyncio.sleep(random.Random(seed).random() * 0.01)
         return await asyncio.gather(going, run(second, new, [group]), return_exceptions=True)
 
     with (
-        engine.store.writing(shard=own, shards=2) as old,
-        second.writing(shard=1 - own, shards=2) as new,
+        engine.store.writing(shard=own_shard, shards=2) as old,
+        second.writing(shard=1 - own_shard, shards=2) as new,
     ):
         ended = asyncio.run(both(old, new))
     assert not isinstance(ended[0], Exception) or isinstance(ended[0], StaleWriter)
@@ -242,15 +244,22 @@ def resting(change: RowChanges, on: int) -> RowChanges:
 
 def test_a_commit_that_rests_on_an_older_record_changes_nothing(store, group):
     append(store, *(draft(text, group=group) for text in ("Al says one", "Bo says two", "Cy says three")))
-    first, mine = told(1, "Al", "one", 10, group=group), told(2, "Bo", "two", 30, group=group)
-    theirs = told(2, "Bo", "another", 20, group=group)
+    first, mine = (
+        statement_commit(1, "Al", "one", 10, group=group),
+        statement_commit(2, "Bo", "two", 30, group=group),
+    )
+    theirs = statement_commit(2, "Bo", "another", 20, group=group)
     with store.writing():
         store.apply([resting(first, 0), resting(theirs, 10)])
-        for stale in (resting(mine, 10), resting(mine, 0), resting(told(3, "Cy", "x", 40, group=group), 10)):
+        for stale in (
+            resting(mine, 10),
+            resting(mine, 0),
+            resting(statement_commit(3, "Cy", "x", 40, group=group), 10),
+        ):
             with pytest.raises(Outrun, match="since it was decided"):
                 store.apply([stale])
         store.apply([resting(first, 0), resting(theirs, 10)])  # sent again: the answer was lost
-        store.apply([resting(told(3, "Cy", "three", 40, group=group), 20)])
+        store.apply([resting(statement_commit(3, "Cy", "three", 40, group=group), 20)])
     assert store.heads([group])[group].last_recorded == 40
 
 
@@ -262,26 +271,29 @@ def test_a_commit_that_rests_on_an_older_record_changes_nothing(store, group):
 def test_who_divides_the_groups_otherwise_is_refused_and_a_local_run_takes_all_or_none(stores, group):
     item, other_memory, local = stores.open(), stores.open(), stores.open()
     append(item, draft("Al says one", group=group))
-    own = slot_of(group) % 3
-    with item.writing(shard=own, shards=3) as epoch:
+    own_shard = slot_of(group) % 3
+    with item.writing(shard=own_shard, shards=3) as epoch:
         with pytest.raises(StoreError, match=r"divided among 3 shards.*this deployment has 2"):
             other_memory.writing(shard=0, shards=2).__enter__()
         with pytest.raises(Locked, match="is ingesting"):
             local.writing().__enter__()
-        beside = (own + 1) % 3
+        next_shard = (own_shard + 1) % 3
         with (
-            other_memory.writing(shard=beside, shards=3),
+            other_memory.writing(shard=next_shard, shards=3),
             pytest.raises(StaleWriter, match="which this run does not hold"),
         ):
-            other_memory.apply([told(1, "Al", "one", 10, group=group)])
-        item.apply([told(1, "Al", "one", 10, group=group)])
+            other_memory.apply([statement_commit(1, "Al", "one", 10, group=group)])
+        item.apply([statement_commit(1, "Al", "one", 10, group=group)])
     with local.writing() as newer:
         assert newer > epoch
         with pytest.raises(Locked, match="is ingesting"):
             item.writing(shard=0, shards=3).__enter__()
         with pytest.raises(Locked, match="is ingesting"):
             other_memory.writing(shard=0, shards=2).__enter__()
-    with other_memory.writing(shard=0, shards=2), pytest.raises(StaleWriter):  # nobody held one: divided anew
-        item.writing(epoch=epoch, shard=own, shards=3).__enter__()
+    with (
+        other_memory.writing(shard=0, shards=2),
+        pytest.raises(StaleWriter),
+    ):  # no shard was held: divided again
+        item.writing(epoch=epoch, shard=own_shard, shards=3).__enter__()
     with item.writing(shard=0, shards=1):
         pass

@@ -49,7 +49,7 @@ class Group:
         sent = draft(text, group=self.name)
         (sequence,) = append(self.store, sent)
         mention = Mention(sequence=sequence, ordinal=0, surface=subject, entity=f"E-{subject}", sentence=text)
-        said = Evidence(
+        piece = Evidence(
             sequence=sequence, ordinal=0, statement=statement, variant=0, kind="holds", relation=relation,
             text=text, subject=0, value=Value("text", value), valid_from=5, is_reversed=is_reversed,
         )  # fmt: skip
@@ -64,16 +64,16 @@ class Group:
             )  # fmt: skip
             puts[kinds.FACTS] = [rows.fact_row(fact)]
         puts[kinds.ENTITIES] = [rows.entity_row(Entity(id=f"E-{subject}", name=subject, born=(sequence, 0)))]
-        self._commit(sent, sequence, puts, row, mentions=[mention], evidence=[said])
+        self._commit(sent, sequence, puts, row, mentions=[mention], evidence=[piece])
 
     def _commit(
         self, sent: Draft, sequence: int, puts: dict[Any, list[Any]], row: dict[str, Any], **records: Any
     ) -> None:
-        told = EntryRecords(
+        entry = EntryRecords(
             sequence=sequence, recorded_at=sequence, births=self.births, text=sent.text, **records
         )
         episode = episode_row(sent, sequence, state=kinds.COMMITTED, ended_at=sequence, **row)
-        puts |= {kinds.EPISODES: [episode], kinds.RECORDS: [told.row()]}
+        puts |= {kinds.EPISODES: [episode], kinds.RECORDS: [entry.row()]}
         self.store.apply([changes(sequence, sequence, puts, group=self.name)])
 
     def judge(
@@ -87,9 +87,9 @@ class Group:
         )
         self._commit(sent, sequence, {}, {}, judgements=Judgements([], [(verdict, sequence)]))
         if retired:
-            asked = Operation(group=self.name, kind="retract", retired=(("verdict", sequence, 0),))
-            asked = replace(asked, sequence=ask(self.store, asked))
-            self.store.apply([ended(asked, asked.sequence)])
+            operation = Operation(group=self.name, kind="retract", retired=(("verdict", sequence, 0),))
+            operation = replace(operation, sequence=ask(self.store, operation))
+            self.store.apply([ended(operation, operation.sequence)])
 
     def compare(self, first: str, second: str, *answers: bool, judge: str = "some-model") -> None:
         """Commit a pair of statements of two names, of one subject, for each answer (exclusive or not)."""
@@ -99,8 +99,8 @@ class Group:
                 self.say(id_, relation, f"Ann{number}", f"thing {end}")
             self.judge(*ids, exclusive=exclusive, judge=judge)
 
-    def found(self, ontology: Ontology | None = None, limit: int = 50) -> list[tuple[Any, ...]]:
-        """Return (kind, names, value) of what is suggested."""
+    def suggestion_rows(self, ontology: Ontology | None = None, limit: int = 50) -> list[tuple[Any, ...]]:
+        """Return (kind, names, value) of each suggestion."""
         every = suggestions(self.store, self.name, ontology or shipped(), limit=limit)
         return [(item.kind, item.names, item.value) for item in every]
 
@@ -119,7 +119,7 @@ def test_names_that_were_independent_three_times_and_never_exclusive_are_suggest
     assert item.examples == (hand.texts["PAINTED-0-0"], hand.texts["SKETCHED-0-1"])
     assert item.settings == '[ontology.relations.PAINTED]\nindependent = ["SKETCHED"]\n'
     declared = tomllib.loads(item.settings)["ontology"]["relations"]
-    assert hand.found(shipped().extended(declared)) == []
+    assert hand.suggestion_rows(shipped().extended(declared)) == []
 
 
 @pytest.mark.parametrize(
@@ -129,22 +129,22 @@ def test_names_that_were_independent_three_times_and_never_exclusive_are_suggest
 )
 def test_fewer_or_other_answers_about_two_names_suggest_nothing(hand, answers):
     hand.compare("PAINTED", "SKETCHED", *answers)
-    assert hand.found() == []
+    assert hand.suggestion_rows() == []
 
 
 @pytest.mark.parametrize("judge", ["record", "upgrade"])
 def test_verdicts_of_no_model_do_not_count(hand, judge):
     hand.compare("PAINTED", "SKETCHED", False, False, False, judge=judge)
-    assert hand.found() == []
+    assert hand.suggestion_rows() == []
 
 
 def test_of_two_verdicts_on_one_pair_the_newest_counts_and_a_retired_one_does_not(hand):
     hand.compare("PAINTED", "SKETCHED", True, False, False)
-    assert hand.found() == []
+    assert hand.suggestion_rows() == []
     hand.judge("PAINTED-0-0", "SKETCHED-0-1", exclusive=False)
-    assert hand.found() == [("independent", ("PAINTED", "SKETCHED"), "")]
+    assert hand.suggestion_rows() == [("independent", ("PAINTED", "SKETCHED"), "")]
     hand.judge("PAINTED-0-0", "SKETCHED-0-1", exclusive=True, retired=True)
-    assert hand.found() == [("independent", ("PAINTED", "SKETCHED"), "")]
+    assert hand.suggestion_rows() == [("independent", ("PAINTED", "SKETCHED"), "")]
 
 
 def test_what_was_retracted_does_not_count(hand):
@@ -152,7 +152,7 @@ def test_what_was_retracted_does_not_count(hand):
         hand.say(f"a{number}", "PAINTED", f"Ann{number}", "a barn", retired_at=9 if number == 0 else None)
         hand.say(f"b{number}", "SKETCHED", f"Ann{number}", "a boat")
         hand.judge(f"a{number}", f"b{number}", exclusive=False)
-    assert hand.found() == []
+    assert hand.suggestion_rows() == []
 
 
 def test_a_listed_name_gets_the_table_by_its_main_name(hand):
@@ -183,11 +183,11 @@ def test_names_that_say_one_statement_are_suggested_as_one(hand, is_reversed, ki
 
 
 def test_an_inverse_in_the_ontology_and_an_exchange_of_ends_make_a_synonym(hand):
-    """EMPLOYS is WORKS_AT the other way round: what is reversed to it is as WORKS_AT is."""
+    """EMPLOYS is the reverse of WORKS_AT: a relation reversed to it behaves like WORKS_AT."""
     for number in range(3):
         hand.say(f"s{number}", "EMPLOYS", f"Acme{number}", "Bob")
         hand.say(f"s{number}", "TOILS_FOR", "Bob", f"Acme{number}", is_reversed=True)
-    assert hand.found() == [("same_as", ("TOILS_FOR", "WORKS_AT"), "")]
+    assert hand.suggestion_rows() == [("same_as", ("TOILS_FOR", "WORKS_AT"), "")]
 
 
 def test_names_that_are_now_one_and_now_two_are_not_suggested(hand):
@@ -195,7 +195,7 @@ def test_names_that_are_now_one_and_now_two_are_not_suggested(hand):
         hand.say(f"s{number}", "PAINTED", f"Zoe{number}", "Bob")
         hand.say(f"s{number}", "SKETCHED", f"Zoe{number}", "Bob")
     hand.compare("PAINTED", "SKETCHED", False, False, False)
-    assert hand.found() == []
+    assert hand.suggestion_rows() == []
 
 
 @pytest.mark.parametrize(
@@ -211,10 +211,10 @@ def test_names_that_are_now_one_and_now_two_are_not_suggested(hand):
 )
 def test_a_cardinality_is_suggested_where_the_objects_of_a_subject_agree(hand, answers, value):
     hand.compare("STEERS", "STEERS", *answers)
-    wanted = [] if value is None else [("cardinality", ("STEERS",), value)]
-    assert hand.found() == wanted
+    expected_suggestions = [] if value is None else [("cardinality", ("STEERS",), value)]
+    assert hand.suggestion_rows() == expected_suggestions
     declared = shipped().extended({"STEERS": {"cardinality": "many"}})
-    assert hand.found(declared) == []
+    assert hand.suggestion_rows(declared) == []
 
 
 def test_statements_of_two_subjects_say_nothing_of_a_cardinality(hand):
@@ -222,24 +222,24 @@ def test_statements_of_two_subjects_say_nothing_of_a_cardinality(hand):
         hand.say(f"a{number}", "STEERS", f"Ann{number}", "ship 1")
         hand.say(f"b{number}", "STEERS", f"Bob{number}", "ship 2")
         hand.judge(f"a{number}", f"b{number}", exclusive=False)
-    assert hand.found() == []
+    assert hand.suggestion_rows() == []
 
 
 def test_what_the_ontology_answers_is_not_suggested(hand):
     hand.compare("WORKS_AT", "LIVES_IN", False, False, False)
     hand.compare("SOLD", "OWNS", False, False, False)
     hand.compare("WORKS_FOR", "WORKS_FOR", True, True, True)
-    assert hand.found() == []
+    assert hand.suggestion_rows() == []
 
 
 def test_most_answers_come_first_and_the_limit_cuts(hand):
     hand.compare("PAINTED", "SKETCHED", False, False, False)
     hand.compare("STEERS", "STEERS", True, True, True, True)
-    assert hand.found() == [
+    assert hand.suggestion_rows() == [
         ("cardinality", ("STEERS",), "single"),
         ("independent", ("PAINTED", "SKETCHED"), ""),
     ]
-    assert hand.found(limit=1) == [("cardinality", ("STEERS",), "single")]
+    assert hand.suggestion_rows(limit=1) == [("cardinality", ("STEERS",), "single")]
 
 
 def test_a_name_folds_to_one_relation_so_that_the_lines_together_can_be_loaded(hand):
@@ -263,12 +263,12 @@ def test_a_name_folds_to_one_relation_so_that_the_lines_together_can_be_loaded(h
     declared = tomllib.loads(settings_of(result))["ontology"]["relations"]
     ontology = shipped().extended(declared)
     assert faults_of(ontology) == []
-    assert hand.found(ontology) == [("inverse_of", ("GUIDED", "OVERSAW"), "")], "the next step"
+    assert hand.suggestion_rows(ontology) == [("inverse_of", ("GUIDED", "OVERSAW"), "")], "the next step"
 
 
-def test_another_group_and_one_that_is_not_there_have_none(hand, other):
+def test_another_group_and_one_that_is_not_there_have_none(hand, other_group):
     hand.compare("PAINTED", "SKETCHED", False, False, False)
-    assert replace(hand, name=other).found() == []
+    assert replace(hand, name=other_group).suggestion_rows() == []
 
 
 def test_a_memory_suggests_by_its_own_ontology_and_checks_it(hand):

@@ -61,28 +61,28 @@ def test_a_code_is_found_among_many_names_and_a_name_among_many_codes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "then"), [("Ravenridge Northgate", "RR-NG"), ("RR-NG", "Ravenridge Northgate")]
+    ("first", "second"), [("Ravenridge Northgate", "RR-NG"), ("RR-NG", "Ravenridge Northgate")]
 )
 @pytest.mark.parametrize("answer", [0, None])
 def test_a_code_and_its_name_are_asked_about_and_never_one_unasked(
-    tmp_path: Path, first: str, then: str, answer: int | None
+    tmp_path: Path, first: str, second: str, answer: int | None
 ) -> None:
     judge = Listening(lambda _: answer)
     engine = Engine(tmp_path, judge=judge)
-    for number, name in enumerate((first, then, then)):
+    for number, name in enumerate((first, second, second)):
         fact = {"source": name, "relation": "LIKES", "target": f"tea {number}x", "fact": f"{name} likes it"}
         engine.add(reading(number, [], [fact], client_id=f"n{number}"))
 
-    assert [(q.item, q.candidates) for q in judge.asked] == [(then, (first,))]
-    results = sorted({first, then} & {e.name for e in engine.view().all_entities()})
-    assert results == ([first] if answer == 0 else sorted((first, then)))
+    assert [(q.item, q.candidates) for q in judge.questions] == [(second, (first,))]
+    results = sorted({first, second} & {e.name for e in engine.view().all_entities()})
+    assert results == ([first] if answer == 0 else sorted((first, second)))
     engine.check()
 
 
 def message(
     text: str, speaker: str | None, *listed: str, facts: tuple[ExtractedFact, ...] = ()
 ) -> tuple[Extraction, Episode]:
-    """Return what an extractor lists of a message, and the message."""
+    """Return an extractor's entities of a message, and the message."""
     draft = Draft(group=GROUP, source="s", kind="message" if speaker else "text", text=text, speaker=speaker)
     episode = Episode(
         group=GROUP,
@@ -141,11 +141,11 @@ def message(
 def test_a_name_that_a_text_gives_is_told_to_be_anothers(
     text: str, speaker: str | None, listed: list[str], pairs: list[tuple[str, str]]
 ) -> None:
-    """Whether the extractor listed it or not; what only looks like one gives nothing."""
-    told = told_names(*message(text, speaker, *([speaker] if speaker else []), *listed))
+    """Independent of the extractor's list; a text that only resembles one names nothing."""
+    extracted_names = told_names(*message(text, speaker, *([speaker] if speaker else []), *listed))
 
-    results = {tuple(sorted((a, b))) for a, others in told.same_entities.items() for b in others}
-    names = [entity.name for entity in told.extraction.entities]
+    results = {tuple(sorted((a, b))) for a, equals in extracted_names.same_entities.items() for b in equals}
+    names = [entity.name for entity in extracted_names.extraction.entities]
     assert sorted(sorted((names[a], names[b])) for a, b in results) == sorted(map(sorted, pairs))
     assert len(names) == len(set(names))
 
@@ -158,10 +158,14 @@ def test_a_fact_about_names_tells_of_another_name() -> None:
             source=0, value=Value("text", "Momo"), relation="HAS_NICKNAME", text="Her nickname is Momo"
         ),
     )
-    told = told_names(*message("...", None, "Anna Weber", "Anna Schmidt", facts=facts))
+    extracted_names = told_names(*message("...", None, "Anna Weber", "Anna Schmidt", facts=facts))
 
-    assert [entity.name for entity in told.extraction.entities] == ["Anna Weber", "Anna Schmidt", "Momo"]
-    assert told.same_entities == {1: [0], 0: [1, 2], 2: [0]}
+    assert [entity.name for entity in extracted_names.extraction.entities] == [
+        "Anna Weber",
+        "Anna Schmidt",
+        "Momo",
+    ]
+    assert extracted_names.same_entities == {1: [0], 0: [1, 2], 2: [0]}
 
 
 @pytest.mark.parametrize("answer", [0, None])
@@ -169,17 +173,17 @@ def test_a_nickname_is_asked_about_once_and_then_known(tmp_path: Path, answer: i
     """R14, R15: never merged unasked; a yes makes it an alias, a no an entity of its own."""
     judge = Listening(lambda _: answer)
     engine = Engine(tmp_path, judge=judge)
-    given = {
+    given_names = {
         "source": "Katharina",
         "relation": "HAS_NICKNAME",
         "value": "Momo",
         "fact": "Her nickname is Momo",
     }
     used = {"source": "Momo", "relation": "LIKES", "target": "tea", "fact": "Momo likes tea"}
-    engine.add(reading(0, ["Katharina"], [given], client_id="given"))
+    engine.add(reading(0, ["Katharina"], [given_names], client_id="given"))
     engine.add(reading(1, [], [used], client_id="used"))
 
-    assert [(q.item, q.candidates) for q in judge.asked] == [("Momo", ("Katharina",))]
+    assert [(q.item, q.candidates) for q in judge.questions] == [("Momo", ("Katharina",))]
     likes = [f.source for f in engine.view().all_facts() if f.relation == "LIKES"]
     names = {e.id: (e.name, e.aliases) for e in engine.view().all_entities()}
     assert [names[id_] for id_ in likes] == [("Katharina", ("Momo",)) if answer == 0 else ("Momo", ())]
@@ -187,7 +191,7 @@ def test_a_nickname_is_asked_about_once_and_then_known(tmp_path: Path, answer: i
 
 
 def test_a_married_name_brings_the_former_one_to_the_judge(tmp_path: Path) -> None:
-    """The new name is new to the group; the text ties it to the old one, which is known."""
+    """The new name is new to the group; the text ties it to the known name."""
     judge = Listening(lambda _: 0)
     engine = Engine(tmp_path, judge=judge)
     worked = {
@@ -205,6 +209,6 @@ def test_a_married_name_brings_the_former_one_to_the_judge(tmp_path: Path) -> No
     engine.add(reading(0, [], [worked], client_id="worked"))
     engine.add(reading(1, [], [renamed], client_id="renamed"))
 
-    assert [(q.item, q.candidates) for q in judge.asked] == [("Anna Weber", ("Anna Schmidt",))]
+    assert [(q.item, q.candidates) for q in judge.questions] == [("Anna Weber", ("Anna Schmidt",))]
     people = [(e.name, e.aliases) for e in engine.view().all_entities() if e.name.startswith("Anna")]
     assert people == [("Anna Schmidt", ("Anna Weber",))]

@@ -22,12 +22,12 @@ def stories(seed):
     """Return episodes whose facts end one another, with names that are said in several forms."""
     rng = random.Random(seed)
     for number in range(60):
-        person, other = rng.sample(PEOPLE, 2)
+        person, second_person = rng.sample(PEOPLE, 2)
         place = rng.choice(PLACES)
         text = rng.choice(
             [
-                f"{person} lives in {place}.", f"{person} works at {other.split()[1]} Labs.",
-                f"{person.split()[0]} knows {other}.", f"{person} no longer lives in {place}.",
+                f"{person} lives in {place}.", f"{person} works at {second_person.split()[1]} Labs.",
+                f"{person.split()[0]} knows {second_person}.", f"{person} no longer lives in {place}.",
                 f"{person} moved to {place}.", f"{person} likes {place}.",
             ]
         )  # fmt: skip
@@ -42,13 +42,18 @@ def stories(seed):
         yield {"kind": "triples", "triples": [triple], "group": "g", "at": "2026-02-01"}
 
 
-def whole(store, operation):
+def difference_of_groups(store, operation):
     """Return the changes between two derivations of the whole group."""
-    gone = {row.sequence for row in named(store, operation)}
-    before = records_of(store, operation.group)
-    episodes = [episode for episode in dumped_episodes(store, operation.group) if episode.sequence in gone]
-    was, now = (View(records, lambda _: []) for records in (before, retracted(before, gone).records))
-    return preview.difference(dump.rows(was, episodes), dump.rows(now, []))
+    sequences = {row.sequence for row in named(store, operation)}
+    records_before = records_of(store, operation.group)
+    episodes = [
+        episode for episode in dumped_episodes(store, operation.group) if episode.sequence in sequences
+    ]
+    view_before, view_after = (
+        View(records, lambda _: [])
+        for records in (records_before, retracted(records_before, sequences).records)
+    )
+    return preview.difference(dump.rows(view_before, episodes), dump.rows(view_after, []))
 
 
 def lines(rows):
@@ -69,4 +74,6 @@ def test_a_preview_of_a_retraction_is_the_difference_of_the_whole_graphs(tmp_pat
         chosen += [tuple(rng.sample(episodes, 5)) for _ in range(4)]
         for ids in chosen:
             operation = Operation(group="g", kind="retract", episodes=ids)
-            assert lines(preview.correction_rows(store, operation)) == lines(whole(store, operation))
+            assert lines(preview.correction_rows(store, operation)) == lines(
+                difference_of_groups(store, operation)
+            )

@@ -19,7 +19,7 @@ from tests.graph.stores import SqliteStores
 Fresh = Callable[..., Engine]
 
 PEOPLE = ["Alice", "Alice Smith", "A. Smith", "Bob", "Bob Jones", "Marcus Webb", "M. Webb"]
-THINGS = [
+ORGANIZATIONS = [
     "Acme",
     "Acme Inc",
     "Acme Anvils",
@@ -45,7 +45,7 @@ WORDINGS = ["{s} {r} {t}", "{s} {r} {t} part-time", "{s} {r} {t} on 3 days", "{s
 FACTS = st.fixed_dictionaries(
     {
         "source": st.sampled_from(PEOPLE),
-        "target": st.sampled_from(PEOPLE + THINGS),
+        "target": st.sampled_from(PEOPLE + ORGANIZATIONS),
         "relation": st.sampled_from(RELATIONS),
         "wording": st.sampled_from(WORDINGS),
         "kind": st.sampled_from(["holds", "holds", "holds", "ended", "denied", "happened"]),
@@ -65,16 +65,16 @@ SLOW = settings(
 )
 
 
-def fact_of(said: dict[str, Any], at: int) -> dict[str, Any]:
+def fact_of(fields: dict[str, Any], at: int) -> dict[str, Any]:
     """Return a fact of a reply; an end that is not after its start is left out."""
-    target = said["target"] if said["target"] != said["source"] else "Zeta"
-    text = said["wording"].format(s=said["source"], r=said["relation"].lower(), t=target)
-    fact = {"source": said["source"], "relation": said["relation"], "fact": text, "kind": said["kind"]}
-    fact |= {"target": target} if said["value"] is None else {"value": said["value"]}
-    start, end = said["start"], said["end"]
+    target = fields["target"] if fields["target"] != fields["source"] else "Zeta"
+    text = fields["wording"].format(s=fields["source"], r=fields["relation"].lower(), t=target)
+    fact = {"source": fields["source"], "relation": fields["relation"], "fact": text, "kind": fields["kind"]}
+    fact |= {"target": target} if fields["value"] is None else {"value": fields["value"]}
+    start, end = fields["start"], fields["end"]
     if start is not None:
         fact["valid_at"] = iso(start)
-    if end is not None and said["kind"] != "happened" and end > (at if start is None else start):
+    if end is not None and fields["kind"] != "happened" and end > (at if start is None else start):
         fact["invalid_at"] = iso(end)
     return fact
 
@@ -82,12 +82,12 @@ def fact_of(said: dict[str, Any], at: int) -> dict[str, Any]:
 def play(engine: Engine, history: list[Any], dumps: list[tuple[int, list[str]]] | None = None) -> None:
     """Carry a history out step by step; `dumps` collects what stood at each record time."""
     for number, step in enumerate(history):
-        one(engine, number, step)
+        carry_out(engine, number, step)
         if dumps is not None:
             dumps.append((engine.last_recorded(), engine.dump()))
 
 
-def one(engine: Engine, number: int, step: Any) -> None:
+def carry_out(engine: Engine, number: int, step: Any) -> None:
     """Carry out one step."""
     kind = step[0]
     if kind == "episode":
@@ -115,12 +115,12 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
     """Yield a function that makes an engine with a group of its own, all in one store."""
     stores = SqliteStores(tmp_path_factory.mktemp("promises"))
     store = stores.open()
-    yield lambda **how: Engine(store=store, prefix=stores.fresh(), judge=WildJudge(), **how)
+    yield lambda **options: Engine(store=store, prefix=stores.fresh(), judge=WildJudge(), **options)
     stores.close()
 
 
 @pytest.fixture(scope="module")
-def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def second_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """Yield a second store, for groups of the same names."""
     stores = SqliteStores(tmp_path_factory.mktemp("beside"))
     yield stores.open()
@@ -133,7 +133,7 @@ def test_kept_state_and_stored_index_are_what_the_records_derive(fresh: Fresh, h
     """Design section 5: loaded state equals kept state, after every step, however wild the answers."""
     engine = fresh()
     for number, step in enumerate(history):
-        one(engine, number, step)
+        carry_out(engine, number, step)
         engine.check()
 
 
@@ -157,7 +157,7 @@ def test_removing_the_last_episode_gives_the_graph_without_it(
     engine = fresh()
     play(engine, history)
     dump_before = engine.dump()
-    one(engine, 99, last)
+    carry_out(engine, 99, last)
     engine.ask("remove", episodes=("e99",))
     assert engine.dump() == dump_before
     engine.check()
@@ -182,7 +182,7 @@ def test_undoing_a_merge_gives_the_graph_before_it(fresh: Fresh, history: list[A
 @SLOW
 @given(HISTORIES)
 def test_a_run_at_once_a_run_step_by_step_and_a_replay_agree(
-    fresh: Fresh, beside: Store, history: list[Any]
+    fresh: Fresh, second_store: Store, history: list[Any]
 ) -> None:
     """R19, R20: submitting again changes nothing, and the graph does not depend on when it was ingested."""
     drafts = [
@@ -191,7 +191,7 @@ def test_a_run_at_once_a_run_step_by_step_and_a_replay_agree(
         if s[0] == "episode"
     ]
     at_once = fresh()
-    by_steps = Engine(store=beside, prefix=at_once.prefix, judge=WildJudge())
+    by_steps = Engine(store=second_store, prefix=at_once.prefix, judge=WildJudge())
     for draft in drafts:
         by_steps.add(draft)
     at_once.add(*drafts)
@@ -202,20 +202,26 @@ def test_a_run_at_once_a_run_step_by_step_and_a_replay_agree(
     assert (at_once.dump(), at_once.last_recorded()) == (dumped, recorded)
 
 
-def _said(source: str, relation: str, kind: str, value: int | None) -> dict[str, Any]:
-    told = {"source": source, "target": "Alice", "relation": relation, "wording": "{s} {r} {t}", "kind": kind}
-    return told | {"start": None, "end": None, "value": value}
+def _fields_of(source: str, relation: str, kind: str, value: int | None) -> dict[str, Any]:
+    fields = {
+        "source": source,
+        "target": "Alice",
+        "relation": relation,
+        "wording": "{s} {r} {t}",
+        "kind": kind,
+    }
+    return fields | {"start": None, "end": None, "value": value}
 
 
 # A removal leaves a gap in the variants of a statement that two relation names fold into.
 GAP = [
-    ("episode", 0, [_said("Alice", "WORKS_AT", "holds", None)]),
+    ("episode", 0, [_fields_of("Alice", "WORKS_AT", "holds", None)]),
     (
         "episode",
         0,
-        [_said("Alice", "WORKS_AT", "holds", None), _said("Alice Smith", "WORKS_FOR", "holds", 80)],
+        [_fields_of("Alice", "WORKS_AT", "holds", None), _fields_of("Alice Smith", "WORKS_FOR", "holds", 80)],
     ),
-    ("episode", 0, [_said("Alice Smith", "WORKS_AT", "happened", 80)]),
+    ("episode", 0, [_fields_of("Alice Smith", "WORKS_AT", "happened", 80)]),
 ]
 
 
@@ -228,12 +234,12 @@ def test_removing_any_episode_leaves_what_the_rest_derives(
     """R26, second sentence, R25: nothing of the removed one is left, and the stored index agrees."""
     engine = fresh()
     play(engine, history)
-    gone = index % len(history)
-    engine.ask("remove", episodes=(f"e{gone}",))
+    removed_number = index % len(history)
+    engine.ask("remove", episodes=(f"e{removed_number}",))
     engine.check()
-    assert not [line for line in engine.dump() if f'"client_id":"e{gone}"' in line]
+    assert not [line for line in engine.dump() if f'"client_id":"e{removed_number}"' in line]
     for number, step in enumerate(history):
-        one(engine, number, step)
+        carry_out(engine, number, step)
         engine.check()
 
 
@@ -243,7 +249,7 @@ def test_a_group_that_lost_everything_is_as_if_it_had_never_been(tmp_path: Path)
     engine.add(triples(0, {"source": "Alice", "relation": "LIKES", "target": "tea"}))
     engine.ask("remove", everything=True)
     assert engine.dump() == []
-    [again] = engine.accept(triples(0, {"source": "Alice", "relation": "LIKES", "target": "tea"}))
-    assert again.status == "accepted"
-    assert again.sequence == 3
+    [receipt] = engine.accept(triples(0, {"source": "Alice", "relation": "LIKES", "target": "tea"}))
+    assert receipt.status == "accepted"
+    assert receipt.sequence == 3
     assert engine.last_recorded() <= times.now()

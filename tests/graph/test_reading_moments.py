@@ -30,7 +30,7 @@ def memory(store, stores, group):
 
 
 async def read(memory, group, known_at):
-    """Return what each read gives at a moment: hits, the context's text, the history, the dump."""
+    """Return the result of each read at a moment: hits, the context's text, the history, the dump."""
     hits = await memory.search("Where does Ann Lee work?", group=group, known_at=known_at)
     block = await memory.context("Where does Ann Lee work?", group=group, known_at=known_at)
     dumped = await memory.dump(group=group, known_at=known_at)
@@ -39,13 +39,13 @@ async def read(memory, group, known_at):
 
 @EMBEDDED
 async def test_a_known_at_that_is_not_past_reads_as_now(memory, group):
-    now = await read(memory, group, None)
+    current = await read(memory, group, None)
     last = memory.store.heads([group])[group].last_recorded / 1e6
-    assert now[0] != []
+    assert current[0] != []
     for moment in (TO_COME, last, last + 3600):
         hits, block, dumped = await read(memory, group, moment)
-        assert (hits, dumped) == (now[0], now[2])
-        assert block.endswith(now[1])
+        assert (hits, dumped) == (current[0], current[2])
+        assert block.endswith(current[1])
         assert await memory.history("Ann Lee", group=group, known_at=moment) == await memory.history(
             "Ann Lee", group=group
         )
@@ -63,15 +63,15 @@ async def test_before_every_record_nothing_is_known(memory, group, moment):
 
 @EMBEDDED
 @pytest.mark.parametrize("moment", [*LONG_AGO, TO_COME, None])
-async def test_an_unknown_group_reads_as_empty_at_every_moment(memory, other, moment):
-    hits, block, dumped = await read(memory, other, moment)
+async def test_an_unknown_group_reads_as_empty_at_every_moment(memory, other_group, moment):
+    hits, block, dumped = await read(memory, other_group, moment)
     assert (hits, dumped) == ([], [])
     assert "Nothing that this memory holds" in block
-    with pytest.raises(NotFound, match=f"there is no group {other}"):
-        await memory.history("Ann Lee", group=other, known_at=moment)
-    with pytest.raises(NotFound, match=f"there is no group {other}"):
-        await memory.show("t1", group=other)
-    assert await memory.status(group=other) != {}
+    with pytest.raises(NotFound, match=f"there is no group {other_group}"):
+        await memory.history("Ann Lee", group=other_group, known_at=moment)
+    with pytest.raises(NotFound, match=f"there is no group {other_group}"):
+        await memory.show("t1", group=other_group)
+    assert await memory.status(group=other_group) != {}
 
 
 @EMBEDDED
@@ -79,8 +79,8 @@ async def test_an_unknown_group_reads_as_empty_at_every_moment(memory, other, mo
 async def test_as_of_an_odd_moment_facts_are_those_that_hold_then(memory, group, moment):
     hits = await memory.search("Where does Ann Lee work?", group=group, as_of=moment, scopes=("fact",))
     assert [hit.target for hit in hits] == (["Beta"] if moment == TO_COME else [])
-    said = await memory.search("Where does Ann Lee work?", group=group, as_of=moment, scopes=("episode",))
-    assert len(said) == 2, "as_of hides no message (R5)"
+    messages = await memory.search("Where does Ann Lee work?", group=group, as_of=moment, scopes=("episode",))
+    assert len(messages) == 2, "as_of hides no message (R5)"
 
 
 async def test_entities_are_listed_and_called_by_name_and_by_the_beginning_of_an_id(memory, group):
@@ -93,27 +93,27 @@ async def test_entities_are_listed_and_called_by_name_and_by_the_beginning_of_an
     for called in ("ann  LEE", ann.id[:6], ann.id[:6].upper()):
         assert await memory.history(called, group=group) == full_history
         assert await memory.show(called, group=group) == await memory.show(ann.id, group=group)
-    known = await memory.history("Ann Lee", group=group, known_at=full_history.facts[0].created_at)
-    assert [(fact.target, fact.invalid_at) for fact in known.facts] == [("Acme", None)]
+    early_history = await memory.history("Ann Lee", group=group, known_at=full_history.facts[0].created_at)
+    assert [(fact.target, fact.invalid_at) for fact in early_history.facts] == [("Acme", None)]
     with pytest.raises(NotFound, match="did you mean 'Ann Lee'"):
         await memory.history("Anne Lee", group=group)
 
 
 @EMBEDDED
 async def test_what_is_shown_has_its_texts_names_and_the_words_of_its_facts(memory, group):
-    shown = await memory.describe("Ann Lee", group=group)
-    assert shown.records == await memory.show(shown.id, group=group)
-    assert [fact.target for fact in shown.facts] == ["Acme", "Beta"]
-    assert set(shown.names.values()) == {"Ann Lee", "Acme", "Beta"}
-    assert [(episode.client_id, episode.state) for episode in shown.episodes] == [
+    description = await memory.describe("Ann Lee", group=group)
+    assert description.records == await memory.show(description.id, group=group)
+    assert [fact.target for fact in description.facts] == ["Acme", "Beta"]
+    assert set(description.names.values()) == {"Ann Lee", "Acme", "Beta"}
+    assert [(episode.client_id, episode.state) for episode in description.episodes] == [
         ("t1", "committed"),
         ("t2", "committed"),
     ]
-    for episode, fact in zip(shown.episodes, shown.facts, strict=True):
+    for episode, fact in zip(description.episodes, description.facts, strict=True):
         assert episode.recorded_at == fact.created_at
         words = {episode.text[mark.start : mark.end] for mark in episode.marks}
         assert words == {"Ann Lee", fact.target}
         assert {mark.statement for mark in episode.marks} == {fact.statement}
-    (fact,) = (fact for fact in shown.facts if fact.target == "Beta")
+    (fact,) = (fact for fact in description.facts if fact.target == "Beta")
     of_fact = await memory.describe(fact.id[:8], group=group)
     assert [episode.client_id for episode in of_fact.episodes] == ["t2"]

@@ -37,11 +37,11 @@ ACCOUNT = {
 }
 
 
-def records(stores: Stores, ontology: Ontology | None = None, **how: Any) -> Engine:
+def records(stores: Stores, ontology: Ontology | None = None, **options: Any) -> Engine:
     """Return an engine that reads records and messages by the shipped rules."""
-    engine = engine_on(stores, ontology=ontology, **how)
+    engine = engine_on(stores, ontology=ontology, **options)
     engine.parts = replace(engine.parts, extractor=RulesExtractor(ontology or shipped()))
-    engine.loop = Runner(engine.parts) if how.get("window") else type(engine.loop)(engine.parts)
+    engine.loop = Runner(engine.parts) if options.get("window") else type(engine.loop)(engine.parts)
     return engine
 
 
@@ -50,7 +50,7 @@ def record(number: float, content: object) -> Draft:
     return replace(draft_from({"kind": "json", "text": content, "group": GROUP}), reference_time=day(number))
 
 
-def said(engine: Engine) -> list[tuple[str, str, str, float, float | None]]:
+def fact_spans(engine: Engine) -> list[tuple[str, str, str, float, float | None]]:
     """Return (subject, relation, object, from, to) of every fact; people and things by name and key."""
     view = engine.view()
     names = {e.id: "/".join((e.name, *(a for a in e.aliases if "-" in a))) for e in view.all_entities()}
@@ -80,30 +80,30 @@ def test_a_record_that_is_updated_twice_has_one_value_a_field_at_a_time(
     updates = [record(0, ACCOUNT), record(30, second), record(60, third)]
     engine.add(*(reversed(updates) if backwards else updates))
 
-    own = ("Nordlicht SE/ACC-1042" if backwards else "Nordlicht GmbH/ACC-1042",)
-    assert said(engine) == [
+    account = ("Nordlicht SE/ACC-1042" if backwards else "Nordlicht GmbH/ACC-1042",)
+    assert fact_spans(engine) == [
         # The ontology declares OWNED_BY as the inverse of OWNS.
-        ("Dana Reyes", "OWNS", *own, 0, 30),
-        ("Dana Reyes", "OWNS", *own, 60, None),
+        ("Dana Reyes", "OWNS", *account, 0, 30),
+        ("Dana Reyes", "OWNS", *account, 60, None),
         ("Jens Ott/C-7", "HAS_ROLE", "CTO", 0, None),
         ("Jens Ott/C-8", "HAS_ROLE", "Buyer", 0, None),
-        ("Lee Park", "OWNS", *own, 30, 60),
-        (*own, "HAS_ACTIVE", "false", 60, None),
-        (*own, "HAS_ACTIVE", "true", 0, 60),
-        (*own, "HAS_ARR", "120000", 0, 30),
-        (*own, "HAS_ARR", "150000", 30, 60),
-        (*own, "HAS_ARR", "90000", 60, None),
-        (*own, "HAS_BILLING_ADDRESS_STREET", "Hafenstr. 1", 0, None),
-        (*own, "HAS_CATEGORY", "eu", 0, None),
-        (*own, "HAS_CATEGORY", "freight", 0, None),
-        (*own, "HAS_CONTACT", "Jens Ott/C-7", 0, None),
-        (*own, "HAS_CONTACT", "Jens Ott/C-8", 0, None),
-        (*own, "HAS_STATUS", "churned", 60, None),
-        (*own, "HAS_STATUS", "customer", 30, 60),
-        (*own, "HAS_STATUS", "prospect", 0, 30),
-        (*own, "LOCATED_IN", "Hamburg", 0, 30),
-        (*own, "LOCATED_IN", "Hamburg", 60, None),
-        (*own, "LOCATED_IN", "Kiel", 30, 60),
+        ("Lee Park", "OWNS", *account, 30, 60),
+        (*account, "HAS_ACTIVE", "false", 60, None),
+        (*account, "HAS_ACTIVE", "true", 0, 60),
+        (*account, "HAS_ARR", "120000", 0, 30),
+        (*account, "HAS_ARR", "150000", 30, 60),
+        (*account, "HAS_ARR", "90000", 60, None),
+        (*account, "HAS_BILLING_ADDRESS_STREET", "Hafenstr. 1", 0, None),
+        (*account, "HAS_CATEGORY", "eu", 0, None),
+        (*account, "HAS_CATEGORY", "freight", 0, None),
+        (*account, "HAS_CONTACT", "Jens Ott/C-7", 0, None),
+        (*account, "HAS_CONTACT", "Jens Ott/C-8", 0, None),
+        (*account, "HAS_STATUS", "churned", 60, None),
+        (*account, "HAS_STATUS", "customer", 30, 60),
+        (*account, "HAS_STATUS", "prospect", 0, 30),
+        (*account, "LOCATED_IN", "Hamburg", 0, 30),
+        (*account, "LOCATED_IN", "Hamburg", 60, None),
+        (*account, "LOCATED_IN", "Kiel", 30, 60),
     ]
     engine.check()
 
@@ -123,7 +123,7 @@ def test_a_key_says_which_thing_a_record_is_about_and_a_message_names_it(stores:
         ("Nordlicht GmbH", ("ACC-2",)),
         ("Late", ("T-9",)),
     ]
-    assert [row[:3] for row in said(engine) if row[1] in {"HAS_ACCOUNT", "HEADQUARTERED_IN"}] == [
+    assert [row[:3] for row in fact_spans(engine) if row[1] in {"HAS_ACCOUNT", "HEADQUARTERED_IN"}] == [
         ("Late/T-9", "HAS_ACCOUNT", "Nordlicht GmbH/ACC-2"),
         ("Nordlicht GmbH/ACC-1", "HEADQUARTERED_IN", "Kiel"),
     ]
@@ -151,7 +151,7 @@ def test_a_removed_update_gives_the_former_value_back(stores: Stores) -> None:
         engine.add(replace(update, client_id=owner))
     engine.ask("remove", episodes=("Bob",))
 
-    assert said(engine) == [("Ann", "OWNS", "Acme/A-1", 0, None)]
+    assert fact_spans(engine) == [("Ann", "OWNS", "Acme/A-1", 0, None)]
 
 
 @EMBEDDED
@@ -160,7 +160,7 @@ def test_a_list_has_many_values_and_a_message_may_add_one(stores: Stores) -> Non
     engine.add(record(0, {"id": "A-1", "name": "Acme", "tags": ["eu"]}))
     engine.add(record(1, {"id": "A-1", "name": "Acme", "tags": ["eu", "key"]}))
 
-    assert said(engine) == [
+    assert fact_spans(engine) == [
         ("Acme/A-1", "HAS_CATEGORY", "eu", 0, None),
         ("Acme/A-1", "HAS_CATEGORY", "key", 1, None),
     ]
@@ -175,7 +175,7 @@ def test_a_cardinality_that_the_inverse_declares_holds_whichever_name_is_used(st
     engine.add(triples(1, {"source": "Ann", "relation": "OWNS", "target": "the house"}))
     engine.add(triples(2, {"source": "Bob", "relation": "OWNS", "target": "the boat"}))
 
-    assert said(engine) == [
+    assert fact_spans(engine) == [
         ("Ann", "OWNS", "the boat", 0, 2),
         ("Ann", "OWNS", "the house", 1, None),
         ("Bob", "OWNS", "the boat", 2, None),
@@ -189,7 +189,7 @@ def dumped(memory: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in memory.dump(group="g")]
 
 
-def facts_of(memory: Any, **how: Any) -> list[tuple[Any, ...]]:
+def facts_of(memory: Any, **options: Any) -> list[tuple[Any, ...]]:
     rows = dumped(memory)
     names = {row["id"]: row["name"] for row in rows if row["type"] == "entity"}
     return sorted(

@@ -15,8 +15,8 @@ ENDS = ("left", "sold", "moved")
 class CarefulJudge:
     """A judge of sentences about one person whose last word is the object.
 
-    A sentence with a word of ENDS ends states with its object. Of two other sentences those with one object
-    say the same, and the others contradict each other.
+    A sentence with a word of ENDS ends states with its object. Two other sentences agree if they have one
+    object, and contradict each other otherwise.
     """
 
     identity = "careful"

@@ -28,23 +28,23 @@ class Asking:
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self._engine, self._rng = engine, random.Random(seed)
-        self.asked: list[tuple[int, Operation]] = []
+        self.requests: list[tuple[int, Operation]] = []
         self.steps = 0
 
     def __call__(self, _group: str, _sequence: int, outcome: str) -> None:
-        """Be told of a step; ask now and then."""
+        """Receive a step; request an operation now and then."""
         self.steps += 1
         if outcome == "done" or self._rng.random() < 0.8:
             return
         kind = self._rng.choice(["retract", "remove"])
         named = tuple(f"e{self._rng.randrange(COUNT)}" for _ in range(self._rng.randrange(1, 4)))
         operation = Operation(group=GROUP, kind=kind, episodes=named)
-        self.asked.append((request(self._engine.store, operation), operation))
+        self.requests.append((request(self._engine.store, operation), operation))
 
 
-def places(engine: Engine, asked: list[tuple[int, Operation]]) -> list[int]:
+def places(engine: Engine, requests: list[tuple[int, Operation]]) -> list[int]:
     """Return the recorded place of each."""
-    answers = [result(engine.store, GROUP, sequence) for sequence, _ in asked]
+    answers = [result(engine.store, GROUP, sequence) for sequence, _ in requests]
     assert None not in answers
     return [answer["after"] for answer in answers if answer is not None]
 
@@ -64,7 +64,7 @@ def test_a_run_with_removals_in_between_is_the_plain_loop_with_the_recorded_plac
         bound = asking.steps + COUNT // 4
         with engine.store.writing():
             asyncio.run(Runner(parts).run(on_step=asking, stop=lambda: asking.steps >= bound))  # noqa: B023
-    recorded = places(engine, asking.asked)
+    recorded = places(engine, asking.requests)
     assert recorded == sorted(recorded)
     assert len(set(recorded)) > 2, "they came while episodes were pending"
 
@@ -72,23 +72,23 @@ def test_a_run_with_removals_in_between_is_the_plain_loop_with_the_recorded_plac
     plain.accept(*drafts(seed, COUNT))
     model = Shuffled(plain.parts.extractor, plain.parts.judge, seed)
     plain.loop = type(plain.loop)(replace(plain.parts, extractor=model, patience_s=30))
-    for (sequence, operation), place in zip(asking.asked, recorded, strict=True):
-        replay(plain, until=place)
+    for (sequence, operation), place in zip(asking.requests, recorded, strict=True):
+        replay(plain, end=place)
         assert request(plain.store, operation) == sequence
         with plain.store.writing():
             asyncio.run(withdraw_requested(plain.store, partial(embedded, SMALL), GROUP))
     plain.run()
-    assert places(plain, asking.asked) == recorded
+    assert places(plain, asking.requests) == recorded
     assert engine.dump() == plain.dump()
     engine.check()
 
 
-def replay(engine: Engine, until: int) -> None:
+def replay(engine: Engine, end: int) -> None:
     """Carry out what is pending, one by one, up to a sequence."""
 
     def reached() -> bool:
         pending = engine.store.pending_sequences(GROUP, 0, 1)
-        return not pending or pending[0][0] > until
+        return not pending or pending[0][0] > end
 
     with engine.store.writing():
         asyncio.run(engine.loop.run(stop=reached))
@@ -112,7 +112,7 @@ class Silent:
 
 @pytest.mark.parametrize("kind", ["retract", "remove"])
 def test_a_run_whose_model_never_answers_serves_what_is_asked_for(tmp_path, kind):
-    """What is in flight is dropped, what is named leaves the log, and the rest is taken again."""
+    """Episodes in flight are dropped, the named episodes leave the log, and the others are read again."""
     engine = Engine(tmp_path)
     engine.add(*(reading(n, [], [works(f"F{n}")], client_id=f"e{n}") for n in range(1, 4)))
     engine.accept(*(reading(n, [], [works(f"F{n}")], client_id=f"e{n}") for n in range(4, 8)))
@@ -134,9 +134,9 @@ def test_a_run_whose_model_never_answers_serves_what_is_asked_for(tmp_path, kind
 
     with engine.store.writing():
         sequence = asyncio.run(served())
-    told = result(engine.store, GROUP, sequence)
-    assert told is not None
-    assert (told["after"], told["episodes"]) == (4, 2)
+    answer = result(engine.store, GROUP, sequence)
+    assert answer is not None
+    assert (answer["after"], answer["episodes"]) == (4, 2)
     assert [item.sequence for item in pending(engine.store, GROUP, 9)] == [5, 7]
     engine.run()
     assert list(engine.spans()) == ["F1", "F3", "F5", "F7"]
@@ -144,7 +144,7 @@ def test_a_run_whose_model_never_answers_serves_what_is_asked_for(tmp_path, kind
 
 
 def test_a_correction_in_its_place_is_finished_before_a_removal(tmp_path):
-    """A merge keeps its place behind a pending episode, and is decided on what is left then."""
+    """A merge keeps its place behind a pending episode, and is decided on the entities that remain then."""
     engine = Engine(tmp_path)
     engine.add(reading(1, [], [works("Acme")], client_id="a"), reading(2, [], [works("Beta")], client_id="b"))
     engine.accept(reading(3, [], [works("Gama")], client_id="c"))
@@ -169,14 +169,14 @@ def test_what_was_pending_is_no_part_of_any_moment(stores: Stores, kind: str) ->
     """A pending episode that is withdrawn was never known: it is neither pending, failed nor ever dumped."""
     engine = engine_on(stores)
     engine.add(reading(1, [], [works("Acme")], client_id="a"))
-    dump_before, known = engine.dump(), engine.last_recorded()
+    dump_before, known_at = engine.dump(), engine.last_recorded()
     engine.accept(reading(2, [], [works("Beta")], client_id="b"))
     answer = engine.ask(kind, episodes=("b",))
     assert answer == {
         "after": 1, "episodes": 1, "statements": 0, "facts_closed": 0, "facts_reopened": 0, "entities": 0
     }  # fmt: skip
     assert engine.store.pending_count(engine.named()) == 0
-    for at in (None, known, engine.last_recorded() - 1, engine.last_recorded()):
+    for at in (None, known_at, engine.last_recorded() - 1, engine.last_recorded()):
         assert engine.dump(at) == dump_before
     counts = engine.store.counts(engine.named())[engine.named()]
     assert (counts.accepted, counts.committed, counts.failed) == (0, 1, 0)
@@ -184,7 +184,7 @@ def test_what_was_pending_is_no_part_of_any_moment(stores: Stores, kind: str) ->
 
 
 def test_an_outage_and_a_removal_of_all_leave_nothing(tmp_path: Path) -> None:
-    """R27: a group is emptied whatever is pending; what is accepted after it is its own."""
+    """R27: a group is emptied with all its pending rows; later episodes stay."""
     engine = Engine(tmp_path)
     engine.accept(*drafts(1, 5))
 

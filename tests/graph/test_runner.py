@@ -1,4 +1,4 @@
-"""The windowed runner makes the plain loop's graph, whatever comes back when (promise 1, R20, R21)."""
+"""The windowed runner makes the plain loop's graph, in any order of answers (promise 1, R20, R21)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, Que
 from kgray.ports.ingest import Totals
 from kgray.storage.ledger import accept, failures, pending_groups, request, retry
 from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, in_group, reading, triples, works
-from tests.graph.test_promises import PEOPLE, RELATIONS, THINGS, WORDINGS, fact_of
+from tests.graph.test_promises import ORGANIZATIONS, PEOPLE, RELATIONS, WORDINGS, fact_of
 from tests.waiting import HANGS_S
 
 COUNT = 80  # episodes of the histories that runs are compared on
 
 
 @pytest.fixture(autouse=True)
-def ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def always_decide_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have episodes decided ahead, though the models of these tests answer at once."""
     monkeypatch.setattr("kgray.ingest.traffic.AT_ONCE_S", (0.0, 0.0))
 
@@ -50,7 +50,7 @@ class Shuffled:
         self.identity = judge.identity
         self._extractor, self._judge = extractor, judge
         self._rng = random.Random(seed)
-        self.asked: list[str] = []
+        self.question_keys: list[str] = []
 
     async def _wait(self) -> None:
         await asyncio.sleep(self._rng.random() * 0.01)
@@ -71,20 +71,20 @@ class Shuffled:
     async def judge(self, request: QuestionRequest) -> Judged:
         """Answer, and note what was asked."""
         await self._wait()
-        self.asked.append(f"{request.episode.group} {self.key(request)}")
+        self.question_keys.append(f"{request.episode.group} {self.key(request)}")
         return await self._judge.judge(request)
 
 
 def drafts(seed: int, count: int, groups: int = 1) -> list[Draft]:
     """Return random episodes, spread over groups."""
     rng = random.Random(seed)
-    made = []
+    copies = []
     for number in range(count):
         at = rng.randrange(13)
         facts: list[dict[str, Any]] = [
             {
                 "source": rng.choice(PEOPLE),
-                "target": rng.choice(PEOPLE + THINGS),
+                "target": rng.choice(PEOPLE + ORGANIZATIONS),
                 "relation": rng.choice(RELATIONS),
                 "wording": rng.choice(WORDINGS),
                 "kind": rng.choice(["holds", "holds", "holds", "ended", "denied"]),
@@ -95,27 +95,27 @@ def drafts(seed: int, count: int, groups: int = 1) -> list[Draft]:
             for _ in range(rng.randrange(1, 4))
         ]
         draft = reading(at, [], [fact_of(f, at) for f in facts], client_id=f"e{number}")
-        made.append(in_group(draft, GROUP if groups == 1 else f"g{number % groups}"))
-    return made
+        copies.append(in_group(draft, GROUP if groups == 1 else f"g{number % groups}"))
+    return copies
 
 
 def corrections(engine: Engine) -> None:
     """Put corrections between the episodes that are accepted: the undo has its place, the others go first."""
-    for kind, what in (
+    for kind, fields in (
         ("retract", {"episodes": ("e3",)}),
         ("undo", {"target": 1}),
         ("remove", {"episodes": ("e7",)}),
     ):
-        request(engine.store, Operation(group=GROUP, kind=kind, **what))  # type: ignore[arg-type]
+        request(engine.store, Operation(group=GROUP, kind=kind, **fields))  # type: ignore[arg-type]
 
 
-def fill(engine: Engine, said: list[Draft]) -> None:
+def fill(engine: Engine, messages: list[Draft]) -> None:
     """Accept episodes with corrections among them."""
-    half = len(said) // 2
-    engine.accept(*said[:half])
-    if said[0].group == GROUP:
+    half = len(messages) // 2
+    engine.accept(*messages[:half])
+    if messages[0].group == GROUP:
         corrections(engine)
-    engine.accept(*said[half:])
+    engine.accept(*messages[half:])
 
 
 def run_windowed(engine: Engine, window: int, seed: int) -> tuple[Totals, Shuffled]:
@@ -153,7 +153,7 @@ def test_every_window_gives_the_plain_loops_dump(
     fill(engine, drafts(5, COUNT, groups))
     totals, model = run_windowed(engine, window, seed=window)
     assert {g: engine.dump(group=g) for g in engine.groups()} == plain[groups]
-    assert len(model.asked) == len(set(model.asked))
+    assert len(model.question_keys) == len(set(model.question_keys))
     assert totals.committed + totals.failed == COUNT - (2 if groups == 1 else 0)  # two were withdrawn
     assert totals.failed == len(failures(engine.store))
 
@@ -161,7 +161,7 @@ def test_every_window_gives_the_plain_loops_dump(
 def test_a_run_that_was_stopped_goes_on_and_asks_nothing_twice(
     tmp_path: Path, plain: dict[int, dict[str, list[str]]]
 ) -> None:
-    """R21, R24: what was answered is in the journal, what was extracted is stored."""
+    """R21, R24: the journal keeps all answers, the store keeps all extractions."""
     engine = Engine(tmp_path, judge=WildJudge())
     fill(engine, drafts(5, COUNT))
     model = Shuffled(engine.parts.extractor, engine.parts.judge, 3)
@@ -177,13 +177,13 @@ def test_a_run_that_was_stopped_goes_on_and_asks_nothing_twice(
             )
     assert rounds > 1
     assert {GROUP: engine.dump()} == plain[1]
-    assert len(model.asked) == len(set(model.asked))
+    assert len(model.question_keys) == len(set(model.question_keys))
 
 
 def test_a_model_out_of_reach_ends_the_run_and_loses_nothing(tmp_path: Path) -> None:
     """R24: beyond its patience the run stops; the episodes stay accepted."""
 
-    class Gone:
+    class UnreachableModel:
         identity = "gone"
 
         async def extract(self, request: ExtractionRequest) -> Extraction:
@@ -191,7 +191,7 @@ def test_a_model_out_of_reach_ends_the_run_and_loses_nothing(tmp_path: Path) -> 
 
     engine = Engine(tmp_path)
     engine.accept(*drafts(1, 20))
-    parts = replace(engine.parts, extractor=Gone(), patience_s=0.1)
+    parts = replace(engine.parts, extractor=UnreachableModel(), patience_s=0.1)
     with engine.store.writing(), pytest.raises(Unavailable, match="nobody answers"):
         asyncio.run(Runner(parts).run())
     assert engine.store.counts(GROUP)[GROUP].accepted == 20
@@ -224,11 +224,11 @@ def test_a_late_head_is_sent_once_more(tmp_path: Path) -> None:
 def test_a_vector_that_was_computed_ahead_makes_no_further_candidates(tmp_path: Path) -> None:
     """A name that was unknown ahead of time and is known in its turn is decided as in the plain loop."""
     names = [("Kelstaholm", "City"), ("Kelstaholms", "City"), ("Kelstaholms", "Company")]
-    said = [
+    messages = [
         reading(day, [{"name": name, "type": kind}], [], client_id=f"e{day}")
         for day, (name, kind) in enumerate(names)
     ]
-    asked: list[int] = []
+    sequences_read: list[int] = []
 
     class Late:
         """Reads the second episode once the third was asked about; its first candidate is the third's."""
@@ -237,32 +237,32 @@ def test_a_vector_that_was_computed_ahead_makes_no_further_candidates(tmp_path: 
             self.identity = judge.identity
             self.key = judge.key
             self._extractor = extractor
-            self._asked = asyncio.Event()
+            self._second_read = asyncio.Event()
 
         async def extract(self, request: ExtractionRequest) -> Extraction:
             if request.episode.sequence == 2:
-                await self._asked.wait()
+                await self._second_read.wait()
             return await self._extractor.extract(request)
 
         async def judge(self, request: QuestionRequest) -> Judged:
-            asked.append(request.episode.sequence)
+            sequences_read.append(request.episode.sequence)
             chosen = None
             if request.episode.sequence == 3:
-                self._asked.set()
+                self._second_read.set()
                 chosen = 0
             return Judged(answers=tuple({"duplicate_of": chosen} for _ in request.questions), calls=1)
 
     dumps = []
     for window in (0, 8):
         engine = Engine(tmp_path / str(window))
-        engine.accept(*said)
+        engine.accept(*messages)
         late = Late(engine.parts.extractor, engine.parts.judge)
         parts = replace(engine.parts, extractor=late if window else engine.parts.extractor, judge=late)
         with engine.store.writing():
             asyncio.run((Runner(parts) if window else Loop(parts)).run())
         dumps.append(engine.dump())
     assert dumps[0] == dumps[1]
-    assert asked[:3] == [2, 3, 3]  # the plain loop in order, then the runner: the third first
+    assert sequences_read[:3] == [2, 3, 3]  # the plain loop in order, then the runner: the third first
 
 
 @pytest.mark.parametrize("kind", ["loop", "runner"])
@@ -302,7 +302,7 @@ def test_a_text_that_the_embedder_refuses_fails_its_episode_alone(tmp_path: Path
 
 
 def test_a_model_that_is_slow_is_not_asked_twice(tmp_path: Path) -> None:
-    """A head is late by what extractions take of late, not by the clock alone."""
+    """A head is late relative to the recent duration of extractions, not by the clock alone."""
     engine = Engine(tmp_path)
     engine.accept(*drafts(1, 12))
     inner = engine.parts.extractor
@@ -318,12 +318,12 @@ def test_a_model_that_is_slow_is_not_asked_twice(tmp_path: Path) -> None:
 
     with engine.store.writing():
         asyncio.run(Runner(replace(engine.parts, extractor=Slow(), window=1, late_s=0.05)).run())
-    # By the clock alone all twelve would be; the first may be, and so may one that took far longer than most.
+    # By the clock alone all twelve would be late; here the first may be, and any unusually long extraction.
     assert len(calls) < 20
 
 
 def test_a_live_message_does_not_wait_behind_another_groups_backlog(tmp_path: Path) -> None:
-    """Two lanes: what people wait for overtakes what was submitted in bulk."""
+    """Two lanes: interactive messages overtake bulk messages."""
     engine = Engine(tmp_path)
     backlog = [in_group(d, "backlog") for d in drafts(1, 110)]
     accept(engine.store, backlog, now=times.now(), bulk=True)
@@ -346,18 +346,18 @@ def test_a_live_message_does_not_wait_behind_another_groups_backlog(tmp_path: Pa
     with engine.store.writing():
         totals = asyncio.run(Runner(parts).run(on_step=step))
     assert totals.committed == 113
-    # What was decided already, or had its place at the model, goes first: not the backlog.
+    # Decided episodes, and episodes that hold a place at the model, go first: not the backlog.
     assert ended.index("live") - 20 <= 80
     assert ended.count("live") == 3
 
 
 async def test_a_limit_that_is_raised_in_a_run_has_more_decided_ahead(tmp_path: Path) -> None:
-    """While the first episode is being read, so many after it are decided as calls may be in flight."""
+    """While the first episode is being read, the next episodes are decided, up to the number of calls."""
     engine, first = Engine(tmp_path), asyncio.Event()
     engine.accept(*drafts(1, 20))
     inner = engine.parts.extractor
 
-    class Held:
+    class WaitingReader:
         identity = "held"
 
         async def extract(self, request: ExtractionRequest) -> Extraction:
@@ -365,7 +365,7 @@ async def test_a_limit_that_is_raised_in_a_run_has_more_decided_ahead(tmp_path: 
                 await first.wait()
             return await inner.extract(request)
 
-    runner = Runner(replace(engine.parts, extractor=Held(), window=32, streams=2))
+    runner = Runner(replace(engine.parts, extractor=WaitingReader(), window=32, streams=2))
 
     async def decided(count: int) -> None:
         def tried() -> int:
@@ -429,21 +429,26 @@ def test_what_another_process_recorded_meanwhile_is_read_anew(tmp_path: Path, pl
 def test_many_groups_take_turns_and_each_look_asks_of_few(tmp_path: Path) -> None:
     """However many groups have a backlog, none waits for another's end; the store is not asked about all."""
     engine = Engine(tmp_path)
-    said = [reading(n, [], [works(f"F{n}")]) for n in range(12)]
-    many = [f"g{n:02}" for n in range(20)]
-    accept(engine.store, [in_group(draft, group) for group in many for draft in said], now=1, bulk=True)
-    asked: list[str] = []
+    messages = [reading(n, [], [works(f"F{n}")]) for n in range(12)]
+    group_names = [f"g{n:02}" for n in range(20)]
+    accept(
+        engine.store,
+        [in_group(draft, group) for group in group_names for draft in messages],
+        now=1,
+        bulk=True,
+    )
+    groups_read: list[str] = []
     ended: list[str] = []
 
     class Counted:
-        """The store; it notes which groups are asked for what is pending."""
+        """The store; it notes the groups whose pending rows are read."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(engine.store, name)
 
-        def pending_sequences(self, group: str, after: int, limit: int) -> Any:
-            asked.append(group)
-            return engine.store.pending_sequences(group, after, limit)
+        def pending_sequences(self, group: str, start: int, limit: int) -> Any:
+            groups_read.append(group)
+            return engine.store.pending_sequences(group, start, limit)
 
     with engine.store.writing():
         asyncio.run(
@@ -453,17 +458,17 @@ def test_many_groups_take_turns_and_each_look_asks_of_few(tmp_path: Path) -> Non
         )
 
     assert len(ended) == 240
-    # A turn is a quarter of the window: each group waits for so many of every other, and not for its end.
-    assert {ended.index(group) < 4 * len(many) + 16 for group in many} == {True}
-    assert len(asked) < 240
+    # A turn is a quarter of the window: each group waits for one turn of every other, not for its end.
+    assert {ended.index(group) < 4 * len(group_names) + 16 for group in group_names} == {True}
+    assert len(groups_read) < 240
 
 
 @pytest.mark.slow  # test_state_loads counts them for a few groups
 def test_a_loaded_state_is_used_for_several_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a tenth of the states fits in memory, and 20 episodes wait in each group."""
+    """A tenth of the states fits in memory, and 20 episodes wait in each group."""
     engine = Engine(tmp_path)
-    many = [f"g{n:02}" for n in range(50)]
-    drafts = [in_group(reading(n, [], [works(f"F{n}")]), group) for n in range(20) for group in many]
+    group_names = [f"g{n:02}" for n in range(50)]
+    drafts = [in_group(reading(n, [], [works(f"F{n}")]), group) for n in range(20) for group in group_names]
     accept(engine.store, drafts, now=1, bulk=True)
     loads: list[str] = []
     load = GroupState.load
@@ -487,20 +492,20 @@ class Away:
     """A writer that goes away after its first batches, until it is back."""
 
     def __init__(self, engine: Engine) -> None:
-        self._store, self.left = engine.store, 4
+        self._store, self.runs_left = engine.store, 4
         self.away, self.back = asyncio.Event(), asyncio.Event()
 
     async def write(self, writes: Sequence[Any]) -> None:
         """Write, or wait."""
-        if not self.left:
+        if not self.runs_left:
             self.away.set()
             await self.back.wait()
-        self.left = max(0, self.left - 1)
+        self.runs_left = max(0, self.runs_left - 1)
         self._store.apply(writes)
 
 
 async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_path: Path) -> None:
-    """What waits for it stands in memory: a backlog must not gather there."""
+    """Waiting episodes are in memory: a backlog must not gather there."""
     engine = Engine(tmp_path)
     engine.accept(*(reading(n % 9, [], [works(f"F{n}")]) for n in range(200)))
     read: list[int] = []
@@ -522,12 +527,12 @@ async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_pat
         committed = engine.store.counts()[GROUP].committed
         for _ in range(2_000):  # a run that goes on would read all of them meanwhile
             await asyncio.sleep(0)
-        seen = len(read)
+        read_count = len(read)
         writer.back.set()
         await running
 
     assert len(read) == engine.store.counts()[GROUP].committed == 200
-    assert seen <= committed + 3 * 8
+    assert read_count <= committed + 3 * 8
 
 
 def test_a_model_that_answers_at_once_is_asked_at_the_commit(
@@ -551,17 +556,17 @@ def test_a_model_that_answers_at_once_is_asked_at_the_commit(
 def test_slow_questions_about_episodes_that_are_read_at_once_are_asked_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where a cache holds extractions, and no answers: one question at a time would take minutes."""
+    """As if a cache held extractions, and no answers: one question at a time would take minutes."""
     monkeypatch.setattr("kgray.ingest.traffic.AT_ONCE_S", (60.0, 0.05))
-    asked = most = 0
+    calls_in_flight = max_in_flight = 0
 
     class Slow(WildJudge):
         async def judge(self, request: QuestionRequest) -> Judged:
-            nonlocal asked, most
-            asked += 1
-            most = max(most, asked)
+            nonlocal calls_in_flight, max_in_flight
+            calls_in_flight += 1
+            max_in_flight = max(max_in_flight, calls_in_flight)
             await asyncio.sleep(0.06)
-            asked -= 1
+            calls_in_flight -= 1
             return await super().judge(request)
 
     engine = Engine(tmp_path, judge=Slow())
@@ -569,14 +574,14 @@ def test_slow_questions_about_episodes_that_are_read_at_once_are_asked_ahead(
     with engine.store.writing():
         totals = asyncio.run(Runner(replace(engine.parts, window=64, streams=8)).run())
 
-    assert most > 1
+    assert max_in_flight > 1
     assert totals.stalls < totals.requests / 2
 
 
 def test_no_more_is_decided_ahead_than_the_model_reads_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is further away would be tried again at every change before it."""
+    """An episode further ahead would be tried again at every change before it."""
     tries: list[int] = []  # how far ahead of its commit each entry was tried
     heads = [0]
 

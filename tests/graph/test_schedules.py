@@ -17,12 +17,12 @@ def at(text):
 
 
 MINUTE = 60 * SECOND
-MADE = at("2026-03-01T12:00:00Z")
+CREATED = at("2026-03-01T12:00:00Z")
 NIGHT = "2026-03-02T03:00:00Z"
 
 
 @pytest.mark.parametrize(
-    ("cron", "zone", "now", "due", "following"),
+    ("cron", "zone", "moment", "due", "following"),
     [
         pytest.param(
             "0 3 * * *", "UTC", "2026-03-02T02:59:59Z",
@@ -50,11 +50,11 @@ NIGHT = "2026-03-02T03:00:00Z"
         ),
     ],
 )  # fmt: skip
-def test_what_is_due_and_what_comes_next(cron, zone, now, due, following):
-    schedule = Schedule("s", cron, zone, MADE)
+def test_what_is_due_and_what_comes_next(cron, zone, moment, due, following):
+    schedule = Schedule("s", cron, zone, CREATED)
 
-    assert show(schedule.due(at(now))) == (due and f"{due}.000000Z")
-    assert show(schedule.next(at(now))) == f"{following}.000000Z"
+    assert show(schedule.due(at(moment))) == (due and f"{due}.000000Z")
+    assert show(schedule.next(at(moment))) == f"{following}.000000Z"
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def schedules(tmp_path):
 class JobServer:
     """The jobs of one Ray, which are as the test says; and the clock."""
 
-    def __init__(self, now):
-        self.now, self.jobs, self.fault, self.idle = at(now), {}, None, True
+    def __init__(self, moment):
+        self.moment, self.jobs, self.fault, self.idle = at(moment), {}, None, True
         self.reported = []
 
     def submit(self, schedule):
@@ -85,22 +85,24 @@ class JobServer:
         """End the job that was submitted last."""
         self.jobs[[*self.jobs][-1]] = JobState(state, outcome)
 
-    def look(self, schedules, now=None, after=0):
-        self.now = at(now) if now else self.now + after
-        return Ticks(schedules, self, lambda: self.now, lambda one: self.reported.append(one.said)).look()
+    def look(self, schedules, moment=None, elapsed=0):
+        self.moment = at(moment) if moment else self.moment + elapsed
+        return Ticks(
+            schedules, self, lambda: self.moment, lambda report: self.reported.append(report.said)
+        ).look()
 
 
 def test_each_tick_is_one_job_and_missed_ones_are_caught_up_once(schedules):
-    schedules.add("nightly", " 0  3 * * * ", "UTC", MADE)
+    schedules.add("nightly", " 0  3 * * * ", "UTC", CREATED)
     server = JobServer("2026-03-02T02:00:00Z")
     assert show(server.look(schedules)).startswith("2026-03-02T03:00")
     assert server.jobs == {}
-    for now in ("2026-03-02T03:00:01Z", "2026-03-09T08:00:00Z"):
-        server.look(schedules, now)
-        server.look(schedules, after=SECOND)
+    for moment in ("2026-03-02T03:00:01Z", "2026-03-09T08:00:00Z"):
+        server.look(schedules, moment)
+        server.look(schedules, elapsed=SECOND)
         server.end()
-        server.look(schedules, after=SECOND)
-        server.look(schedules, after=SECOND)
+        server.look(schedules, elapsed=SECOND)
+        server.look(schedules, elapsed=SECOND)
 
     assert [*server.jobs] == ["nightly-20260302T0300Z", "nightly-20260309T0300Z"]
     (schedule,) = schedules.every()
@@ -114,15 +116,15 @@ def test_each_tick_is_one_job_and_missed_ones_are_caught_up_once(schedules):
 
 
 def test_runs_never_overlap_and_ticks_that_pass_meanwhile_are_caught_up_once(schedules):
-    """Of one schedule, and of two: both would find the communities of the same groups."""
-    schedules.add("a", "*/5 * * * *", "UTC", MADE)
-    schedules.add("b", "*/10 * * * *", "UTC", MADE, full=True)
+    """For one schedule, and for two: both would find the communities of the same groups."""
+    schedules.add("a", "*/5 * * * *", "UTC", CREATED)
+    schedules.add("b", "*/10 * * * *", "UTC", CREATED, full=True)
     server = JobServer("2026-03-01T12:10:00Z")
     for _ in range(4):  # each run takes 12 minutes
         server.look(schedules)
         for _ in range(12):
             assert sum(job.state == "open" for job in server.jobs.values()) == 1
-            server.look(schedules, after=MINUTE)
+            server.look(schedules, elapsed=MINUTE)
         server.end()
 
     ticks = ["a-20260301T1210Z", "b-20260301T1220Z", "a-20260301T1230Z", "b-20260301T1240Z"]
@@ -131,24 +133,26 @@ def test_runs_never_overlap_and_ticks_that_pass_meanwhile_are_caught_up_once(sch
 
 @pytest.mark.parametrize("starts_anew", [True, False], ids=["after-a-restart", "beside-it"])
 def test_a_second_scheduler_finds_the_job_of_the_first(schedules, tmp_path, starts_anew):
-    schedules.add("nightly", "0 3 * * *", "UTC", MADE)
+    schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
     server = JobServer(NIGHT)
-    with kgray.open(tmp_path, create=True) as other:
-        for now in (NIGHT, "2026-03-02T04:00:00Z", "2026-03-03T03:00:00Z"):
+    with kgray.open(tmp_path, create=True) as second_memory:
+        for moment in (NIGHT, "2026-03-02T04:00:00Z", "2026-03-03T03:00:00Z"):
             if not starts_anew:
-                server.look(schedules, now)
-            server.look(other.admin.schedules, now)
+                server.look(schedules, moment)
+            server.look(second_memory.admin.schedules, moment)
         assert [*server.jobs] == ["nightly-20260302T0300Z"]
         server.end()
-        server.look(other.admin.schedules)
+        server.look(second_memory.admin.schedules)
         server.look(schedules)
     assert [*server.jobs] == ["nightly-20260302T0300Z", "nightly-20260303T0300Z"]
 
 
 def test_two_schedulers_at_the_same_moment_take_a_tick_once(schedules):
     """Both have seen the schedule before it was begun; the later one changes nothing."""
-    report = schedules.add("nightly", "0 3 * * *", "UTC", MADE)
-    first, second = (replace(report, begun=at(NIGHT), tries=1, seen_at=at(NIGHT) + by) for by in (0, 1))
+    report = schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
+    first, second = (
+        replace(report, begun=at(NIGHT), tries=1, seen_at=at(NIGHT) + offset) for offset in (0, 1)
+    )
 
     assert schedules.replace(report, first)
     assert not schedules.replace(report, second)
@@ -156,19 +160,19 @@ def test_two_schedulers_at_the_same_moment_take_a_tick_once(schedules):
 
 
 def test_a_scheduler_of_another_ray_leaves_an_open_run_alone_while_its_own_renews_it(schedules):
-    schedules.add("nightly", "0 3 * * *", "UTC", MADE)
-    here, there = JobServer(NIGHT), JobServer(NIGHT)
-    here.look(schedules)
+    schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
+    owner, idle_server = JobServer(NIGHT), JobServer(NIGHT)
+    owner.look(schedules)
     for _ in range(20):
-        here.look(schedules, after=MINUTE)
-        there.look(schedules, after=MINUTE)
-    assert there.jobs == {}
-    there.look(schedules, after=LEASE)  # since then nobody has renewed it
-    assert [*there.jobs] == ["nightly-20260302T0300Z-2"]
+        owner.look(schedules, elapsed=MINUTE)
+        idle_server.look(schedules, elapsed=MINUTE)
+    assert idle_server.jobs == {}
+    idle_server.look(schedules, elapsed=LEASE)  # since then nobody has renewed it
+    assert [*idle_server.jobs] == ["nightly-20260302T0300Z-2"]
 
 
 def test_a_refresh_that_another_one_submitted_is_waited_for(schedules):
-    schedules.add("nightly", "0 3 * * *", "UTC", MADE)
+    schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
     server = JobServer(NIGHT)
     server.idle = False
     server.look(schedules)
@@ -179,12 +183,12 @@ def test_a_refresh_that_another_one_submitted_is_waited_for(schedules):
 
 
 def test_a_failed_run_is_kept_in_a_line_and_the_next_tick_goes_on(schedules):
-    schedules.add("nightly", "0 3 * * *", "UTC", MADE)
+    schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
     server = JobServer(NIGHT)
     server.look(schedules)
     server.end("failed", "there is no group 'x'")
-    server.look(schedules, after=MINUTE)
-    server.look(schedules, after=MINUTE)
+    server.look(schedules, elapsed=MINUTE)
+    server.look(schedules, elapsed=MINUTE)
     (schedule,) = schedules.every()
     assert (schedule.said, schedule.has_failed) == ("failed: there is no group 'x'", True)
     assert (len(server.jobs), server.reported) == (1, ["failed: there is no group 'x'"])
@@ -192,17 +196,17 @@ def test_a_failed_run_is_kept_in_a_line_and_the_next_tick_goes_on(schedules):
     server.look(schedules, "2026-03-03T03:00:00Z")
     server.fault = KgrayError("Ray did not take the job: no such node")
     server.end()
-    server.look(schedules, after=MINUTE)
+    server.look(schedules, elapsed=MINUTE)
     assert not schedules.every()[0].has_failed
     server.look(schedules, "2026-03-04T03:00:00Z")
     assert schedules.every()[0].said == "failed: Ray did not take the job: no such node"
 
 
 def test_a_job_that_is_killed_is_submitted_again_three_times_at_most(schedules):
-    schedules.add("nightly", "0 3 * * *", "UTC", MADE)
+    schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
     server = JobServer(NIGHT)
     for _ in range(MAX_TRIES + 2):
-        server.look(schedules, after=SECOND)
+        server.look(schedules, elapsed=SECOND)
         server.end("interrupted", "killed")
     job = "nightly-20260302T0300Z"
     assert [*server.jobs] == [job, f"{job}-2", f"{job}-3"]
@@ -210,22 +214,22 @@ def test_a_job_that_is_killed_is_submitted_again_three_times_at_most(schedules):
 
 
 def test_a_job_server_that_is_away_costs_no_try(schedules):
-    schedules.add("nightly", "0 3 * * *", "UTC", MADE)
+    schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
     server = JobServer(NIGHT)
     server.fault = Unavailable("the job server is away")
     for _ in range(5):
         with pytest.raises(Unavailable):
-            server.look(schedules, after=MINUTE)
+            server.look(schedules, elapsed=MINUTE)
     server.fault = None
-    server.look(schedules, after=MINUTE)
+    server.look(schedules, elapsed=MINUTE)
     assert [*server.jobs] == ["nightly-20260302T0300Z"]
     server.end()
-    server.look(schedules, after=MINUTE)
+    server.look(schedules, elapsed=MINUTE)
     assert schedules.every()[0].tries == 1
 
 
 def test_a_schedule_that_is_removed_meanwhile_does_not_come_back(schedules):
-    schedules.add("nightly", "0 3 * * *", "UTC", MADE)
+    schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
     server = JobServer(NIGHT)
     server.look(schedules)
     schedules.remove("nightly")
@@ -251,25 +255,25 @@ def test_a_schedule_that_is_removed_meanwhile_does_not_come_back(schedules):
 )
 def test_what_cannot_be_used_is_refused(schedules, name, cron, zone, line):
     with pytest.raises(InputError, match=line):
-        schedules.add(name, cron, zone, MADE)
+        schedules.add(name, cron, zone, CREATED)
     assert schedules.every() == []
 
 
 def test_a_name_that_exists_is_refused(schedules):
-    first = schedules.add("n", "0 3 * * *", "UTC", MADE)
+    first = schedules.add("n", "0 3 * * *", "UTC", CREATED)
     for cron in ("0 3 * * *", "0 4 * * *"):
         with pytest.raises(InputError, match="kgray schedule remove n"):
-            schedules.add("n", cron, "UTC", MADE)
+            schedules.add("n", cron, "UTC", CREATED)
     assert schedules.every() == [first]
 
 
 def test_first_schedules_are_added_only_where_there_are_none(schedules):
     pair = {"due": "0 3 * * *", "full": "0 4 * * 0", "zone": "Europe/Berlin"}
-    assert schedules.add_first(due="", full="", zone="UTC", now=MADE) == []
-    assert schedules.add_first(**pair, now=MADE) == ["refresh-due", "refresh-full"]
+    assert schedules.add_first(due="", full="", zone="UTC", now=CREATED) == []
+    assert schedules.add_first(**pair, now=CREATED) == ["refresh-due", "refresh-full"]
     assert [(item.cron, item.zone, item.full) for item in schedules.every()] == [
         ("0 3 * * *", "Europe/Berlin", False),
         ("0 4 * * 0", "Europe/Berlin", True),
     ]
     schedules.remove("refresh-full")
-    assert schedules.add_first(**pair, now=MADE) == []
+    assert schedules.add_first(**pair, now=CREATED) == []

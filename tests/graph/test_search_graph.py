@@ -24,17 +24,17 @@ ALL = "Ann, Ben, Cleo, Dan, Eve, Olaf: who knows whom, and who owns a boat?"
 @pytest.fixture
 async def world(tmp_path):
     """Build the chain of five, with an island beside it."""
-    with a_world(tmp_path) as made:
-        await chain(made, "demo")
-        yield made
+    with a_world(tmp_path) as world:
+        await chain(world, "demo")
+        yield world
 
 
-async def find(world, text=ALL, **how):
-    return await Searcher(world.store, world.embedder).search(Query(text=text, group="demo", **how))
+async def find(world, text=ALL, **options):
+    return await Searcher(world.store, world.embedder).search(Query(text=text, group="demo", **options))
 
 
-async def facts(world, text=ALL, **how):
-    return [hit.text for hit in await find(world, text, scopes=("fact",), **how)]
+async def facts(world, text=ALL, **options):
+    return [hit.text for hit in await find(world, text, scopes=("fact",), **options)]
 
 
 async def test_steps_from_a_centre_come_nearest_first(world):
@@ -50,10 +50,10 @@ async def test_steps_from_a_centre_come_nearest_first(world):
     ]
 
 
-@pytest.mark.parametrize("by", ["client", "ours"])
-async def test_recent_episodes_are_seeds_of_graph_steps(world, by):
-    """Zep, section 3.1: what was mentioned lately, and what lies around it, whatever the query says."""
-    seed = "m9" if by == "client" else world.facts["demo", "Olaf owns a boat"].episodes[0]
+@pytest.mark.parametrize("id_kind", ["client", "ours"])
+async def test_recent_episodes_are_seeds_of_graph_steps(world, id_kind):
+    """Zep, section 3.1: recently mentioned entities, and their neighbours, for any query."""
+    seed = "m9" if id_kind == "client" else world.facts["demo", "Olaf owns a boat"].episodes[0]
     assert await facts(world, recipe="neighbours", seeds=(seed,)) == ["Olaf owns a boat"]
     hits = await find(world, text="Ann", seeds=(seed,), scopes=("fact",), methods=("bm25", "bfs"))
     assert ("Olaf owns a boat", {"bfs": 1}) in [(hit.text, hit.methods) for hit in hits]
@@ -101,7 +101,7 @@ async def test_a_hub_does_not_crowd_out_the_other_seeds(world):
 
 
 @pytest.mark.parametrize(
-    ("filters", "found"),
+    ("filters", "expected_facts"),
     [
         pytest.param(Filters(relations=("OWNS",)), {"Olaf owns a boat"}, id="relation"),
         pytest.param(Filters(labels=("Sailor",)), {"Olaf owns a boat"}, id="label"),
@@ -118,8 +118,8 @@ async def test_a_hub_does_not_crowd_out_the_other_seeds(world):
         ),
     ],
 )
-async def test_filters_narrow_facts(world, filters, found):
-    assert set(await facts(world, filters=filters)) == found
+async def test_filters_narrow_facts(world, filters, expected_facts):
+    assert set(await facts(world, filters=filters)) == expected_facts
 
 
 async def test_a_filter_leaves_alone_the_scopes_it_does_not_name(world):
@@ -135,15 +135,15 @@ async def test_a_filter_leaves_alone_the_scopes_it_does_not_name(world):
 
 async def test_ended_facts_are_found_by_the_range_of_their_end_at_any_time(world):
     await world.tell("demo", "Olaf sold it.", day(12), ends=[("Olaf owns a boat", day(12))])
-    asked = Filters(invalid_at=(day(11), day(13)))
-    assert await facts(world, filters=asked) == []
-    assert await facts(world, filters=asked, any_time=True) == ["Olaf owns a boat"]
+    filters = Filters(invalid_at=(day(11), day(13)))
+    assert await facts(world, filters=filters) == []
+    assert await facts(world, filters=filters, any_time=True) == ["Olaf owns a boat"]
 
 
 async def test_a_rare_fact_is_found_behind_hundreds_that_do_not_count(world):
-    """What is dropped after ranking (ended, filtered) must not make a search come back short."""
-    other = [(f"Z{n}", "MADE", f"q{n}", f"Z{n} made q{n} of x{n}", day(20), None) for n in range(300)]
-    await world.tell("demo", "other things", day(19), facts=other)
+    """Hits dropped after ranking (ended, filtered) must not make a search come back short."""
+    distractors = [(f"Z{n}", "MADE", f"q{n}", f"Z{n} made q{n} of x{n}", day(20), None) for n in range(300)]
+    await world.tell("demo", "other things", day(19), facts=distractors)
     for start in range(0, 200, 100):
         await world.tell(
             "demo",
@@ -170,10 +170,10 @@ async def test_a_rare_fact_is_found_behind_hundreds_that_do_not_count(world):
         ],
     )
     for recipe in ("lexical", "semantic", "hybrid"):
-        found = await facts(
+        fact_texts = await facts(
             world, text="Kim visited Kim's town", recipe=recipe, limit=1 if recipe == "lexical" else 5
         )
-        assert "In the long run and all things considered Kim visited Oslo too" in found
+        assert "In the long run and all things considered Kim visited Oslo too" in fact_texts
 
 
 async def test_several_pieces_of_evidence_are_one_fact_at_its_best_rank(world):
@@ -221,7 +221,7 @@ async def test_episode_mentions_puts_first_what_is_said_most(world):
 
 
 async def test_node_distance_orders_by_steps_from_the_centre(world):
-    """1 / (1 + distance): facts at Dan 1, one step away 1/2; what was not reached 0."""
+    """1 / (1 + distance): facts at Dan 1, one step away 1/2; unreached facts 0."""
     hits = await find(
         world,
         text="Ann knows Ben, Olaf owns a boat",
@@ -249,7 +249,7 @@ async def test_mmr_gives_every_candidate_once_with_values_that_never_rise(world,
 
 
 async def test_the_limit_counts_the_whole_list(world):
-    """Where facts and their messages do not count once, all three scopes are in it."""
+    """Facts and their messages also count once where all three scopes are searched."""
     for limit in (1, 4, 9):
         assert len(await find(world, text=ALL, limit=limit)) == limit
     hits = await find(world, text=ALL, limit=20, recipe=Recipe(once=False))
@@ -277,10 +277,10 @@ async def test_where_other_scopes_fall_short_one_scope_fills_the_list(world):
 def test_a_rank_is_that_of_the_whole_signal_however_few_rows_are_read(tmp_path):
     """Forty messages say it in fewer words; that of the speaker who is named stands above them."""
     start = datetime(2026, 3, 1, tzinfo=UTC)
-    said = [("Bob", "kettle blue")] * 40 + [("Ann", "kettle blue morning")]
+    messages = [("Bob", "kettle blue")] * 40 + [("Ann", "kettle blue morning")]
     rows = [
         {"id": f"m{n}", "speaker": speaker, "text": text, "at": start + timedelta(hours=8 * n)}
-        for n, (speaker, text) in enumerate(said)
+        for n, (speaker, text) in enumerate(messages)
     ]
     with kgray.open(tmp_path / "ranks", create=True) as memory:
         memory.add_many(rows, group="demo")

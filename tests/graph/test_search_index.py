@@ -1,4 +1,4 @@
-"""The index of a reader: what it holds after any history, and what it drops."""
+"""The index of a reader: its contents after any history, and its eviction of rows."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.graph.histories import Played, Quoting, Refuses, history
 from tests.graph.stores import EMBEDDED, Stores
 
 
-def held(index: GroupIndex) -> dict[str, Any]:
+def contents(index: GroupIndex) -> dict[str, Any]:
     """Return all that an index holds, in its order."""
     messages, pieces, names = index.messages, index.pieces, index.names
 
     def texts(column: Any) -> list[str]:
         return [column.texts[number] for number in column.number_of.tolist()]
 
-    def vectors(of: Any, numbers: Any) -> dict[object, bytes]:
-        assert of.keeps_exact()
-        assert of.owners.tolist() == [numbers[name] for name in of.rows]
-        return {name: of._exact[row].tobytes() for name, row in of.rows.items()}
+    def vectors(owner: Any, numbers: Any) -> dict[object, bytes]:
+        assert owner.keeps_exact()
+        assert owner.owners.tolist() == [numbers[name] for name in owner.rows]
+        return {name: owner._exact[row].tobytes() for name, row in owner.rows.items()}
 
     return {
         "messages": (messages.sequences.tolist(), messages.times.tolist(), messages.words._texts),
@@ -49,17 +49,17 @@ def held(index: GroupIndex) -> dict[str, Any]:
 
 
 def followed(played: Played, steps: list[Any]) -> set[int]:
-    """Play a history that one `Indexes` follows, at two of three steps; return which indexes it made."""
+    """Play a history that one `Indexes` follows, at two of three steps; return the ids of its indexes."""
     store, width = played.engine.store, SMALL.dimensions
-    indexes, seen = Indexes(store, width), set()
+    indexes, observations = Indexes(store, width), set()
     for number, step in enumerate(steps):
-        played.one(number, step)
+        played.carry_out(number, step)
         if number % 3 == 1:
             continue
-        with indexes.open(played.engine.named()) as index, Indexes(store, width).open(index.group) as anew:
-            assert held(index) == held(anew)
-            seen.add(id(index))
-    return seen
+        with indexes.open(played.engine.named()) as index, Indexes(store, width).open(index.group) as fresh:
+            assert contents(index) == contents(fresh)
+            observations.add(id(index))
+    return observations
 
 
 @EMBEDDED
@@ -86,7 +86,7 @@ def test_a_group_that_is_removed_is_no_longer_found_in_its_index(store, group):
             assert index.messages.sequences.tolist() == [1]
         remove(store, [], group=group, everything=True)
         with indexes.open(group) as index:
-            assert held(index) == held(GroupIndex(group, WIDTH, 0))
+            assert contents(index) == contents(GroupIndex(group, WIDTH, 0))
         last = tell(store, "Bo", "two", group=group)
         with indexes.open(group) as index:
             assert index.messages.sequences.tolist() == [last]
@@ -99,17 +99,19 @@ def test_above_its_memory_a_reader_drops_what_was_asked_least_recently(store, st
     with store.writing():
         for group in groups:
             tell(store, "Al", "one", group=group)
-    one = GroupIndex(groups[0], WIDTH, 0)
-    one.load(store, 1)
-    indexes = Indexes(store, WIDTH, memory_bytes=2 * one.nbytes())
-    kept: dict[str, GroupIndex] = {}  # itself: the next one may lie where a dropped one lay
+    single_index = GroupIndex(groups[0], WIDTH, 0)
+    single_index.load(store, 1)
+    indexes = Indexes(store, WIDTH, memory_bytes=2 * single_index.nbytes())
+    indexes_by_group: dict[
+        str, GroupIndex
+    ] = {}  # keeps each index alive: a new index could reuse the address of a dropped one
     for name in (0, 1, 0, 2, 0, 1):
         with indexes.open(groups[name]) as index:
             if name == 1:
-                assert index is not kept.get(groups[1]), "1 was asked before 0 and 2"
-            elif name in kept:
-                assert index is kept[groups[name]]
-            kept[groups[name]] = index
+                assert index is not indexes_by_group.get(groups[1]), "1 was asked before 0 and 2"
+            elif name in indexes_by_group:
+                assert index is indexes_by_group[groups[name]]
+            indexes_by_group[groups[name]] = index
         assert len(indexes._cache) <= 2
     assert list(indexes._cache) == [groups[0], groups[1]]
 
@@ -122,8 +124,8 @@ def test_threads_that_ask_while_another_writes_see_whole_indexes(store, group):
         for _ in range(15):
             with indexes.open(group) as index:
                 rows = index.messages.sequences.tolist()
-                whole = rows == list(range(1, len(rows) + 1)) == index.pieces.sequences.tolist()
-                if not whole or len(rows) < last or len(index.pieces.vectors.rows) != len(rows):
+                is_complete = rows == list(range(1, len(rows) + 1)) == index.pieces.sequences.tolist()
+                if not is_complete or len(rows) < last or len(index.pieces.vectors.rows) != len(rows):
                     faults.append(rows)
                 last = len(rows)
 
@@ -146,14 +148,16 @@ def test_words_added_in_pieces_are_found_as_those_added_at_once():
     for start in range(0, 200, 7):
         pieces.add([packed(text) for text in texts[start : start + 7]])
     for word in range(31):
-        wanted = {row: text.split().count(f"w{word}") for row, text in enumerate(texts)}
+        expected = {row: text.split().count(f"w{word}") for row, text in enumerate(texts)}
         rows, often = pieces.having(term(f"w{word}"))
-        assert dict(zip(rows.tolist(), often.tolist(), strict=True)) == {r: n for r, n in wanted.items() if n}
+        assert dict(zip(rows.tolist(), often.tolist(), strict=True)) == {
+            r: n for r, n in expected.items() if n
+        }
         assert rows.tolist() == sorted(rows.tolist())
     pairs = [list(zip(text.split(), text.split()[1:], strict=False)) for text in texts]
-    wanted = next(those[0] for those in pairs if those and those[0][0] != those[0][1])
-    found = [row for row, those in enumerate(pairs) if wanted in those]
-    assert pieces.having_phrase([term(word) for word in wanted]) == found != []
+    phrase = next(items[0] for items in pairs if items and items[0][0] != items[0][1])
+    matches = [row for row, items in enumerate(pairs) if phrase in items]
+    assert pieces.having_phrase([term(word) for word in phrase]) == matches != []
     assert pieces.having_phrase([term("w1"), term("nothing")]) == []
 
 
@@ -162,8 +166,8 @@ def test_signs_find_nearly_the_20_nearest_of_clustered_vectors(signs, monkeypatc
     """Past EXACT_BYTES: 0.9 at least, and a vector that is found has its exact cosine."""
     rng = np.random.default_rng(7)
     centres = rng.normal(size=(300, 256))
-    made = centres[rng.integers(0, 300, 6000)] + 0.8 * rng.normal(size=(6000, 256))
-    matrix = (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
+    samples = centres[rng.integers(0, 300, 6000)] + 0.8 * rng.normal(size=(6000, 256))
+    matrix = (samples / np.linalg.norm(samples, axis=1, keepdims=True)).astype(np.float32)
     monkeypatch.setattr(indexing, "EXACT_BYTES", 1000 * 256 * 4 if signs else 1 << 30)
     vectors, numbers = Vectors(256), {n: n for n in range(6000)}
     for start in range(0, 6000, 500):
@@ -173,14 +177,16 @@ def test_signs_find_nearly_the_20_nearest_of_clustered_vectors(signs, monkeypatc
         names = list(range(start, start + 500))
         vectors.add(names, [row.tobytes() for row in rows], numbers, [(0, 0)] * len(names), signs=as_signs)
     assert vectors.keeps_exact() is not signs
-    found = 0
-    for asked in range(0, 6000, 300):
-        exact = matrix @ matrix[asked]
-        given = vectors.cosines(matrix[asked], lambda asked: [(n, matrix[n].tobytes()) for n, _ in asked])
-        best = np.argsort(-given)[:20]
-        assert given[best] == pytest.approx(exact[best], abs=1e-6)
-        found += len(set(best.tolist()) & set(np.argsort(-exact)[:20].tolist()))
-    assert found >= (360 if signs else 400)
+    hit_count = 0
+    for query_row in range(0, 6000, 300):
+        exact = matrix @ matrix[query_row]
+        cosines = vectors.cosines(
+            matrix[query_row], lambda requested: [(n, matrix[n].tobytes()) for n, _ in requested]
+        )
+        best = np.argsort(-cosines)[:20]
+        assert cosines[best] == pytest.approx(exact[best], abs=1e-6)
+        hit_count += len(set(best.tolist()) & set(np.argsort(-exact)[:20].tolist()))
+    assert hit_count >= (360 if signs else 400)
 
 
 def test_a_vector_that_is_there_is_not_added_again():

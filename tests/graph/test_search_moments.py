@@ -1,4 +1,4 @@
-"""Search: what is true at a moment, as known at a moment, in one group."""
+"""Search: the true facts of a moment, as known at a moment, in one group."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ HOSTILE = [
 @pytest.fixture
 def world(tmp_path):
     """Open an empty store."""
-    with a_world(tmp_path) as made:
-        yield made
+    with a_world(tmp_path) as world:
+        yield world
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ async def jobs(world):
     return world
 
 
-async def find(world, text="Where does Alice Webb work?", group="demo", view=None, **how):
-    query, read = Query(text=text, group=group, **how), None if view is None else (lambda: view)
+async def find(world, text="Where does Alice Webb work?", group="demo", view=None, **options):
+    query, read = Query(text=text, group=group, **options), None if view is None else (lambda: view)
     return await Searcher(world.store, world.embedder).search(query, view=read)
 
 
@@ -88,17 +88,17 @@ async def test_any_time_finds_every_span(jobs):
 
 
 async def test_as_of_hides_no_message_and_messages_have_a_filter_of_their_own(jobs):
-    """R5: a fact is shown with the message that tells of it, also where that was said later."""
+    """R5: a fact is shown with the message that states it, also if that message is later."""
     await jobs.tell("demo", "Alice Webb says hello from the future.", day(40_000))
-    said = texts(await find(jobs, scopes=("episode",), limit=50), "episode")
-    assert "Alice Webb says hello from the future." in said
-    assert len(said) > 2
-    assert texts(await find(jobs, as_of=day(30), scopes=("episode",), limit=50), "episode") == said
+    episode_texts = texts(await find(jobs, scopes=("episode",), limit=50), "episode")
+    assert "Alice Webb says hello from the future." in episode_texts
+    assert len(episode_texts) > 2
+    assert texts(await find(jobs, as_of=day(30), scopes=("episode",), limit=50), "episode") == episode_texts
     late = Filters(said=(day(40_000), None))
     early = Filters(said=(None, day(40_000)))
-    for asked, to_come in ((late, True), (early, False)):
-        hits = await find(jobs, scopes=("episode",), limit=50, filters=asked)
-        assert texts(hits, "episode") == [text for text in said if ("future" in text) is to_come]
+    for filters, to_come in ((late, True), (early, False)):
+        hits = await find(jobs, scopes=("episode",), limit=50, filters=filters)
+        assert texts(hits, "episode") == [text for text in episode_texts if ("future" in text) is to_come]
 
 
 async def test_a_fact_hit_says_all_that_the_interface_promises(jobs):
@@ -206,17 +206,21 @@ async def test_an_unknown_group_reads_as_empty(jobs):
 async def test_a_retracted_episode_is_found_only_as_known_before(jobs):
     """R25: retraction ends the records' part from now on; `known_at` before it still sees them."""
     episode = jobs.facts["demo", "The lamp costs 80 EUR"].episodes[0]
-    before = jobs.last_recorded("demo")
+    moment_before = jobs.last_recorded("demo")
     jobs.retract("demo", episode, day(80))
     assert "The lamp costs 80 EUR" not in texts(await find(jobs, text="lamp costs", limit=50))
     assert "The lamp costs 80 euros." not in texts(await find(jobs, text="lamp costs", limit=50), "episode")
     store = jobs.store
-    seen = View(records_of(store, "demo", before), lambda wanted: episodes_at(store, "demo", wanted))
-    hits = await find(jobs, text="lamp costs", known_at=before, view=seen)
+    earlier_view = View(records_of(store, "demo", moment_before), lambda ids: episodes_at(store, "demo", ids))
+    hits = await find(jobs, text="lamp costs", known_at=moment_before, view=earlier_view)
     assert hits[0].text == "The lamp costs 80 EUR"
-    messages = await find(jobs, text="lamp costs", known_at=before, view=seen, scopes=("episode",))
+    messages = await find(
+        jobs, text="lamp costs", known_at=moment_before, view=earlier_view, scopes=("episode",)
+    )
     assert "The lamp costs 80 euros." in texts(messages, "episode")
-    around = await find(jobs, known_at=before, view=seen, recipe="neighbours", seeds=(episode,))
+    around = await find(
+        jobs, known_at=moment_before, view=earlier_view, recipe="neighbours", seeds=(episode,)
+    )
     assert [hit.text for hit in around] == ["lamp", "The lamp costs 80 EUR"]
     assert texts(await find(jobs, recipe="neighbours", seeds=(episode,))) == []
 
@@ -244,8 +248,14 @@ async def test_chinese_and_japanese_text_is_found(world):
     await world.tell(
         "demo", "鮑勃喜歡咖啡。", day(2), facts=[("鮑勃", "LIKES", "咖啡", "鮑勃喜歡咖啡", day(2), None)]
     )
-    for scope, found in (("fact", "爱丽丝住在东京"), ("entity", "东京"), ("episode", "爱丽丝搬到东京了。")):
-        assert texts(await find(world, text="谁在东京?", recipe="lexical", scopes=(scope,)), scope) == [found]
+    for scope, expected_text in (
+        ("fact", "爱丽丝住在东京"),
+        ("entity", "东京"),
+        ("episode", "爱丽丝搬到东京了。"),
+    ):
+        assert texts(await find(world, text="谁在东京?", recipe="lexical", scopes=(scope,)), scope) == [
+            expected_text
+        ]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -256,8 +266,8 @@ async def test_no_query_makes_a_block_beyond_its_budget(jobs, text, tokens):
 
 
 async def test_the_context_block_holds_what_is_true_now(jobs):
-    asked = Query(text="Where does Alice Webb work?", group="demo")
-    block = await context(Searcher(jobs.store, jobs.embedder), asked)
+    work_query = Query(text="Where does Alice Webb work?", group="demo")
+    block = await context(Searcher(jobs.store, jobs.embedder), work_query)
     facts = block.text.split("<FACTS>\n")[1].split("\n</FACTS>")[0].split("\n")
     assert facts[0] == "- [1] Alice Webb works at Beta (Date range: 2026-03-02 - present)"
     assert "Acme (Date range" not in block.text

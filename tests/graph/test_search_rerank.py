@@ -1,4 +1,4 @@
-"""What orders hits anew, against references; and that a group's list is its own."""
+"""The reranking of hits, against references; a group's list depends on that group alone."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.graph.search_world import World, a_world, chain, day
 @pytest.fixture
 def world(tmp_path):
     """Open an empty store."""
-    with a_world(tmp_path) as made:
-        yield made
+    with a_world(tmp_path) as world:
+        yield world
 
 
 class Longest:
@@ -51,8 +51,10 @@ async def test_nearby_measures_true_shortest_paths(world):
     rng = random.Random(4)
     people = [f"P{n}" for n in range(14)]
     edges = sorted({(a, b) for a, b in (rng.sample(range(14), 2) for _ in range(17))})
-    told = [(people[a], "KNOWS", people[b], f"{people[a]} knows {people[b]}", day(0), None) for a, b in edges]
-    await world.tell("demo", "They meet.", day(0), facts=told)
+    facts = [
+        (people[a], "KNOWS", people[b], f"{people[a]} knows {people[b]}", day(0), None) for a, b in edges
+    ]
+    await world.tell("demo", "They meet.", day(0), facts=facts)
     distance, front = {edges[0][0]: 0}, [edges[0][0]]
     for steps in count(1):
         around = {end for edge in edges for end in edge if set(edge) & set(front)}
@@ -79,10 +81,12 @@ async def test_nearby_measures_true_shortest_paths(world):
 
 async def test_explain_tells_what_a_hit_above_says(world):
     await chain(world, "demo")
-    found = await Searcher(world.store, world.embedder).ranking(Query(text="Olaf owns a boat", group="demo"))
-    assert [hit.text for hit in found.hits if hit.scope == "fact"] == ["Olaf owns a boat"]
-    assert [(scope, text) for scope, _, text in found.said_above] == [("episode", "Far away Olaf rows.")]
-    assert 0 < found.floor < 1
+    ranking = await Searcher(world.store, world.embedder).ranking(
+        Query(text="Olaf owns a boat", group="demo")
+    )
+    assert [hit.text for hit in ranking.hits if hit.scope == "fact"] == ["Olaf owns a boat"]
+    assert [(scope, text) for scope, _, text in ranking.said_above] == [("episode", "Far away Olaf rows.")]
+    assert 0 < ranking.floor < 1
 
 
 SOME = "tea coffee boat house red green Ann Ben sells".split()
@@ -97,17 +101,19 @@ async def tell_all(world: World, group: str, texts: list[str]) -> None:
         await world.tell(group, text, day(n), facts=facts, client_id=f"m{n}")
 
 
-async def asked(world: World, group: str, query: str) -> list[tuple[str, str, float]]:
+async def ranked_hits(world: World, group: str, query: str) -> list[tuple[str, str, float]]:
     """Return a group's hits with their scores, ids left out."""
     hits = await Searcher(world.store, world.embedder).search(Query(text=query, group=group, limit=50))
     return [(hit.scope, hit.text, hit.score) for hit in hits]
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(texts=TEXTS, others=TEXTS, query=WORDS.map(" ".join))
-async def test_a_list_and_its_scores_are_the_same_whatever_other_groups_hold(world, texts, others, query):
+@given(texts=TEXTS, texts_elsewhere=TEXTS, query=WORDS.map(" ".join))
+async def test_a_list_and_its_scores_are_the_same_whatever_other_groups_hold(
+    world, texts, texts_elsewhere, query
+):
     group = f"g{next(numbers)}"
     await tell_all(world, group, texts)
-    alone = await asked(world, group, query)
-    await tell_all(world, f"{group}-other", [*others, *texts])
-    assert await asked(world, group, query) == alone
+    alone = await ranked_hits(world, group, query)
+    await tell_all(world, f"{group}-other", [*texts_elsewhere, *texts])
+    assert await ranked_hits(world, group, query) == alone

@@ -26,7 +26,7 @@ from tests.graph.engine import GROUP, SMALL, Engine, day, engine_on
 from tests.graph.kept_vectors import episode_vectors, statement_vectors
 from tests.graph.stores import EMBEDDED, Stores
 
-SAID = (
+MESSAGES = (
     ("walk", "Marta works at Nordwind."),
     ("cycle", "The bicycles stand in the cellar."),
     ("work", "Marta is at Nordwind, in the tower, and works there."),
@@ -36,7 +36,7 @@ SAID = (
 
 
 class Weighing(HashingEmbedder):
-    """The tests' vectors, and weights of the first four letters of words: what a model has of their parts."""
+    """The tests' vectors, and weights of the first four letters of words: a model has similar word parts."""
 
     def __init__(self) -> None:
         super().__init__(WIDTH)
@@ -54,27 +54,27 @@ class Weighing(HashingEmbedder):
         return await self.embed(texts), [*map(self.weights, texts)]
 
 
-def said(name: str, text: str, at: float = 0, **how: Any) -> Draft:
+def message(name: str, text: str, at: float = 0, **options: Any) -> Draft:
     fields = {"group": GROUP, "source": "s", "kind": "message", "speaker": "Ann", "client_id": name}
-    return Draft(**{**fields, "text": text, "reference_time": day(at), **how})
+    return Draft(**{**fields, "text": text, "reference_time": day(at), **options})
 
 
-def reader(stores: Stores, **how: Any) -> Engine:
+def reader(stores: Stores, **options: Any) -> Engine:
     """Return an engine that reads plain sentences and weighs their tokens."""
-    return engine_on(stores, extractor=RulesExtractor(shipped()), embedder=Weighing(), **how)
+    return engine_on(stores, extractor=RulesExtractor(shipped()), embedder=Weighing(), **options)
 
 
-def hits(engine: Engine, text: str, searcher: Searcher | None = None, **how: Any) -> list[Hit]:
-    asked = Query(text=text, group=engine.named(), **how)
-    return asyncio.run((searcher or Searcher(engine.store, engine.parts.embedder)).search(asked))
+def hits(engine: Engine, text: str, searcher: Searcher | None = None, **options: Any) -> list[Hit]:
+    query = Query(text=text, group=engine.named(), **options)
+    return asyncio.run((searcher or Searcher(engine.store, engine.parts.embedder)).search(query))
 
 
-def told(found: Sequence[Hit]) -> list[Any]:
-    """Return what does not depend on the group's name."""
-    return [(hit.scope, hit.text, hit.score, hit.signals, hit.methods) for hit in found]
+def comparable(results: Sequence[Hit]) -> list[Any]:
+    """Return the fields that do not depend on the group's name."""
+    return [(hit.scope, hit.text, hit.score, hit.signals, hit.methods) for hit in results]
 
 
-def kept(engine: Engine) -> dict[str, list[tuple[bytes | None, bytes]]]:
+def stored_weights(engine: Engine) -> dict[str, list[tuple[bytes | None, bytes]]]:
     """Return (weights, vector) of episodes and statements: their owners' ids depend on the group's name."""
     store, group = engine.store, engine.named()
     return {
@@ -86,19 +86,23 @@ def kept(engine: Engine) -> dict[str, list[tuple[bytes | None, bytes]]]:
 @EMBEDDED
 def test_what_shares_parts_of_words_alone_is_found_and_explained(stores: Stores) -> None:
     engine = reader(stores)
-    engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
-    asked, weighed = "Where is a bicyclist?", engine.parts.embedder.weights
+    engine.add(*(message(name, text, n) for n, (name, text) in enumerate(MESSAGES)))
+    question, weighed = "Where is a bicyclist?", engine.parts.embedder.weights
 
-    found = hits(engine, asked, methods=("sparse",), scopes=("episode",))
+    hits_found = hits(engine, question, methods=("sparse",), scopes=("episode",))
 
-    assert [(hit.client_id, hit.methods["sparse"]) for hit in found[:1]] == [("cycle", 1)]
+    assert [(hit.client_id, hit.methods["sparse"]) for hit in hits_found[:1]] == [("cycle", 1)]
     # "bicy" is all that is shared, and all that is weighed of the question beside its stop words.
-    own = np.frombuffer(weighed(asked)[4 * len(weighed(asked)) // 6 :], "<f2").astype(np.float32)
-    assert found[0].signals["sparse"] == pytest.approx((0.5**2 / float(own @ own) - 0.1) / 0.9, abs=1e-4)
-    assert "cycle" not in [hit.client_id for hit in hits(engine, asked, recipe="lexical")]
+    own_weights = np.frombuffer(weighed(question)[4 * len(weighed(question)) // 6 :], "<f2").astype(
+        np.float32
+    )
+    assert hits_found[0].signals["sparse"] == pytest.approx(
+        (0.5**2 / float(own_weights @ own_weights) - 0.1) / 0.9, abs=1e-4
+    )
+    assert "cycle" not in [hit.client_id for hit in hits(engine, question, recipe="lexical")]
     facts = hits(engine, "Who is a worker?", methods=("sparse",), scopes=("fact",))
     assert [(hit.text, hit.methods["sparse"]) for hit in facts] == [("Marta works at Nordwind", 1)]
-    (first, *_) = hits(engine, asked)
+    (first, *_) = hits(engine, question)
     assert (first.client_id, first.methods["sparse"]) == ("cycle", 1)
 
 
@@ -109,68 +113,70 @@ def test_an_index_that_grows_finds_what_one_that_is_loaded_finds(
     """Also where only the signs of vectors are held: weights are held whole."""
     engine = reader(stores)
     grown = Searcher(engine.store, engine.parts.embedder)
-    for n, (name, text) in enumerate((*SAID, *((f"{name} again", text) for name, text in SAID))):
-        engine.add(said(name, text, n))
-        found = hits(engine, "Who works with bicyclists?", grown)
-        assert told(found) == told(hits(engine, "Who works with bicyclists?"))
-        assert n < 1 or any("sparse" in hit.signals for hit in found)
-    whole = hits(engine, "Who works with bicyclists?", methods=("sparse",))
+    for n, (name, text) in enumerate((*MESSAGES, *((f"{name} again", text) for name, text in MESSAGES))):
+        engine.add(message(name, text, n))
+        hits_found = hits(engine, "Who works with bicyclists?", grown)
+        assert comparable(hits_found) == comparable(hits(engine, "Who works with bicyclists?"))
+        assert n < 1 or any("sparse" in hit.signals for hit in hits_found)
+    complete_hits = hits(engine, "Who works with bicyclists?", methods=("sparse",))
     monkeypatch.setattr(indexing, "EXACT_BYTES", 0)
     signs = hits(engine, "Who works with bicyclists?", methods=("sparse",))
     assert [(h.id, h.score, h.signals["sparse"]) for h in signs] == [
-        (h.id, h.score, h.signals["sparse"]) for h in whole
+        (h.id, h.score, h.signals["sparse"]) for h in complete_hits
     ]
 
 
 @EMBEDDED
 def test_hits_are_the_same_whatever_other_groups_hold(stores: Stores) -> None:
     engine = reader(stores)
-    engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
-    before = told(hits(engine, "Who works with bicyclists?"))
-    engine.add(*(said(f"o{n}", f"Bicyclists work {n}.", n, group="other") for n in range(20)))
-    assert told(hits(engine, "Who works with bicyclists?")) == before != []
+    engine.add(*(message(name, text, n) for n, (name, text) in enumerate(MESSAGES)))
+    hits_before = comparable(hits(engine, "Who works with bicyclists?"))
+    engine.add(*(message(f"o{n}", f"Bicyclists work {n}.", n, group="other") for n in range(20)))
+    assert comparable(hits(engine, "Who works with bicyclists?")) == hits_before != []
 
 
 def test_a_removal_takes_the_weights_and_a_statement_has_those_of_the_wording_that_is_left(
     stores: Stores,
 ) -> None:
-    """R25: rows, index and hits are those of a group that never had the episode."""
+    """R25: rows, index and hits equal those of a group that never had the episode."""
     engine = reader(stores)
-    engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
+    engine.add(*(message(name, text, n) for n, (name, text) in enumerate(MESSAGES)))
     searcher = Searcher(engine.store, engine.parts.embedder)
     assert hits(engine, "Who is a worker?", searcher)
     engine.ask("remove", episodes=("walk", "cycle"))
 
     never = reader(stores)
-    never.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID) if name not in ("walk", "cycle")))
-    assert kept(engine) == kept(never)
-    weights = {one for one, _ in kept(engine)["statements"]}
-    assert weights <= {engine.parts.embedder.weights(text) for _, text in SAID[2:]}
-    for asked in ("Who is a worker?", "Where is a bicyclist?"):
-        assert told(hits(engine, asked, searcher)) == told(hits(never, asked))
+    never.add(
+        *(message(name, text, n) for n, (name, text) in enumerate(MESSAGES) if name not in ("walk", "cycle"))
+    )
+    assert stored_weights(engine) == stored_weights(never)
+    weights = {weight for weight, _ in stored_weights(engine)["statements"]}
+    assert weights <= {engine.parts.embedder.weights(text) for _, text in MESSAGES[2:]}
+    for question in ("Who is a worker?", "Where is a bicyclist?"):
+        assert comparable(hits(engine, question, searcher)) == comparable(hits(never, question))
 
 
 @EMBEDDED
 def test_a_parallel_run_stores_the_weights_of_the_plain_loop_from_the_passes_of_the_vectors(
     stores: Stores,
 ) -> None:
-    texts = [said(f"{name}{n}", text, n) for n in range(6) for name, text in SAID]
+    texts = [message(f"{name}{n}", text, n) for n in range(6) for name, text in MESSAGES]
     plain, parallel = reader(stores), reader(stores, window=8)
     for engine in (plain, parallel):
         engine.add(*texts)
-    assert kept(plain) == kept(parallel)
-    assert None not in [weights for of in kept(plain).values() for weights, _ in of]
+    assert stored_weights(plain) == stored_weights(parallel)
+    assert None not in [weights for row_list in stored_weights(plain).values() for weights, _ in row_list]
     assert plain.parts.embedder.passes == len(texts)
 
 
 @EMBEDDED
 def test_an_embedder_that_weighs_nothing_stores_nothing_and_is_not_asked_for_it(stores: Stores) -> None:
     engine = engine_on(stores, extractor=RulesExtractor(shipped()))
-    engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
-    assert {weights for of in kept(engine).values() for weights, _ in of} == {None}
-    found = hits(engine, "Where does Marta work?")
-    assert found
-    assert not any("sparse" in hit.signals for hit in found)
+    engine.add(*(message(name, text, n) for n, (name, text) in enumerate(MESSAGES)))
+    assert {weights for row_list in stored_weights(engine).values() for weights, _ in row_list} == {None}
+    hits_found = hits(engine, "Where does Marta work?")
+    assert hits_found
+    assert not any("sparse" in hit.signals for hit in hits_found)
     with pytest.raises(InputError, match="weighs tokens"):
         hits(engine, "Where?", Searcher(engine.store, SMALL), methods=("sparse",))
 
@@ -180,21 +186,21 @@ def test_what_is_not_asked_for_finds_nothing_counts_for_nothing_and_is_not_read(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = reader(stores)
-    engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
+    engine.add(*(message(name, text, n) for n, (name, text) in enumerate(MESSAGES)))
     monkeypatch.setattr(indexing, "EXACT_BYTES", 0)
-    rows, asked = engine.store.rows, list[str]()
+    rows, read_names = engine.store.rows, list[str]()
 
-    def noted(read: Any, *more: Any) -> Any:
-        asked.append(read.name)
-        return rows(read, *more)
+    def noted(read: Any, *extra: Any) -> Any:
+        read_names.append(read.name)
+        return rows(read, *extra)
 
     monkeypatch.setattr(engine.store, "rows", noted)
     for recipe in ("paper", "hybrid"):
         for method in ("bm25", "cosine", "sparse"):
-            asked.clear()
-            found = hits(engine, "Where works a bicyclist, Marta?", recipe=recipe, methods=(method,))
-            assert {used for hit in found for used in hit.methods} == {method}
-            vectors = {reads.VECTORS_AT.name, reads.NAME_VECTORS_AT.name} & {*asked}
+            read_names.clear()
+            hits_found = hits(engine, "Where works a bicyclist, Marta?", recipe=recipe, methods=(method,))
+            assert {used for hit in hits_found for used in hit.methods} == {method}
+            vectors = {reads.VECTORS_AT.name, reads.NAME_VECTORS_AT.name} & {*read_names}
             assert bool(vectors) == (method == "cosine")
 
 
@@ -206,12 +212,15 @@ def test_what_shares_only_little_words_with_a_question_is_not_about_it(stores: S
         def weights(self, text: str) -> bytes:
             parts = words(text)
             tokens = np.array([term(part) for part in parts], np.uint32)
-            much = [0.08 if part in {"what", "is"} else 0.25 for part in parts]
-            return weight_bytes(tokens, np.array(much, np.float32))
+            weights_of_parts = [0.08 if part in {"what", "is"} else 0.25 for part in parts]
+            return weight_bytes(tokens, np.array(weights_of_parts, np.float32))
 
     engine = engine_on(stores, extractor=RulesExtractor(shipped()), embedder=Small())
     engine.add(
-        *(said(str(n), text, n) for n, text in enumerate(("What is up?", "It rains.", "My shoes are wet.")))
+        *(
+            message(str(n), text, n)
+            for n, text in enumerate(("What is up?", "It rains.", "My shoes are wet."))
+        )
     )
     assert hits(engine, "What is zorplation?", methods=("bm25", "sparse")) == []
     assert hits(engine, "shoes?", methods=("sparse",))[0].client_id == "2"

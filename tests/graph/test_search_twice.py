@@ -17,7 +17,7 @@ from tests.graph.search_world import World, chain, day, jobs
 from tests.graph.stores import Neo4jStores, SqliteStores
 
 TEXTS = ("Ann knows Ben", "Where does Alice Webb work?", "80 EUR", "\ud800 (a OR")
-HOW = (
+OPTION_SETS = (
     {},
     {"as_of": day(0)},
     {"as_of": day(30), "scopes": ("fact", "episode")},
@@ -38,12 +38,12 @@ HOW = (
 async def worlds(neo4j_server, neo4j_driver, tmp_path):
     """Build one world, under the same names, on a server and in a folder; yield it with its group's name.
 
-    The server has another group beside it: what that holds must not change a hit (promise 5).
+    The server has another group beside it, whose content must not change a hit (promise 5).
     """
     stores = Neo4jStores(neo4j_server, neo4j_driver), SqliteStores(tmp_path)
     group = f"{stores[0].prefix}g"
     with ExitStack() as stack:
-        made = []
+        built_worlds = []
         for each in stores:
             stack.callback(each.close)
             store = each.open()
@@ -52,13 +52,13 @@ async def worlds(neo4j_server, neo4j_driver, tmp_path):
             for name in (group, f"{group}-other") if store.remote else (group,):
                 await chain(world, name)
                 await jobs(world, name)
-            made.append(world)
-        yield made, group
+            built_worlds.append(world)
+        yield built_worlds, group
 
 
-def known(store: Store, group: str, at: int) -> View:
+def view_at(store: Store, group: str, at: int) -> View:
     """Return the graph as it was known at a moment."""
-    return View(records_of(store, group, at), lambda wanted: episodes_at(store, group, wanted))
+    return View(records_of(store, group, at), lambda ids: episodes_at(store, group, ids))
 
 
 @pytest.mark.neo4j
@@ -67,30 +67,32 @@ async def test_every_search_gives_the_hits_of_the_embedded_store(worlds):
     both, group = worlds
     embedder = both[0].embedder
 
-    async def ask(text: str, **how: object) -> list[object]:
-        return [await Searcher(w.store, embedder).search(Query(text=text, group=group, **how)) for w in both]
+    async def ask(text: str, **options: object) -> list[object]:
+        return [
+            await Searcher(w.store, embedder).search(Query(text=text, group=group, **options)) for w in both
+        ]
 
-    for text, how in product(TEXTS, HOW):
-        ours, theirs = await ask(text, **how)
-        assert ours == theirs, (text, how)
+    for text, options in product(TEXTS, OPTION_SETS):
+        ours, theirs = await ask(text, **options)
+        assert ours == theirs, (text, options)
         assert {hit.group for hit in ours} <= {group}
     for recipe in ("neighbours", "nearby"):
         ours, theirs = await ask("Ann", recipe=recipe, centre=both[0].id_of(group, "Ann"))
         assert ours == theirs != []
-    asked = Query(text="Alice's job", group=group)
-    blocks = [await context(Searcher(w.store, embedder), asked) for w in both]
+    job_query = Query(text="Alice's job", group=group)
+    blocks = [await context(Searcher(w.store, embedder), job_query) for w in both]
     assert blocks[0] == blocks[1]
 
-    before = both[0].last_recorded(group)
+    moment_before = both[0].last_recorded(group)
     episode = both[0].facts[group, "The lamp costs 80 EUR"].episodes[0]
-    found = []
+    results = []
     for world in both:
         world.retract(group, episode, day(80))
-        query = Query(text="lamp costs", group=group, known_at=before)
-        view = partial(known, world.store, group, before)
-        found.append(await Searcher(world.store, embedder).search(query, view=view))
-    assert found[0] == found[1]
-    assert found[0][0].text == "The lamp costs 80 EUR", "derived anew: as R18a says it"
+        query = Query(text="lamp costs", group=group, known_at=moment_before)
+        view = partial(view_at, world.store, group, moment_before)
+        results.append(await Searcher(world.store, embedder).search(query, view=view))
+    assert results[0] == results[1]
+    assert results[0][0].text == "The lamp costs 80 EUR", "derived anew: as R18a says it"
     ours, theirs = await ask("lamp costs")
     assert ours == theirs
     assert "The lamp costs 80 EUR" not in [hit.text for hit in ours]

@@ -1,4 +1,4 @@
-"""R18a: the text of a fact is true at every moment of its span, whatever the sentences said."""
+"""R18a: the text of a fact is true at every moment of its span, for any wording of its sentences."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ class OneStatement(RulesJudge):
         return replace(judged, answers=tuple(answers))
 
 
-class Told(NamedTuple):
+class Claim(NamedTuple):
     """One piece of evidence of a generated history."""
 
     person: str
     firm: str
     sentence: str
     event: bool
-    said: int  # day
+    said_at: int  # day
     start: int | None  # day; None = as it was said
 
 
@@ -91,9 +91,9 @@ def _rendered() -> dict[str, str]:
     """Return every sentence that can be told -> when it is true."""
     tables = [*SENTENCES.values(), EVENTS]
     return {
-        template.format(s=person, o=firm): when
+        template.format(s=person, o=firm): truth
         for table in tables
-        for when, templates in table.items()
+        for truth, templates in table.items()
         for template in templates
         for person in PEOPLE
         for firm in FIRMS
@@ -104,39 +104,39 @@ WHEN_TRUE = _rendered()
 
 
 @st.composite
-def evidence(draw: st.DrawFn) -> Told:
+def evidence(draw: st.DrawFn) -> Claim:
     event = draw(st.integers(0, 4)) == 0
     table = EVENTS if event else SENTENCES[draw(st.sampled_from(sorted(SENTENCES)))]
-    # As many true ones as others, so that often only the second wording can be used.
-    when = draw(st.sampled_from(["within"] * 3 + [name for name in table if name != "within"]))
+    # Half of the sentences are true within the span, so that often only the second wording can be used.
+    truth = draw(st.sampled_from(["within"] * 3 + [name for name in table if name != "within"]))
     person, firm = draw(st.sampled_from(PEOPLE)), draw(st.sampled_from(FIRMS))
-    template = draw(st.sampled_from(table[when]))
-    said = draw(st.integers(10, 60))
-    start = draw(st.sampled_from([None, None, said - 8, said - 3, said + 5]))
-    return Told(person, firm, template.format(s=person, o=firm), event, said, start)
+    template = draw(st.sampled_from(table[truth]))
+    said_at = draw(st.integers(10, 60))
+    start = draw(st.sampled_from([None, None, said_at - 8, said_at - 3, said_at + 5]))
+    return Claim(person, firm, template.format(s=person, o=firm), event, said_at, start)
 
 
-def episode(told: Told, number: int) -> Any:
+def episode(claim: Claim, number: int) -> Any:
     """Return the episode that says it."""
-    fact = {"source": told.person, "target": told.firm, "fact": told.sentence}
-    fact |= {"relation": "VISITED", "kind": "happened"} if told.event else {"relation": "WORKS_AT"}
-    if told.start is not None and not (told.event and told.start > told.said):
-        fact["valid_at"] = iso(told.start)
-    return reading(told.said, [], [fact], client_id=f"said {number}")
+    fact = {"source": claim.person, "target": claim.firm, "fact": claim.sentence}
+    fact |= {"relation": "VISITED", "kind": "happened"} if claim.event else {"relation": "WORKS_AT"}
+    if claim.start is not None and not (claim.event and claim.start > claim.said_at):
+        fact["valid_at"] = iso(claim.start)
+    return reading(claim.said_at, [], [fact], client_id=f"said {number}")
 
 
 def is_true(text: str, fact: Fact, moment: int) -> bool:
-    """Whether a text is true at a moment, by what the tables say of its sentence and the fact's span.
+    """Return True if a text is true at a moment, by the tables' entry for its sentence and the fact's span.
 
     A text that is none of the sentences is composed: it says the relation, as long as the fact holds.
     """
-    when = WHEN_TRUE.get(text, "within")
+    truth = WHEN_TRUE.get(text, "within")
     start = fact.valid_at if fact.valid_at is not None else moment
-    if when == "within":
+    if truth == "within":
         return start <= moment and (fact.invalid_at is None or moment < fact.invalid_at)
-    if when == "before":
+    if truth == "before":
         return moment < start
-    if when == "after":
+    if truth == "after":
         return fact.invalid_at is not None and moment >= fact.invalid_at
     return False
 
@@ -174,10 +174,10 @@ def test_a_text_is_true_at_five_moments_of_its_span(stores: Stores) -> None:
 
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(history=st.lists(evidence(), min_size=12, max_size=20), data=st.data())
-    def tried(history: list[Told], data: st.DataObject) -> None:
+    def tried(history: list[Claim], data: st.DataObject) -> None:
         engine = engine_on(stores, judge=OneStatement())
         half = len(history) // 2
-        engine.add(*(episode(told, number) for number, told in enumerate(history[:half])))
+        engine.add(*(episode(claim, number) for number, claim in enumerate(history[:half])))
         facts = check_texts(engine)
         # The opening evidence of a fact goes, with the sentence that its text may have been.
         fact = data.draw(st.sampled_from(sorted(facts, key=lambda fact: fact.id)))
@@ -189,8 +189,8 @@ def test_a_text_is_true_at_five_moments_of_its_span(stores: Stores) -> None:
         if len(people) > 1:
             merged = engine.ask("merge", entities=tuple(ids[name] for name in people[:2]))
             check_texts(engine)
-        for number, told in enumerate(history[half:], half):
-            engine.add(episode(told, number))
+        for number, claim in enumerate(history[half:], half):
+            engine.add(episode(claim, number))
         checked.extend(check_texts(engine))
         if merged is not None:
             engine.ask("undo", target=merged["sequence"])
@@ -201,10 +201,10 @@ def test_a_text_is_true_at_five_moments_of_its_span(stores: Stores) -> None:
     assert sum(fact.text in WHEN_TRUE for fact in checked) >= 2 * EXAMPLES
 
 
-def works(at: float, sentence: str, **more: Any) -> Any:
+def works(at: float, sentence: str, **fields: Any) -> Any:
     """Return an episode with one sentence about Alice Brown and Acme."""
     fact = {"source": "Alice Brown", "target": "Acme", "relation": "WORKS_AT", "fact": sentence}
-    return reading(at, [], [fact | more], client_id=sentence)
+    return reading(at, [], [fact | fields], client_id=sentence)
 
 
 def texts(engine: Engine) -> list[str]:

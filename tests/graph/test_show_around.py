@@ -1,4 +1,4 @@
-"""`show` derives the part of a group around one id; what it prints is what the whole group would give."""
+"""`show` derives the part of a group around one id; it prints the same as for the whole group."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.graph.test_promises import HISTORIES, SLOW, play
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStores]:
-    made = SqliteStores(tmp_path_factory.mktemp("shown"))
-    yield made
-    made.close()
+    maker = SqliteStores(tmp_path_factory.mktemp("shown"))
+    yield maker
+    maker.close()
 
 
 def ids_of(engine: Engine) -> set[str]:
@@ -50,13 +50,13 @@ def test_what_is_shown_is_what_the_whole_group_derives(stores, history):
 
 
 def test_only_the_episodes_around_an_id_are_derived(stores):
-    """300 people work at 7 companies; to show what one of them said takes what the others said no part."""
+    """300 people work at 7 companies; showing one person's facts reads no facts of the other people."""
     engine = Engine(store=stores.open(), prefix=stores.fresh())
-    said = [
+    drafts = [
         triples(n, works(f"Company {n % 7}", source=f"Person {n}"), client_id=f"e{n}") for n in range(300)
     ]
-    said += [triples(400 + n, works(f"Shop {n}", source="Person 5"), client_id=f"p{n}") for n in range(2)]
-    engine.add(*said)
+    drafts += [triples(400 + n, works(f"Shop {n}", source="Person 5"), client_id=f"p{n}") for n in range(2)]
+    engine.add(*drafts)
     store, group = engine.store, engine.named()
 
     view = view_around(store, group, "p1", find(store, group, "p1"))

@@ -10,12 +10,12 @@ import pytest
 
 from kgray.errors import StaleWriter, StoreError
 from kgray.ports import SLOTS, RowChanges, Store, slot_of
-from tests.graph.by_hand import append, draft, head, told
+from tests.graph.by_hand import append, draft, head, statement_commit
 from tests.graph.stores import Stores
 
 
 class Owner(NamedTuple):
-    """Who holds one of two shards: a process of its own on a server, one of two runs in a file's process."""
+    """The owner of one of two shards: its own process on a server, one of two runs in a file's process."""
 
     store: Store
     shard: int
@@ -29,20 +29,20 @@ class Owner(NamedTuple):
 def owners(stores: Stores, group: str) -> Iterator[tuple[Owner, Owner]]:
     """Yield the owner of the group's slot, and the owner of the other shard, of two."""
     first = stores.open()
-    others = [first, first if "Sqlite" in type(stores).__name__ else stores.open()]
-    own = slot_of(group) % 2
+    stores_of_shards = [first, first if "Sqlite" in type(stores).__name__ else stores.open()]
+    own_shard = slot_of(group) % 2
     append(first, *(draft(text, group=group) for text in ("Al says one", "Bo says two", "Cy says three")))
-    with ExitStack() as held:
+    with ExitStack() as shard_holds:
         yield tuple(
-            Owner(store, shard, held.enter_context(store.writing(shard=shard, shards=2)))
-            for store, shard in zip(others, (own, 1 - own), strict=True)
+            Owner(store, shard, shard_holds.enter_context(store.writing(shard=shard, shards=2)))
+            for store, shard in zip(stores_of_shards, (own_shard, 1 - own_shard), strict=True)
         )
     with first.writing(shard=0, shards=1):
         pass  # as the database of the other tests is divided
 
 
 @pytest.fixture
-def beside(group: str) -> str:
+def second_group(group: str) -> str:
     """Return the name of another group of the group's shard, in another slot."""
     names = (f"{group}{n}" for n in range(SLOTS))
     return next(n for n in names if slot_of(n) != slot_of(group) and (slot_of(n) - slot_of(group)) % 2 == 0)
@@ -54,13 +54,14 @@ def test_a_group_lies_in_one_slot_wherever_it_is_asked():
 
 
 def test_a_slot_that_is_handed_over_has_a_new_owner_and_the_late_batch_of_the_old_one_is_refused(
-    owners, mine, group, beside
+    owners, mine, group, second_group
 ):
     old, new = owners
     slot = slot_of(group)
-    append(old.store, draft("Di says four", group=beside))
+    append(old.store, draft("Di says four", group=second_group))
     item, two, three = (
-        told(n, name, "x", 10 * n, group=group) for n, name in enumerate(("Al", "Bo", "Cy"), start=1)
+        statement_commit(n, name, "x", 10 * n, group=group)
+        for n, name in enumerate(("Al", "Bo", "Cy"), start=1)
     )
     old.apply(item)
     with pytest.raises(StaleWriter):
@@ -70,31 +71,31 @@ def test_a_slot_that_is_handed_over_has_a_new_owner_and_the_late_batch_of_the_ol
         for owner in owners:
             assert group not in owner.store.newly_pending(0, owner.shard)[0]
             assert group not in owner.store.withdrawing(owner.shard)
-        assert mine(old.store.newly_pending(0, old.shard)[0]) == {beside: True}
-        assert mine(old.store.newly_pending(0)[0]) == {group: True, beside: True}
-        old.apply(two)  # what it had decided
+        assert mine(old.store.newly_pending(0, old.shard)[0]) == {second_group: True}
+        assert mine(old.store.newly_pending(0)[0]) == {group: True, second_group: True}
+        old.apply(two)  # its earlier decision
         with pytest.raises(StaleWriter):
             new.apply(three)
     with pytest.raises(StaleWriter, match="nothing was changed"):
         old.apply(three)
     assert head(old.store, group).last_recorded == 20
     assert mine(new.store.newly_pending(mark, new.shard)[0]) == {group: True}
-    assert mine(old.store.newly_pending(0, old.shard)[0]) == {beside: True}
+    assert mine(old.store.newly_pending(0, old.shard)[0]) == {second_group: True}
     assert old.store.pending_count(group) == 1
     new.apply(two)  # sent again: left out
     new.apply(three)
-    old.apply(told(1, "Di", "four", 10, group=beside))  # it keeps its other slots
-    assert old.store.pending_count(group) == old.store.pending_count(beside) == 0
+    old.apply(statement_commit(1, "Di", "four", 10, group=second_group))  # it keeps its other slots
+    assert old.store.pending_count(group) == old.store.pending_count(second_group) == 0
 
 
 def test_what_was_decided_before_a_slot_went_and_came_back_is_refused(owners, group):
-    """Its owner is the same, and so is its run; what it sent before may come in late."""
+    """The owner is the same, and so is its run; an earlier batch of it may arrive late."""
     old, new = owners
     for owner in (new, old):
         with old.store.moving([slot_of(group)], owner.shard):
             pass
     with pytest.raises(StaleWriter):
-        old.apply(told(1, "Al", "one", 10, group=group))
+        old.apply(statement_commit(1, "Al", "one", 10, group=group))
 
 
 def test_who_takes_a_shard_anew_or_goes_on_for_its_run_has_the_slots_that_came_to_it(owners, stores, group):
@@ -104,11 +105,11 @@ def test_who_takes_a_shard_anew_or_goes_on_for_its_run_has_the_slots_that_came_t
     stores.lose_hold()
     other_memory = stores.open()
     with other_memory.writing(epoch=new.epoch, shard=new.shard, shards=2):
-        other_memory.apply([told(1, "Al", "one", 10, group=group)])
+        other_memory.apply([statement_commit(1, "Al", "one", 10, group=group)])
         with pytest.raises(StaleWriter):
-            new.apply(told(2, "Bo", "two", 20, group=group))  # it lives, and has the same epoch
+            new.apply(statement_commit(2, "Bo", "two", 20, group=group))  # it lives, and has the same epoch
     with other_memory.writing(shard=new.shard, shards=2):
-        other_memory.apply([told(2, "Bo", "two", 20, group=group)])
+        other_memory.apply([statement_commit(2, "Bo", "two", 20, group=group)])
 
 
 def test_a_move_that_fails_leaves_the_slots_where_they_were(owners, mine, group):
@@ -116,24 +117,24 @@ def test_a_move_that_fails_leaves_the_slots_where_they_were(owners, mine, group)
     with pytest.raises(KeyboardInterrupt), new.store.moving([slot_of(group)], new.shard):
         raise KeyboardInterrupt
     assert mine(old.store.newly_pending(0, old.shard)[0]) == {group: True}
-    old.apply(told(1, "Al", "one", 10, group=group))
+    old.apply(statement_commit(1, "Al", "one", 10, group=group))
     with pytest.raises(StaleWriter):
-        new.apply(told(2, "Bo", "two", 20, group=group))
+        new.apply(statement_commit(2, "Bo", "two", 20, group=group))
 
 
 def test_a_move_of_a_process_that_was_killed_ends_when_the_shard_is_taken(stores, mine, group):
     store, other_memory = stores.open(), stores.open()
     append(store, draft("Al says one", group=group))
-    own = slot_of(group) % 2
-    with store.writing(shard=own, shards=2) as epoch:
-        move = store.moving([slot_of(group)], 1 - own)
+    own_shard = slot_of(group) % 2
+    with store.writing(shard=own_shard, shards=2) as epoch:
+        move = store.moving([slot_of(group)], 1 - own_shard)
         move.__enter__()
-        assert mine(store.newly_pending(0, own)[0]) == {}
-    with other_memory.writing(epoch=epoch, shard=own, shards=2):
-        assert mine(other_memory.newly_pending(0, own)[0]) == {group: True}
+        assert mine(store.newly_pending(0, own_shard)[0]) == {}
+    with other_memory.writing(epoch=epoch, shard=own_shard, shards=2):
+        assert mine(other_memory.newly_pending(0, own_shard)[0]) == {group: True}
         with pytest.raises(StaleWriter, match="was taken while its slots were moved"):
             move.__exit__(None, None, None)
-        other_memory.apply([told(1, "Al", "one", 10, group=group)])
+        other_memory.apply([statement_commit(1, "Al", "one", 10, group=group)])
     with other_memory.writing(shard=0, shards=1):
         pass
 
@@ -159,9 +160,9 @@ def test_a_shard_is_added_and_served_beside_those_that_gave_it_their_slots(store
         assert [slot for slot, shard in enumerate(first.shard_map().owners) if shard] == [slot_of(group)]
         with second.writing(shard=1, shards=2) as epoch:
             assert mine(second.newly_pending(0, 1)[0]) == {group: True}
-            second.apply([told(1, "Al", "one", 10, group=group)], epoch=epoch)
+            second.apply([statement_commit(1, "Al", "one", 10, group=group)], epoch=epoch)
     second_memory = stores.open()
-    with second_memory.writing(epoch=old, shard=0, shards=0):  # as many as there are: nothing is divided anew
+    with second_memory.writing(epoch=old, shard=0, shards=0):  # the count stays: nothing is divided again
         assert second_memory.shard_map().owners[slot_of(group)] == 1
     with pytest.raises(StoreError, match="there is no shard 2"):
         second_memory.writing(shard=2, shards=0).__enter__()
@@ -184,10 +185,10 @@ def test_a_shard_is_dropped_once_it_has_no_slots_and_who_held_it_can_write_nothi
     with pytest.raises(StaleWriter):
         move.__exit__(None, None, None)
     assert new.store.shard_map() == (1, [0] * SLOTS)
-    first, gone = sorted(owners, key=lambda owner: owner.shard)
+    first, former = sorted(owners, key=lambda owner: owner.shard)
     with pytest.raises(StaleWriter):
-        gone.apply(told(1, "Al", "one", 10, group=group))
-    first.apply(told(1, "Al", "one", 10, group=group))  # whose the slot is now
+        former.apply(statement_commit(1, "Al", "one", 10, group=group))
+    first.apply(statement_commit(1, "Al", "one", 10, group=group))  # whose the slot is now
     stores.lose_hold()
     with pytest.raises(StoreError, match="there is no shard 1"):
-        stores.open().writing(epoch=gone.epoch, shard=1, shards=0).__enter__()
+        stores.open().writing(epoch=former.epoch, shard=1, shards=0).__enter__()

@@ -32,28 +32,28 @@ def test_a_group_that_is_forgotten_before_its_load_begins_is_loaded_all_the_same
 
     async def loaded() -> GroupState:
         committer = Committer(engine.parts, writes=False)
-        asked = asyncio.create_task(committer.state("g"))
+        load = asyncio.create_task(committer.state("g"))
         await asyncio.sleep(0)
         committer.forget("g")
-        return await asked
+        return await load
 
-    there = GroupState.load(engine.store, "g", SMALL.dimensions)
-    assert fingerprint(asyncio.run(loaded())) == fingerprint(there)
+    stored_state = GroupState.load(engine.store, "g", SMALL.dimensions)
+    assert fingerprint(asyncio.run(loaded())) == fingerprint(stored_state)
 
 
 def test_a_load_that_was_cancelled_before_it_began_is_in_nobodys_way(tmp_path: Path) -> None:
-    """A run that is cancelled cancels the loads, too; the next one loads anew, in another loop."""
+    """A cancelled run cancels the loads, too; the next run loads again, in another loop."""
     engine = Engine(tmp_path)
     engine.add(triples(1, works("Acme")))
     committer = Committer(engine.parts, writes=False)
 
     async def cancelled() -> None:
-        asked = asyncio.create_task(committer.state("g"))
+        load = asyncio.create_task(committer.state("g"))
         await asyncio.sleep(0)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
-        await asyncio.wait((asked,))
-        assert asked.cancelled()
+        await asyncio.wait((load,))
+        assert load.cancelled()
 
     asyncio.run(cancelled())
     assert asyncio.run(committer.state("g")).group == "g"
@@ -110,13 +110,13 @@ def test_nobody_decides_before_the_vectors_that_a_removal_left_out_are_durable(t
         first = asyncio.create_task(committer.state("g"))
         await writer.begun.wait()
         second = asyncio.create_task(committer.state("g"))
-        done, _ = await asyncio.wait((second,), timeout=0.3)
+        finished, _ = await asyncio.wait((second,), timeout=0.3)
         writer.may.set()
         [statement] = (await first).graph.statements
         result = await committer.statement_vectors("g", [statement])
         assert result[statement] is not None
         assert await second is await first
-        assert not done
+        assert not finished
 
     with engine.store.writing():
         asyncio.run(withdraw_requested(engine.store, partial(embedded, Away()), "g"))
@@ -157,13 +157,13 @@ def test_answers_that_another_process_has_journaled_since_are_used(tmp_path: Pat
     engine = Engine(tmp_path)
     engine.accept(triples(1, works("Acme")))
     (episode,) = pending(engine.store, "g", 1)
-    asked: list[QuestionRequest] = []
+    requests: list[QuestionRequest] = []
 
     class Counting:
         identity = "counting"
 
         async def judge(self, request: QuestionRequest) -> Judged:
-            asked.append(request)
+            requests.append(request)
             return Judged(answers=({"duplicate_of": None},))
 
     async def ask(committer: Committer, key: str) -> tuple[Any, ...]:
@@ -181,4 +181,4 @@ def test_answers_that_another_process_has_journaled_since_are_used(tmp_path: Pat
 
     with engine.store.writing():
         asyncio.run(play())
-    assert len(asked) == 10
+    assert len(requests) == 10

@@ -22,8 +22,8 @@ from tests.graph.by_hand import (
     head,
     remove,
     small,
+    statement_commit,
     tell,
-    told,
     worded,
 )
 
@@ -46,7 +46,7 @@ def source(tmp_path, group):
     store.close()
 
 
-def kept(store, group):
+def all_rows(store, group):
     """Yield every row, as a copy sends them."""
     for kind in KINDS:
         for row in store.rows(kind.all, group):
@@ -54,44 +54,54 @@ def kept(store, group):
 
 
 def test_an_adopted_group_is_the_same_in_every_row_and_search_and_goes_on(store, source, group):
-    before = everything(source, group)
+    source_state = everything(source, group)
     with store.writing():
-        store.adopt(group, head(source, group), kept(source, group), lambda: None)
-        assert everything(store, group) == before
+        store.adopt(group, head(source, group), all_rows(source, group), lambda: None)
+        assert everything(store, group) == source_state
         assert append(store, draft("next", group=group)) == [9]
-        store.apply([told(9, "Ed", "two", 200, group=group)])
+        store.apply([statement_commit(9, "Ed", "two", 200, group=group)])
     assert worded(store, "fact", "ed", group) == [(9, 0)]
 
 
 def test_nobody_else_sees_an_adopted_group_before_it_is_verified(store, stores, source, group, mine):
-    beside = stores.open()
-    seen = []
+    second_store = stores.open()
+    observations = []
 
     def watched():
-        for kind, row in kept(source, group):
-            seen.append((mine(beside.heads()), all_of(beside, kind, group), mine(pending_groups(beside))))
+        for kind, row in all_rows(source, group):
+            observations.append(
+                (
+                    mine(second_store.heads()),
+                    all_of(second_store, kind, group),
+                    mine(pending_groups(second_store)),
+                )
+            )
             yield kind, row
 
     def verify():
         assert everything(store, group)["entities"] == everything(source, group)["entities"]
         assert head(store, group).named
-        seen.append((mine(beside.heads()), pending(beside, group, 9), mine(beside.counts())))
+        observations.append(
+            (mine(second_store.heads()), pending(second_store, group, 9), mine(second_store.counts()))
+        )
 
     with store.writing():
         store.adopt(group, head(source, group), watched(), verify)
-    assert all(found == ({}, [], {}) for found in seen)
-    assert everything(beside, group) == everything(source, group)
+    assert all(observation == ({}, [], {}) for observation in observations)
+    assert everything(second_store, group) == everything(source, group)
 
 
-@pytest.mark.parametrize("where", ["rows", "verify"])
-def test_an_adoption_that_fails_leaves_nothing_and_can_be_tried_again(store, source, group, mine, where):
+@pytest.mark.parametrize("fault_place", ["rows", "verify"])
+def test_an_adoption_that_fails_leaves_nothing_and_can_be_tried_again(
+    store, source, group, mine, fault_place
+):
     def broken():
-        yield from kept(source, group)
-        if where == "rows":
+        yield from all_rows(source, group)
+        if fault_place == "rows":
             raise ValueError("lost")
 
     def verify():
-        if where == "verify":
+        if fault_place == "verify":
             raise ValueError("lost")
 
     with store.writing():
@@ -101,20 +111,20 @@ def test_an_adoption_that_fails_leaves_nothing_and_can_be_tried_again(store, sou
             assert mine(store.heads()) == {}
             assert {kind: all_of(store, kind, group) for kind in KINDS} == {kind: [] for kind in KINDS}
             assert worded(store, "fact", "says", group) == []
-        store.adopt(group, head(source, group), kept(source, group), lambda: None)
+        store.adopt(group, head(source, group), all_rows(source, group), lambda: None)
     assert everything(store, group) == everything(source, group)
 
 
 def test_a_group_that_is_there_or_was_is_not_adopted(store, source, group, mine):
     with store.writing():
         tell(store, "Al", "one", group=group)
-        before = everything(store, group)
+        state_before = everything(store, group)
         with pytest.raises(StoreError, match="is there already"):
-            store.adopt(group, head(source, group), kept(source, group), lambda: None)
-        assert everything(store, group) == before
+            store.adopt(group, head(source, group), all_rows(source, group), lambda: None)
+        assert everything(store, group) == state_before
         remove(store, [], group=group, everything=True)
         with pytest.raises(StoreError, match="was removed: its 2 sequences are never used again"):
-            store.adopt(group, head(source, group), kept(source, group), lambda: None)
+            store.adopt(group, head(source, group), all_rows(source, group), lambda: None)
     assert mine(store.heads()) == {}
 
 

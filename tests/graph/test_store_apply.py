@@ -1,4 +1,4 @@
-"""One change, whole, and what is read of it then, on every store: R4, R21, R23."""
+"""One complete change and the reads after it, on every store: R4, R21, R23."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kgray.schema.kinds import (
 from kgray.schema.reads import PACKED
 from kgray.schema.record_rows import judgements, statement_texts
 from tests.graph.by_hand import (
-    ASKED,
+    PENDING,
     all_of,
     append,
     ask,
@@ -34,20 +34,20 @@ from tests.graph.by_hand import (
     everything,
     head,
     next_time,
+    statement_commit,
     tell,
-    told,
     with_judgements,
     worded,
 )
 
-DONE = frozenset({kinds.COMMITTED})  # a change of an episode that is committed already
+COMMITTED = frozenset({kinds.COMMITTED})  # a change of an episode that is committed already
 
 
 def test_a_change_is_read_back_whole(store, group):
     """Every kind of row comes back as it was put, in its own types."""
     declared = Declaration(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="single")
     verdict = Verdict(sequence=1, ordinal=1, a="S1", b="S9", exclusive=True, judge="j", reason="why")
-    commit = told(1, "Al", "one", 100, group=group)
+    commit = statement_commit(1, "Al", "one", 100, group=group)
     commit = with_judgements(commit, declarations=[declared], verdicts=[verdict])
     puts = {
         **commit.puts,
@@ -74,13 +74,13 @@ def test_a_change_is_read_back_whole(store, group):
 def test_what_goes_goes_first_then_rows_come_then_they_change(store, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
-        before = {SHOWN_ENTITIES: [("E1", "E1"), ("E1", "E2")]}
-        store.apply([changes(1, None, before, group=group, states=DONE)])
+        shown_before = {SHOWN_ENTITIES: [("E1", "E1"), ("E1", "E2")]}
+        store.apply([changes(1, None, shown_before, group=group, states=COMMITTED)])
         sequence = ask(store, Operation(group=group, kind="merge"))
         (row,) = all_of(store, RECORDS, group)
         change = changes(
             sequence, 50, {RECORDS: [row._replace(packed=b"other")], SHOWN_ENTITIES: [("E1", "new")]},
-            group=group, ledger=OPERATIONS, states=ASKED,
+            group=group, ledger=OPERATIONS, states=PENDING,
             drops={RECORDS: [(1,), (9,)], SHOWN_ENTITIES: [("E1", "E1")], FACTS: [("F1",)]},
             patches=(
                 Patch(
@@ -102,7 +102,7 @@ def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, gr
         tell(store, "Al", "one", group=group)
         tell(store, "Bo", "two", group=group)
         (_, second) = all_of(store, RECORDS, group)
-        (renewed,) = told(1, "Albert", "bees", 10, group=group).puts[RECORDS]
+        (renewed,) = statement_commit(1, "Albert", "bees", 10, group=group).puts[RECORDS]
         first = {ANSWERS: [rows.answers_row(1, "k", [{"a": 1}], 1, 0, 0)]}
         puts = {
             RECORDS: [renewed],
@@ -110,7 +110,7 @@ def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, gr
             ENTITIES: [("E1", "Albert", ("Al",), ("Person",), 1, 0, "Al is another.")],
         }
         for each in (first, puts):
-            store.apply([changes(2, None, each, group=group, states=DONE)])
+            store.apply([changes(2, None, each, group=group, states=COMMITTED)])
     assert all_of(store, RECORDS, group) == [renewed, second]
     assert worded(store, "fact", "bees", group) == [(1, 0)]
     assert worded(store, "fact", "one", group) == []
@@ -122,27 +122,27 @@ def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, gr
 def test_what_has_no_record_time_takes_none(store, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
-        before = head(store, group)
-        store.apply([changes(1, None, {RECORDS: []}, group=group, states=DONE)])
-    assert head(store, group) == before
+        head_before = head(store, group)
+        store.apply([changes(1, None, {RECORDS: []}, group=group, states=COMMITTED)])
+    assert head(store, group) == head_before
 
 
 def test_an_entry_that_was_never_taken_is_an_error(store, group):
     with store.writing():
         with pytest.raises(StoreError, match="is empty"):
-            store.apply([told(1, "Al", "one", 10, group=group)])
+            store.apply([statement_commit(1, "Al", "one", 10, group=group)])
         append(store, draft("a", group=group))
         with pytest.raises(StoreError, match="no such sequence"):
-            store.apply([told(2, "Al", "one", 10, group=group)])
+            store.apply([statement_commit(2, "Al", "one", 10, group=group)])
 
 
 def test_an_entry_of_the_other_kind_is_left_out(store, group):
     """A sequence is an episode or an operation; to a change of the other kind it was removed."""
     append(store, draft("a", group=group))
-    before = everything(store, group)
+    state_before = everything(store, group)
     with store.writing():
-        store.apply([changes(1, 10, {}, group=group, ledger=OPERATIONS, states=ASKED)])
-    assert everything(store, group) == before
+        store.apply([changes(1, 10, {}, group=group, ledger=OPERATIONS, states=PENDING)])
+    assert everything(store, group) == state_before
 
 
 def fact(id_, source, target, created, valid=None, invalid=None):
@@ -163,24 +163,24 @@ def test_facts_at_an_entity_come_newest_first_and_hold_when_asked(store, group):
     with store.writing():
         store.apply([changes(1, 10, {ENTITIES: entities, FACTS: facts}, group=group)])
 
-    def found(ids, as_of, limit):
+    def fact_names(ids, as_of, limit):
         return [f.id for f in store.facts_at(group, ids, as_of, limit)]
 
-    assert found(["X"], None, None) == ["zero", "b", "c", "a"]
-    assert found(["X"], None, 2) == ["zero", "b"]
-    assert found(["X", "Y", "X"], 49, None) == ["c", "a", "d"]
-    assert found(["X", "Y"], 50, None) == ["b", "c", "d"]
-    assert found(["X"], 7, None) == ["c", "a"]
-    assert found(["none"], None, None) == []
-    assert found([], None, None) == []
+    assert fact_names(["X"], None, None) == ["zero", "b", "c", "a"]
+    assert fact_names(["X"], None, 2) == ["zero", "b"]
+    assert fact_names(["X", "Y", "X"], 49, None) == ["c", "a", "d"]
+    assert fact_names(["X", "Y"], 50, None) == ["b", "c", "d"]
+    assert fact_names(["X"], 7, None) == ["c", "a"]
+    assert fact_names(["none"], None, None) == []
+    assert fact_names([], None, None) == []
     assert [rows.fact_row(f) for f in store.facts_at(group, ["Y"], None, 1)] == [facts[4]]
 
 
-def test_the_same_ids_in_two_groups_are_two_things(store, group, other):
+def test_the_same_ids_in_two_groups_are_two_things(store, group, other_group):
     with store.writing():
-        for each, name in ((group, "Al"), (other, "Bo")):
+        for each, name in ((group, "Al"), (other_group, "Bo")):
             tell(store, name, "one", group=each, client_id="c")
-    for each, name in ((group, "Al"), (other, "Bo")):
+    for each, name in ((group, "Al"), (other_group, "Bo")):
         assert [row.name for row in all_of(store, ENTITIES, each)] == [name]
         assert [*statement_texts(store.rows(PACKED, each)).values()] == [f"{name} says one"]
         assert [row.text for row in all_of(store, EPISODES, each)] == [f"{name} says one"]

@@ -30,8 +30,8 @@ from tests.graph.by_hand import (
     remove,
     rows_of,
     small,
+    statement_commit,
     tell,
-    told,
     with_judgements,
     worded,
 )
@@ -55,13 +55,13 @@ def marked_episode(store, dice, n, *, group="g", source=None):
     """Commit an episode with a unique word in every field that takes one; return (sequence, words)."""
 
     def word(field):
-        made = f"zq{field}{n}{''.join(dice.choice('bcdfghjk') for _ in range(8))}"
-        words.add(made)
-        return made
+        marked_word = f"zq{field}{n}{''.join(dice.choice('bcdfghjk') for _ in range(8))}"
+        words.add(marked_word)
+        return marked_word
 
     def padded(text):
-        before, after = (dice.choices(FILLER, k=dice.randint(1, 40)) for _ in range(2))
-        return " ".join([*before, text, *after])
+        words_before, words_after = (dice.choices(FILLER, k=dice.randint(1, 40)) for _ in range(2))
+        return " ".join([*words_before, text, *words_after])
 
     words: set[str] = set()
     sent = draft(
@@ -75,7 +75,7 @@ def marked_episode(store, dice, n, *, group="g", source=None):
         extracted(sequence, extraction, group=group),
         answered(sequence, f"key {n}", {"why": word("answer")}, group=group),
     ]
-    commit = told(
+    commit = statement_commit(
         sequence, word("name"), padded(word("value")), next_time(store, group), group=group, sent=sent
     )
     declared = Declaration(sequence=sequence, ordinal=0, name="SAYS", aspect="cardinality", value="many")
@@ -87,26 +87,28 @@ def marked_episode(store, dice, n, *, group="g", source=None):
 
 def withdraw(store, sequences, **named):
     """Remove these episodes; the row of the removal saves their verdicts, without the reasons."""
-    asked = Operation(group="g", kind="remove", **named)
-    asked = replace(asked, sequence=ask(store, asked))
+    operation = Operation(group="g", kind="remove", **named)
+    operation = replace(operation, sequence=ask(store, operation))
     judged = [judgements(row.judged) for row in store.rows(RECORDS_AT, "g", sequences)]
     verdicts = [(replace(verdict, reason=""), at) for each in judged for verdict, at in each.verdicts]
     at = next_time(store)
-    saved = EntryRecords(sequence=asked.sequence, recorded_at=at, judgements=Judgements([], verdicts))
+    saved = EntryRecords(sequence=operation.sequence, recorded_at=at, judgements=Judgements([], verdicts))
     puts = {RECORDS: [saved.row()]}
-    store.apply([ended(asked, at, drops=rows_of(store, sequences), puts=puts, erases=True, unsettles=True)])
+    store.apply(
+        [ended(operation, at, drops=rows_of(store, sequences), puts=puts, erases=True, unsettles=True)]
+    )
 
 
 def test_no_word_of_removed_episodes_is_left_in_any_file(store, tmp_path):
     dice = random.Random(7)
     with store.writing():
-        kept: set[str] = set()
+        kept_words: set[str] = set()
         lost: set[str] = set()
         chosen = []
         for n in range(150):
             sequence, words = marked_episode(store, dice, n)
             if n % 3:
-                kept |= words
+                kept_words |= words
             else:
                 lost |= words
                 chosen.append((sequence, next(w for w in words if w.startswith("zqclient"))))
@@ -114,9 +116,9 @@ def test_no_word_of_removed_episodes_is_left_in_any_file(store, tmp_path):
         for sequence, client_id in chosen:
             withdraw(store, [sequence], episodes=(client_id,))
         assert store.compact()
-    left = readable(tmp_path)
-    assert {word for word in lost if word.encode() in left} == set()
-    assert {word for word in kept if word.encode() not in left} == set()
+    stored_bytes = readable(tmp_path)
+    assert {word for word in lost if word.encode() in stored_bytes} == set()
+    assert {word for word in kept_words if word.encode() not in stored_bytes} == set()
     for word in lost:
         assert [worded(store, scope, word) for scope in ("fact", "entity", "episode")] == [[], [], []]
     check = apsw.Connection(str(tmp_path / schema.FILE))
@@ -128,13 +130,13 @@ def test_no_word_of_a_removed_source_is_left(store, tmp_path):
     dice = random.Random(8)
     with store.writing():
         told_here = [marked_episode(store, dice, n, source="zqforgetme") for n in range(20)]
-        _, kept = marked_episode(store, dice, 99)
+        _, kept_words = marked_episode(store, dice, 99)
         withdraw(store, [sequence for sequence, _ in told_here], source="zqforgetme")
         assert store.compact()
-    left = readable(tmp_path)
+    stored_bytes = readable(tmp_path)
     lost = {"zqforgetme"}.union(*(words for _, words in told_here))
-    assert {word for word in lost if word.encode() in left} == set()
-    assert {word for word in kept if word.encode() not in left} == set()
+    assert {word for word in lost if word.encode() in stored_bytes} == set()
+    assert {word for word in kept_words if word.encode() not in stored_bytes} == set()
 
 
 def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
@@ -142,7 +144,7 @@ def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
     dice = random.Random(9)
     with store.writing():
         lost = set().union(*(marked_episode(store, dice, n, group="zqgroup")[1] for n in range(20)))
-        _, kept = marked_episode(store, dice, 99, group="other")
+        _, kept_words = marked_episode(store, dice, 99, group="other")
         append(store, draft("zqfailed", group="zqgroup"))
         at = next_time(store, "zqgroup")
         store.apply([failed(21, at, "zqmessage", group="zqgroup", raw="zqraw")])
@@ -152,32 +154,32 @@ def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
         assert head(store, "zqgroup") == GroupHead(
             named=False, last=removal, last_recorded=at + 10, removals=1
         )
-        there = {kind: rows for kind in KINDS if (rows := list(store.rows(kind.all, "zqgroup")))}
-        assert there == {OPERATIONS: [(22, "remove", "{}", 1, at + 10, '{"episodes":0}')]}
-        left = readable(tmp_path)
+        remaining_rows = {kind: rows for kind in KINDS if (rows := list(store.rows(kind.all, "zqgroup")))}
+        assert remaining_rows == {OPERATIONS: [(22, "remove", "{}", 1, at + 10, '{"episodes":0}')]}
+        stored_bytes = readable(tmp_path)
         lost |= {"zqgroup", "zqfailed", "zqmessage", "zqraw"}
-        assert {word for word in lost if word.encode() in left} == set()
-        assert {word for word in kept if word.encode() not in left} == set()
+        assert {word for word in lost if word.encode() in stored_bytes} == set()
+        assert {word for word in kept_words if word.encode() not in stored_bytes} == set()
         assert append(store, draft("anew", group="zqgroup")) == [23]
         assert list(store.heads()) == ["other", "zqgroup"]
-        # A commit of the removed time that arrives late is one that has ended.
-        store.apply([told(3, "zq", "late", 10**6, group="zqgroup")])
+        # A late commit from before the removal belongs to an episode that has ended.
+        store.apply([statement_commit(3, "zq", "late", 10**6, group="zqgroup")])
         assert all_of(store, RECORDS, "zqgroup") == []
 
 
 def test_a_reader_prevents_compaction_and_the_next_one_completes_it(store, tmp_path):
     dice = random.Random(10)
-    other = small(tmp_path)
+    second_store = small(tmp_path)
     with store.writing():
         sequence, words = marked_episode(store, dice, 1)
-        with other.reading():
-            assert all_of(other, EPISODES) != []
+        with second_store.reading():
+            assert all_of(second_store, EPISODES) != []
             withdraw(store, [sequence], source="x")
             assert store.compact() is False
-        other.close()
+        second_store.close()
         assert store.compact() is True
-    left = readable(tmp_path)
-    assert {word for word in words if word.encode() in left} == set()
+    stored_bytes = readable(tmp_path)
+    assert {word for word in words if word.encode() in stored_bytes} == set()
 
 
 def test_compacting_a_store_that_erased_nothing_is_cheap_and_true(store):
@@ -187,17 +189,17 @@ def test_compacting_a_store_that_erased_nothing_is_cheap_and_true(store):
 
 
 def test_words_that_were_replaced_are_erased_too(store, tmp_path):
-    """A refused operation keeps nothing that it named; a statement's new wording replaces the old one."""
-    asked = Operation(group="g", kind="split", entities=("E1",), surfaces=("Zebulon",))
+    """A refused operation keeps none of its names; a statement's new wording replaces the old wording."""
+    operation = Operation(group="g", kind="split", entities=("E1",), surfaces=("Zebulon",))
     with store.writing():
         tell(store, "Al", "zqold")
-        sequence = ask(store, asked)
+        sequence = ask(store, operation)
         (row,) = all_of(store, RECORDS)
-        renewed = told(1, "Al", "new", 1).puts
+        renewed = statement_commit(1, "Al", "new", 1).puts
         puts = {kind: renewed[kind] for kind in (EPISODES, RECORDS, FACTS)}
         change = declined(sequence, next_time(store), "no such entity", kind="split")
         store.apply([replace(change, puts={**change.puts, **puts})])
         assert store.compact()
-    left = readable(tmp_path)
-    assert [word for word in (b"Zebulon", b"zqold") if word in left] == []
+    stored_bytes = readable(tmp_path)
+    assert [word for word in (b"Zebulon", b"zqold") if word in stored_bytes] == []
     assert row != all_of(store, RECORDS)[0]

@@ -26,19 +26,19 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def refusal(folder: Path, **options: object) -> str:
-    """Return the one line with which opening is refused; nothing in the folder may change."""
-    before = files(folder)
+    """Return the one line that refuses the opening; nothing in the folder may change."""
+    files_before = files(folder)
     with pytest.raises(StoreError) as caught:
         small(folder, **options)
-    assert files(folder) == before
+    assert files(folder) == files_before
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_a_new_folder_gets_one_marked_file(tmp_path):
     small(tmp_path / "a" / "b").close()
-    made = sorted(path.name for path in (tmp_path / "a" / "b").iterdir())
-    assert made == ["kgray.sqlite3", "kgray.sqlite3.made"]
+    file_names = sorted(path.name for path in (tmp_path / "a" / "b").iterdir())
+    assert file_names == ["kgray.sqlite3", "kgray.sqlite3.made"]
     connection = apsw.Connection(str(tmp_path / "a" / "b" / "kgray.sqlite3"))
     assert connection.pragma("application_id") == schema.APPLICATION_ID
     assert connection.pragma("user_version") == schema.VERSION
@@ -54,9 +54,9 @@ def test_opening_again_keeps_what_is_there(tmp_path):
     append(store, draft("kept"))
     store.close()
     store.close()
-    again = small(tmp_path, create=False)
-    assert [row.text for row in pending(again, "g", 9)] == ["kept"]
-    again.close()
+    reopened = small(tmp_path, create=False)
+    assert [row.text for row in pending(reopened, "g", 9)] == ["kept"]
+    reopened.close()
 
 
 def test_nothing_there_and_not_to_create_names_the_command(tmp_path):
@@ -79,9 +79,9 @@ def test_a_file_that_lost_its_content_is_not_begun_anew(tmp_path, create):
     assert f"{schema.FILE} is gone, and there was a store: restore it from a copy" in line
     assert line.endswith("or, to begin anew, remove kgray.sqlite3.made")
     (tmp_path / "kgray.sqlite3.made").unlink()
-    again = small(tmp_path)
-    assert again.pending_count() == 0
-    again.close()
+    reopened = small(tmp_path)
+    assert reopened.pending_count() == 0
+    reopened.close()
 
 
 @pytest.mark.parametrize("place", [0.1, 0.25, 0.5, 0.75, 0.9])
@@ -98,10 +98,10 @@ def test_a_damaged_file_takes_nothing_more(tmp_path, place):
         file.seek(int(path.stat().st_size * place))
         file.write(noise)
     content_before = path.read_bytes()
-    told = r"kgray\.sqlite3 is damaged \([^\n]*\): restore it from a copy$"
-    with pytest.raises(StoreError, match=told), closing(small(tmp_path)) as damaged:
+    message = r"kgray\.sqlite3 is damaged \([^\n]*\): restore it from a copy$"
+    with pytest.raises(StoreError, match=message), closing(small(tmp_path)) as damaged:
         append(damaged, draft("more"))
-    with pytest.raises(StoreError, match=told), closing(small(tmp_path)) as damaged, damaged.writing():
+    with pytest.raises(StoreError, match=message), closing(small(tmp_path)) as damaged, damaged.writing():
         pass
     assert path.read_bytes() == content_before
 
@@ -122,12 +122,12 @@ def replies_of_an_older_version(folder: Path, application_id: int, *, killed: bo
 def test_the_replies_that_an_older_version_kept_are_deleted(tmp_path, killed):
     """They quote episodes, and no removal would reach them."""
     small(tmp_path).close()
-    before = sorted(files(tmp_path))
+    files_before = sorted(files(tmp_path))
     connection = replies_of_an_older_version(tmp_path, 0x6B677263, killed=killed)
     assert b"zqalpha" in b"".join(files(tmp_path).values())
     small(tmp_path).close()
     connection.close()
-    assert sorted(files(tmp_path)) == before
+    assert sorted(files(tmp_path)) == files_before
 
 
 @pytest.mark.parametrize("content", ["another program's", "a text", "nothing"])
@@ -137,9 +137,9 @@ def test_a_foreign_file_of_the_same_name_is_not_deleted(tmp_path, content):
         replies_of_an_older_version(tmp_path, 7, killed=False).close()
     else:
         (tmp_path / "cache.sqlite3").write_text("" if content == "nothing" else "zqalpha " * 99)
-    before = files(tmp_path)
+    files_before = files(tmp_path)
     small(tmp_path).close()
-    assert {name: body for name, body in files(tmp_path).items() if name in before} == before
+    assert {name: body for name, body in files(tmp_path).items() if name in files_before} == files_before
 
 
 OPENS = """
@@ -188,36 +188,36 @@ def test_a_file_that_is_no_store_is_refused_untouched(tmp_path, content):
 
 
 def test_another_programs_database_is_refused_untouched(tmp_path):
-    other = apsw.Connection(str(tmp_path / schema.FILE))
-    other.pragma("journal_mode", "wal")
-    other.execute("CREATE TABLE t (x); INSERT INTO t VALUES (1)")
-    other.close()
+    connection = apsw.Connection(str(tmp_path / schema.FILE))
+    connection.pragma("journal_mode", "wal")
+    connection.execute("CREATE TABLE t (x); INSERT INTO t VALUES (1)")
+    connection.close()
     assert "another program" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("version", "who", "what_to_do"),
+    ("version", "opener", "what_to_do"),
     [
         pytest.param(schema.VERSION + 1, "newer", "upgrade kgray", id="newer"),
         pytest.param(2, "earlier", "run `kgray upgrade`", id="earlier"),
     ],
 )
-def test_another_schema_is_refused_untouched(tmp_path, version, who, what_to_do):
+def test_another_schema_is_refused_untouched(tmp_path, version, opener, what_to_do):
     small(tmp_path).close()
-    other = apsw.Connection(str(tmp_path / schema.FILE))
-    other.pragma("user_version", version)
-    other.close()
+    connection = apsw.Connection(str(tmp_path / schema.FILE))
+    connection.pragma("user_version", version)
+    connection.close()
     line = refusal(tmp_path)
-    assert f"{who} kgray (schema {version}; this one knows {schema.VERSION})" in line
+    assert f"{opener} kgray (schema {version}; this one knows {schema.VERSION})" in line
     assert what_to_do in line
 
 
 def test_a_store_keeps_the_embedder_of_its_vectors(tmp_path):
-    """Whoever opens it needs none; who needs one compares it (kgray.runtime.wiring)."""
+    """A command without an embedder opens it; a command with an embedder compares (kgray.runtime.wiring)."""
     assert "kgray init" in refusal(tmp_path, embedder="")
     small(tmp_path).close()
-    for other in ({"embedder": "another"}, {"dimensions": 32}, {"embedder": "", "dimensions": 0}):
-        with closing(small(tmp_path, **other)) as store:
+    for difference in ({"embedder": "another"}, {"dimensions": 32}, {"embedder": "", "dimensions": 0}):
+        with closing(small(tmp_path, **difference)) as store:
             assert (store.embedder, store.dimensions) == ("by-hand", 64)
 
 
@@ -252,14 +252,14 @@ def test_a_folder_below_a_file_is_one_line(tmp_path):
 
 def test_a_lock_beyond_patience_leaves_everything_as_it_was(tmp_path):
     store = small(tmp_path, patience_s=0.05)
-    other = apsw.Connection(str(tmp_path / schema.FILE))
-    other.execute("BEGIN IMMEDIATE")
+    connection = apsw.Connection(str(tmp_path / schema.FILE))
+    connection.execute("BEGIN IMMEDIATE")
     with pytest.raises(Unavailable, match="locked"):
         append(store, draft("x"))
     assert store.pending_count() == 0  # reading goes on
-    other.execute("ROLLBACK")
+    connection.execute("ROLLBACK")
     assert append(store, draft("x")) == [1]
-    other.close()
+    connection.close()
     store.close()
 
 

@@ -1,4 +1,4 @@
-"""The log on every store: appending, what is pending, counters, previous context (R4, R19, R21, R22, R24)."""
+"""The log on every store: appending, pending rows, counters, previous context (R4, R19, R21, R22, R24)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.graph.by_hand import (
     metadata,
     remove,
     small,
+    statement_commit,
     tell,
-    told,
     worded,
 )
 
@@ -38,16 +38,16 @@ READ = Extraction(entities=(ExtractedEntity(name="Al"),), calls=2, prompt_tokens
 # ------------------------------------------------------------------------------------ appending
 
 
-def test_an_appending_transaction_takes_the_sequences_of_its_groups(store, group, other):
+def test_an_appending_transaction_takes_the_sequences_of_its_groups(store, group, other_group):
     """R19: one sequence a group, 1, 2, 3 ..., from the first on."""
-    sent = [draft("a", group=group), draft("b", group=other), draft("c", group=group)]
+    sent = [draft("a", group=group), draft("b", group=other_group), draft("c", group=group)]
     assert append(store, *sent) == [1, 1, 2]
     assert append(store, draft("d", group=group)) == [3]
     assert [row.text for row in all_of(store, EPISODES, group)] == ["a", "c", "d"]
-    assert store.heads([other, group, "none"]) == {
-        "none": GroupHead(), group: GroupHead(named=True, last=3), other: GroupHead(named=True, last=1),
+    assert store.heads([other_group, group, "none"]) == {
+        "none": GroupHead(), group: GroupHead(named=True, last=3), other_group: GroupHead(named=True, last=1),
     }  # fmt: skip
-    assert list(store.heads([other, group])) == [group, other]
+    assert list(store.heads([other_group, group])) == [group, other_group]
 
 
 def test_an_appending_transaction_reads_what_was_there_when_it_began(store, group):
@@ -57,24 +57,24 @@ def test_an_appending_transaction_reads_what_was_there_when_it_began(store, grou
     def work(log):
         for sent in (draft("b", group=group), draft("c", group=group)):
             log.put(EPISODES, group, episode_row(sent, log.take_sequence(group)))
-        taken = log.rows(TAKEN_IDS, group, [first.id, draft("b", group=group).id])
-        return [row.sequence for row in taken], log.rows(TAKEN_IDS, "none", [first.id])
+        present = log.rows(TAKEN_IDS, group, [first.id, draft("b", group=group).id])
+        return [row.sequence for row in present], log.rows(TAKEN_IDS, "none", [first.id])
 
     assert store.append([group], work) == ([1], [])
     assert store.pending_count(group) == 3
 
 
-def test_nothing_is_appended_where_the_work_fails(store, group, other, mine):
+def test_nothing_is_appended_where_the_work_fails(store, group, other_group, mine):
     append(store, draft("a", group=group))
 
     def work(log):
         log.put(EPISODES, group, episode_row(draft("b", group=group), log.take_sequence(group)))
         log.take_record_time(group, 50)
-        log.take_sequence(other)
+        log.take_sequence(other_group)
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        store.append([group, other], work)
+        store.append([group, other_group], work)
     assert mine(store.heads()) == {group: GroupHead(named=True, last=1)}
     assert append(store, draft("b", group=group)) == [2]
 
@@ -83,7 +83,7 @@ def test_record_times_that_are_taken_increase(store, group):
     """R4: the clock, or one microsecond past the group's last."""
 
     def times(*clock):
-        return store.append([group], lambda log: [log.take_record_time(group, now) for now in clock])
+        return store.append([group], lambda log: [log.take_record_time(group, instant) for instant in clock])
 
     assert times(50, 50, 40, 90) == [50, 51, 52, 90]
     assert times(90) == [91]
@@ -144,45 +144,50 @@ def test_what_is_pending_comes_in_the_order_of_the_log(store, group, mine):
     with store.writing():
         store.apply([
             extracted(1, READ, group=group), declined(2, 10, "no such entity", group=group),
-            failed(3, 20, group=group), told(4, "Al", "one", 30, group=group),
+            failed(3, 20, group=group), statement_commit(4, "Al", "one", 30, group=group),
         ])  # fmt: skip
         assert [(item.sequence, item.state) for item in pending(store, group, 99)] == [(1, "extracted")]
-        store.apply([told(1, "Bo", "two", 40, group=group)])
+        store.apply([statement_commit(1, "Bo", "two", 40, group=group)])
     assert pending(store, group, 99) == []
     assert mine(pending_groups(store)) == {}
 
 
-def test_a_group_is_live_while_anything_but_its_backfill_is_pending(store, group, other, mine):
-    append(store, draft("a", group=group), draft("a", group=other), bulk=True)
+def test_a_group_is_live_while_anything_but_its_backfill_is_pending(store, group, other_group, mine):
+    append(store, draft("a", group=group), draft("a", group=other_group), bulk=True)
     assert [row.bulk for row in pending(store, group, 9)] == [True]
-    assert mine(pending_groups(store)) == {group: False, other: False}
+    assert mine(pending_groups(store)) == {group: False, other_group: False}
     append(store, draft("b", group=group))
-    sequence = ask(store, Operation(group=other, kind="undo", target=1))
-    assert mine(pending_groups(store)) == {group: True, other: True}
+    sequence = ask(store, Operation(group=other_group, kind="undo", target=1))
+    assert mine(pending_groups(store)) == {group: True, other_group: True}
     with store.writing():
-        store.apply([told(2, "Al", "one", 10, group=group), declined(sequence, 10, "no", group=other)])
-    assert mine(pending_groups(store)) == {group: False, other: False}
+        store.apply(
+            [
+                statement_commit(2, "Al", "one", 10, group=group),
+                declined(sequence, 10, "no", group=other_group),
+            ]
+        )
+    assert mine(pending_groups(store)) == {group: False, other_group: False}
 
 
-def test_the_groups_are_told_in_which_a_withdrawal_is_requested(store, group, other, mine):
-    append(store, draft("a", group=group), draft("a", group=other))
-    ask(store, Operation(group=other, kind="merge", entities=("x", "y")))
+def test_the_groups_are_told_in_which_a_withdrawal_is_requested(store, group, other_group, mine):
+    append(store, draft("a", group=group), draft("a", group=other_group))
+    ask(store, Operation(group=other_group, kind="merge", entities=("x", "y")))
     assert mine(store.withdrawing()) == []
     sequence = ask(store, Operation(group=group, kind="remove", source="s"))
     assert mine(store.withdrawing()) == [group]
-    ask(store, Operation(group=other, kind="retract", episodes=("x",)))
-    assert mine(store.withdrawing()) == sorted([group, other])
+    ask(store, Operation(group=other_group, kind="retract", episodes=("x",)))
+    assert mine(store.withdrawing()) == sorted([group, other_group])
     with store.writing():
         store.apply([declined(sequence, 10, "no", group=group)])
-    assert mine(store.withdrawing()) == [other]
+    assert mine(store.withdrawing()) == [other_group]
 
 
 def of_all_groups(store):
-    """Assert what is told of all groups of a store that nothing else uses: groups, counts, pending."""
+    """Assert the answers about all groups of a store without other users: groups, counts, pending."""
     assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
     append(store, draft("a"), draft("b"), draft("a", group="h"))
     with store.writing():
-        store.apply([failed(1, 9), told(1, "Al", "one", 9, group="h")])
+        store.apply([failed(1, 9), statement_commit(1, "Al", "one", 9, group="h")])
     assert store.heads() == {
         "g": GroupHead(named=True, last=2, last_recorded=9),
         "h": GroupHead(named=True, last=1, last_recorded=9),
@@ -212,23 +217,27 @@ def test_reads_of_a_group_that_is_not_there_are_empty(store, group):
 
 def test_previous_context_is_what_was_said_last_and_accepted_before(store, group):
     """R22: same source, smaller sequence, said no later, live; greatest (reference time, sequence) first."""
-    said = [(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")]
+    times_and_sources = [(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")]
     append(
-        store, *(draft(str(n), reference_time=t, source=s, group=group) for n, (t, s) in enumerate(said, 1))
+        store,
+        *(
+            draft(str(n), reference_time=t, source=s, group=group)
+            for n, (t, s) in enumerate(times_and_sources, 1)
+        ),
     )
     items = {item.sequence: item for item in pending(store, group, 9)}
 
-    def before(sequence, limit):
+    def context_of(sequence, limit):
         return store.said_before([items[sequence]], limit)[sequence]
 
-    assert before(6, 9) == [1, 5, 4, 2]
-    assert before(6, 2) == [1, 5]
-    assert store.said_before(list(items.values()), 2) == {n: before(n, 2) for n in items}
-    assert before(5, 9) == [4, 2]
-    assert (before(2, 9), before(6, 0)) == ([], [])
-    gone = Patch(kind=EPISODES, columns=("retired_at",), rows=((1, 50), (4, 50)))
-    store.append([group], lambda log: log.patch(group, gone))
-    assert before(6, 9) == [5, 2]
+    assert context_of(6, 9) == [1, 5, 4, 2]
+    assert context_of(6, 2) == [1, 5]
+    assert store.said_before(list(items.values()), 2) == {n: context_of(n, 2) for n in items}
+    assert context_of(5, 9) == [4, 2]
+    assert (context_of(2, 9), context_of(6, 0)) == ([], [])
+    retirement = Patch(kind=EPISODES, columns=("retired_at",), rows=((1, 50), (4, 50)))
+    store.append([group], lambda log: log.patch(group, retirement))
+    assert context_of(6, 9) == [5, 2]
 
 
 # ------------------------------------------------------------------------- extractions and answers
@@ -244,12 +253,14 @@ def test_the_first_extraction_stays(store, group):
         assert store.counts(group) == {
             group: GroupCounts(extracted=1, calls=2, prompt_tokens=30, completion_tokens=4)
         }
-        store.apply([told(1, "Al", "one", 10, group=group), extracted(1, Extraction(), group=group)])
+        store.apply(
+            [statement_commit(1, "Al", "one", 10, group=group), extracted(1, Extraction(), group=group)]
+        )
     assert all_of(store, EXTRACTIONS, group) == [rows.extraction_row(1, READ)]
 
 
 def test_the_first_answers_of_each_episode_stay(store, group):
-    """R21: first write wins, whatever has become of the entry that asked; each that used them has a row."""
+    """R21: first write wins, even if the requesting entry changed; each entry that uses them has a row."""
     first, second = {"duplicate_of": None}, {"duplicate_of": 0}
     with store.writing():
         tell(store, "Al", "one", group=group)
@@ -260,22 +271,25 @@ def test_the_first_answers_of_each_episode_stay(store, group):
             answered(sequence, "merge", second, first, group=group), answered(2, "k", first, group=group),
         ])  # fmt: skip
         store.apply([answered(1, "k", second, calls=7, group=group)])
-        kept = [rows.answers_row(1, "k", [first], 1, 0, 0), rows.answers_row(2, "k", [first], 0, 0, 0)]
-        kept += [rows.answers_row(3, "merge", [second, first], 0, 0, 0)]
-        assert all_of(store, ANSWERS, group) == kept
+        stored_answers = [
+            rows.answers_row(1, "k", [first], 1, 0, 0),
+            rows.answers_row(2, "k", [first], 0, 0, 0),
+        ]
+        stored_answers += [rows.answers_row(3, "merge", [second, first], 0, 0, 0)]
+        assert all_of(store, ANSWERS, group) == stored_answers
         assert store.counts(group)[group].calls == 1
-        # What was asked for an entry that was removed since leaves no trace.
+        # An answer requested for an entry that was removed since leaves no trace.
         remove(store, [2], group=group, source="s")
         store.apply([answered(2, "late", first, group=group), answered(2, "k", group=group)])
-    assert all_of(store, ANSWERS, group) == [kept[0], kept[2]]
+    assert all_of(store, ANSWERS, group) == [stored_answers[0], stored_answers[2]]
 
 
 def test_an_operation_ends_once(store, group):
-    asked = Operation(group=group, kind="split", entities=("x",), surfaces=("S",))
-    ask(store, asked)
-    done = ended(Operation(group=group, sequence=1, kind="split", made="m"), 50, result={"sequence": 1})
+    operation = Operation(group=group, kind="split", entities=("x",), surfaces=("S",))
+    ask(store, operation)
+    end = ended(Operation(group=group, sequence=1, kind="split", made="m"), 50, result={"sequence": 1})
     with store.writing():
-        store.apply([done])
+        store.apply([end])
         store.apply([declined(1, 99, "again", group=group)])
     ((sequence, kind, payload, state, recorded_at, result),) = all_of(store, OPERATIONS, group)
     assert (sequence, kind, state, recorded_at, result) == (1, "split", 1, 50, '{"sequence":1}')
@@ -284,11 +298,13 @@ def test_an_operation_ends_once(store, group):
 
 
 def test_a_failure_is_kept_once(store, group):
-    """R24: what failed is not failed again, and its record time is not taken twice."""
+    """R24: a failed row does not fail again, and its record time is not taken twice."""
     append(store, draft("a", group=group))
     with store.writing():
         store.apply([failed(1, 100, "no JSON", group=group, raw="bad output")])
-        store.apply([failed(1, 200, "again", group=group), told(1, "Al", "one", 300, group=group)])
+        store.apply(
+            [failed(1, 200, "again", group=group), statement_commit(1, "Al", "one", 300, group=group)]
+        )
     failure = {"failure_kind": "Refused", "failure_message": "no JSON", "failure_raw": "bad output"}
     row = episode_row(draft("a", group=group), 1, state=FAILED, attempts=1, ended_at=100, **failure)
     assert all_of(store, EPISODES, group) == [row]

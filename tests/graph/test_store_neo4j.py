@@ -1,6 +1,6 @@
-"""What is Neo4j's alone: the lease, lost answers, refusals in one line, the graph that Graphiti reads.
+"""Properties of Neo4j alone: the lease, lost answers, refusals in one line, the graph that Graphiti reads.
 
-What needs a whole database is in test_neo4j_whole.
+Tests that need a whole database are in test_neo4j_whole.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from tests.graph.by_hand import (
     metadata,
     remove,
     small,
+    statement_commit,
     tell,
-    told,
 )
 from tests.graph.by_hand import ask as asked_for
 from tests.graph.engine import SMALL, Engine, engine_on, in_group, triples, works
@@ -54,9 +54,9 @@ pytestmark = pytest.mark.neo4j
 
 @pytest.fixture
 def stores(neo4j_server, neo4j_driver):
-    made = Neo4jStores(neo4j_server, neo4j_driver)
-    yield made
-    made.close()
+    maker = Neo4jStores(neo4j_server, neo4j_driver)
+    yield maker
+    maker.close()
 
 
 # ------------------------------------------------------------------------------------- refusals
@@ -104,25 +104,25 @@ def test_a_living_holder_is_named_and_a_dead_or_silent_one_is_followed(stores, a
         with second.writing() as newer:
             assert newer == epoch + 1
             with pytest.raises(StaleWriter, match="nothing was changed"):
-                first.apply([told(1, "Al", "one", 10, group=group)])
+                first.apply([statement_commit(1, "Al", "one", 10, group=group)])
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     with second.writing() as newest:
         ask("MATCH (o:KgrayShard {id: 0}) SET o.pid = $pid, o.token = 'lost'", pid=dead.pid)
-        with first.writing() as after:
-            assert after == newest + 1
+        with first.writing() as next_epoch:
+            assert next_epoch == newest + 1
 
 
 def test_who_adopts_an_epoch_follows_its_holder_at_once(stores, group):
-    """A writer that was restarted goes on for its run; the one before it, should it still live, is stale."""
+    """A restarted writer continues its run; its predecessor is stale, even if it is still alive."""
     first, second = stores.open(), stores.open()
     append(first, draft("a", group=group))
     with first.writing() as epoch:
-        with second.writing(epoch=epoch) as same:
-            assert same == epoch
+        with second.writing(epoch=epoch) as same_epoch:
+            assert same_epoch == epoch
             with pytest.raises(StaleWriter):
-                first.apply([told(1, "Al", "one", 10, group=group)])
-            second.apply([told(1, "Al", "one", 10, group=group)])
+                first.apply([statement_commit(1, "Al", "one", 10, group=group)])
+            second.apply([statement_commit(1, "Al", "one", 10, group=group)])
         with pytest.raises(StaleWriter), second.writing(epoch=epoch + 1):
             pass
     results = [(row.sequence, row.state) for row in all_of(first, kinds.EPISODES, group)]
@@ -136,16 +136,16 @@ def test_the_lease_is_renewed_while_a_write_takes_long(stores, ask, monkeypatch,
     first, second = stores.open(), stores.open()
     append(first, draft("a", group=group))
     monkeypatch.setattr(fence, "_BEAT_S", 0.05)
-    rows_of, inside = groups.group_rows, list[str]()
+    rows_of, events = groups.group_rows, list[str]()
     beat = "MATCH (o:KgrayShard {id: 0}) RETURN o.beat > $since"
 
     def late(counters):
-        """As if the write had begun a while ago."""
-        inside.append("write")
+        """As if the write had begun some seconds ago."""
+        events.append("write")
         ask("MATCH (o:KgrayShard {id: 0}) SET o.beat = o.beat - 11000")
-        ((since,),) = ask("RETURN timestamp() - 5000")
-        until = time.monotonic() + 20
-        while ask(beat, since=since) != [[True]] and time.monotonic() < until:
+        ((started,),) = ask("RETURN timestamp() - 5000")
+        deadline = time.monotonic() + 20
+        while ask(beat, since=started) != [[True]] and time.monotonic() < deadline:
             time.sleep(0.02)
         with pytest.raises(Locked), second.writing():
             pass
@@ -153,37 +153,39 @@ def test_the_lease_is_renewed_while_a_write_takes_long(stores, ask, monkeypatch,
 
     with first.writing():
         monkeypatch.setattr(groups, "group_rows", late)
-        first.apply([told(1, "Al", "one", 10, group=group)])
-    assert inside == ["write"]
+        first.apply([statement_commit(1, "Al", "one", 10, group=group)])
+    assert events == ["write"]
 
 
-def test_writes_of_different_groups_do_not_wait_for_each_other(stores, monkeypatch, group, other):
+def test_writes_of_different_groups_do_not_wait_for_each_other(stores, monkeypatch, group, other_group):
     from kgray.storage.neo4j import groups
 
     store = stores.open()
-    append(store, draft("a", group=group), draft("b", group=other))
-    rows_of, inside = groups.group_rows, list[str]()
+    append(store, draft("a", group=group), draft("b", group=other_group))
+    rows_of, events = groups.group_rows, list[str]()
 
     def late(counters):
-        """As if the first write took long: the second is begun, and ends, meanwhile."""
-        inside.append("write")
-        if len(inside) == 1:
-            pool.submit(store.apply, [told(1, "Bo", "two", 10, group=other)]).result(timeout=30)
-            assert store.pending_count(other) == 0
+        """As if the first write took long: the second begins and ends during the first."""
+        events.append("write")
+        if len(events) == 1:
+            pool.submit(store.apply, [statement_commit(1, "Bo", "two", 10, group=other_group)]).result(
+                timeout=30
+            )
+            assert store.pending_count(other_group) == 0
             assert store.pending_count(group) == 1
         return rows_of(counters)
 
     with store.writing(), ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(groups, "group_rows", late)
-        store.apply([told(1, "Al", "one", 10, group=group)])
-    assert inside == ["write", "write"]
+        store.apply([statement_commit(1, "Al", "one", 10, group=group)])
+    assert events == ["write", "write"]
     assert store.pending_count(group) == 0
 
 
 def test_shards_are_held_one_by_one(stores):
     first, second = stores.open(), stores.open()
-    with first.writing(shard=1, shards=3) as one, second.writing(shard=2, shards=3) as other:
-        assert min(one, other) > 0
+    with first.writing(shard=1, shards=3) as first_epoch, second.writing(shard=2, shards=3) as second_epoch:
+        assert min(first_epoch, second_epoch) > 0
     with first.writing(shard=0, shards=1):  # as the database of the other tests is divided
         pass
 
@@ -197,11 +199,11 @@ def deaf(stores, monkeypatch):
     store = stores.open()
     write = store._db.write
 
-    def again(work, **options):
+    def write_twice(work, **options):
         write(work, **options)
         return write(work, **options)
 
-    monkeypatch.setattr(store._db, "write", again)
+    monkeypatch.setattr(store._db, "write", write_twice)
     return store
 
 
@@ -219,7 +221,7 @@ def test_what_was_appended_before_its_answer_was_lost_is_not_appended_again(deaf
         assert [row.failure.attempts for row in failures(deaf, group)] == [1]
         assert retry(deaf, group, [], now=10) == 1
         assert head(deaf, group).last == 6
-        deaf.apply([told(6, "Al", "one", 20, group=group)])
+        deaf.apply([statement_commit(6, "Al", "one", 20, group=group)])
     states = [(row.sequence, row.state) for row in all_of(deaf, kinds.EPISODES, group)]
     assert states == [(1, kinds.FAILED), (2, kinds.ACCEPTED), (4, kinds.ACCEPTED), (6, kinds.COMMITTED)]
     (thread,) = deaf._threads
@@ -231,12 +233,12 @@ def test_what_was_appended_before_its_answer_was_lost_is_not_appended_again(deaf
 
 # -------------------------------------------------------------------------- the graph of Graphiti
 
-SEEN = """
+EPISODE_ROWS = """
 MATCH (e:Episodic) WHERE e.group_id = $group
 OPTIONAL MATCH (e)-[m:MENTIONS]->(n:Entity)
 RETURN e.name, e.content, e.source, n.uuid ORDER BY e.name, n.uuid
 """
-KNOWN = """
+FACT_ROWS = """
 MATCH (a:Entity)-[f:RELATES_TO]->(b) WHERE f.group_id = $group
 RETURN a.name, f.name, f.fact, b.name, b:Entity, toString(f.valid_at), f.invalid_at
 ORDER BY f.uuid
@@ -246,9 +248,9 @@ EDGES = "MATCH (e:Episodic {group_id: $group}) RETURN e.name, e.entity_edges ORD
 VALUES = "MATCH (v:Value {group_id: $group}) RETURN v.uuid, v.name"
 
 
-def with_rows(change, more):
+def with_rows(change, extra_rows):
     """Return the changes with more rows of some kinds."""
-    puts = {**change.puts, **{kind: [*change.puts.get(kind, ()), *rows] for kind, rows in more.items()}}
+    puts = {**change.puts, **{kind: [*change.puts.get(kind, ()), *rows] for kind, rows in extra_rows.items()}}
     return replace(change, puts=puts)
 
 
@@ -262,16 +264,16 @@ def test_graphitis_readers_find_what_means_the_same(stores, ask, group):
             id="F3", statement="S2", source="E2", relation="KNOWS", text="Bo knows Al", created_at=20,
             target="E1", valid_at=5, episodes=(sent.id,),
         )  # fmt: skip
-        more = {kinds.MENTIONS: [("E1", 2)], kinds.FACTS: [rows.fact_row(knows)]}
-        store.apply([with_rows(told(2, "Bo", "two", 20, group=group, sent=sent), more)])
+        extra_rows = {kinds.MENTIONS: [("E1", 2)], kinds.FACTS: [rows.fact_row(knows)]}
+        store.apply([with_rows(statement_commit(2, "Bo", "two", 20, group=group, sent=sent), extra_rows)])
     assert ask(EDGES, group=group) == [["c1", ["F1"]], ["c2", ["F2", "F3"]]]
-    assert ask(SEEN, group=group) == [
+    assert ask(EPISODE_ROWS, group=group) == [
         ["c1", "Al says one", "text", "E1"],
         ["c2", "Bo knows Al", "json", "E1"],
         ["c2", "Bo knows Al", "json", "E2"],
     ]
     moment = "1970-01-01T00:00:00.000005Z"
-    assert ask(KNOWN, group=group) == [
+    assert ask(FACT_ROWS, group=group) == [
         ["Al", "SAYS", "Al says one", "one", False, moment, None],
         ["Bo", "SAYS", "Bo says two", "two", False, moment, None],
         ["Bo", "KNOWS", "Bo knows Al", "Al", True, moment, None],
@@ -284,37 +286,37 @@ def test_a_merge_and_a_retraction_move_and_hide_what_graphitis_readers_see(store
     with store.writing():
         tell(store, "Al", "one", client_id="c1", group=group)
         tell(store, "Bo", "two", client_id="c2", group=group)
-        asked = Operation(group=group, kind="merge", entities=("E1", "E2"))
-        (fact,) = told(2, "Bo", "two", 20, group=group).puts[kinds.FACTS]
+        operation = Operation(group=group, kind="merge", entities=("E1", "E2"))
+        (fact,) = statement_commit(2, "Bo", "two", 20, group=group).puts[kinds.FACTS]
         merged = {
             kinds.ENTITIES: [rows.entity_row(Entity(id="E1", name="Al", aliases=("Bo",), born=(1, 0)))],
             kinds.FACTS: [fact._replace(source="E1")],
             kinds.SHOWN_ENTITIES: [("E2", "E1")],
             kinds.MENTIONS: [("E1", 2)],
         }
-        asked = replace(asked, sequence=asked_for(store, asked))
+        operation = replace(operation, sequence=asked_for(store, operation))
         drops = {kinds.ENTITIES: [("E2",)], kinds.MENTIONS: [("E2", 2)]}
-        store.apply([ended(asked, 50, puts=merged, drops=drops)])
-        assert [row[::3] for row in ask(SEEN, group=group)] == [["c1", "E1"], ["c2", "E1"]]
-        asked = Operation(group=group, kind="retract", episodes=("c1",))
-        asked = replace(asked, sequence=asked_for(store, asked))
+        store.apply([ended(operation, 50, puts=merged, drops=drops)])
+        assert [row[::3] for row in ask(EPISODE_ROWS, group=group)] == [["c1", "E1"], ["c2", "E1"]]
+        operation = Operation(group=group, kind="retract", episodes=("c1",))
+        operation = replace(operation, sequence=asked_for(store, operation))
         retired = Patch(kind=kinds.EPISODES, columns=("retired_at",), rows=((1, 60),))
         drops = {kinds.FACTS: [("F1",)], kinds.MENTIONS: [("E1", 1)]}
-        store.apply([ended(asked, 60, drops=drops, patches=(retired,))])
-    assert [row[::3] for row in ask(SEEN, group=group)] == [["c2", "E1"]]
+        store.apply([ended(operation, 60, drops=drops, patches=(retired,))])
+    assert [row[::3] for row in ask(EPISODE_ROWS, group=group)] == [["c2", "E1"]]
     assert [row[1] for row in ask(VALUES, group=group)] == ["two"]
 
 
 def test_a_copy_whose_answers_were_lost_is_whole(deaf, tmp_path, ask, group):
-    """Each portion is written twice, and each edge is there once."""
+    """Each portion is written twice, and each edge exists once."""
     source = small(tmp_path / "source")
     with source.writing():
         tell(source, "Al", "one", group=group, client_id="c1")
-    held = [(kind, row) for kind in KINDS for row in source.rows(kind.all, group)]
+    source_rows = [(kind, row) for kind in KINDS for row in source.rows(kind.all, group)]
     with deaf.writing():
-        deaf.adopt(group, head(source, group), held, lambda: None)
+        deaf.adopt(group, head(source, group), source_rows, lambda: None)
     assert everything(deaf, group) == everything(source, group)
-    assert ask(SEEN, group=group) == [["c1", "Al says one", "text", "E1"]]
+    assert ask(EPISODE_ROWS, group=group) == [["c1", "Al says one", "text", "E1"]]
     assert ask(EDGES, group=group) == [["c1", ["F1"]]]
     source.close()
 
@@ -323,25 +325,27 @@ def test_a_copy_whose_answers_were_lost_is_whole(deaf, tmp_path, ask, group):
 def test_a_look_whether_others_changed_the_groups_is_one_statement_however_many_they_are(
     stores, monkeypatch, groups
 ):
-    """What is in memory is looked at anew at each run: thousands of groups are no thousands of questions."""
+    """Each run checks the groups in memory with one query: thousands of groups need no thousand queries."""
     engine = engine_on(stores)
     drafts = [in_group(triples(1, works("Acme")), f"g{n}") for n in range(groups)]
     engine.add(*drafts)
     committer = engine.loop.committer
     names = [engine.named(draft.group) for draft in drafts]
     assert [name for name in names if committer.kept(name) is None] == []
-    asked = []
+    statements = []
     run = Connection.run
-    monkeypatch.setattr(Connection, "run", lambda *a, **values: (asked.append(a[2]), run(*a, **values))[1])
+    monkeypatch.setattr(
+        Connection, "run", lambda *a, **values: (statements.append(a[2]), run(*a, **values))[1]
+    )
 
     asyncio.run(committer.forget_stale())
 
-    assert len(asked) == 1
+    assert len(statements) == 1
     assert [name for name in names if committer.kept(name) is None] == []
 
 
 def test_episodes_gather_while_a_batch_is_on_its_way(stores):
-    """What is decided while the server writes shares the next transaction."""
+    """Decisions made while the server writes share the next transaction."""
     engine = engine_on(stores)
     drafts = [triples(n, works(f"Firm {n}"), client_id=f"c{n}") for n in range(60)]
     engine.accept(*drafts)
@@ -372,7 +376,9 @@ def test_a_run_that_leaves_while_a_batch_is_on_its_way_loses_and_doubles_nothing
 
     async def leave():
         with engine.store.writing(), neo4j_driver.session() as session:
-            with session.begin_transaction() as lock:  # the batch cannot be written before this one ends
+            with (
+                session.begin_transaction() as lock
+            ):  # the batch cannot be written before this transaction ends
                 slot = slot_of(engine.named())
                 lock.run("MATCH (s:KgraySlot {slot: $slot}) SET s.locked = true", slot=slot).consume()
                 totals = await Runner(engine.parts).run(groups=[engine.named()], stop=on_its_way.is_set)
@@ -400,21 +406,21 @@ def small_pieces(monkeypatch):
 
 @pytest.fixture
 def killed(monkeypatch, stores):
-    """Return a function after which the process ends in so many pieces of our groups' removals from now."""
-    clear, left = grouped.clear_rows, [1 << 62]
+    """Return a function that ends the process after a number of pieces of our groups' removals."""
+    clear, pieces_left = grouped.clear_rows, [1 << 62]
 
     def clear_rows(db, running, group, *words):
-        left[0] -= group.startswith(stores.prefix)
-        if left[0] < 0:
+        pieces_left[0] -= group.startswith(stores.prefix)
+        if pieces_left[0] < 0:
             raise Killed
         return clear(db, running, group, *words)
 
     monkeypatch.setattr(grouped, "clear_rows", clear_rows)
 
-    def after(pieces):
-        left[0] = pieces
+    def end_after(pieces):
+        pieces_left[0] = pieces
 
-    return after
+    return end_after
 
 
 def test_a_large_group_is_removed_in_pieces_and_nothing_of_it_is_read_from_the_first_on(
@@ -430,13 +436,13 @@ def test_a_large_group_is_removed_in_pieces_and_nothing_of_it_is_read_from_the_f
         with pytest.raises(Killed):
             remove(store, [], group=group, everything=True)
     assert all_of(store, kinds.MENTIONS, group) == []
-    seen = everything(stores.open(), group)
-    assert seen.pop("head") == replace(head(store, group), named=False, last=3, removals=0)
+    contents = everything(stores.open(), group)
+    assert contents.pop("head") == replace(head(store, group), named=False, last=3, removals=0)
     nothing.pop("head")
-    assert {name: found for name, found in seen.items() if name != "counts"} == {
-        name: found for name, found in nothing.items() if name != "counts"
+    assert {name: value for name, value in contents.items() if name != "counts"} == {
+        name: value for name, value in nothing.items() if name != "counts"
     }
-    assert list(seen["counts"].values()) == list(nothing["counts"].values())
+    assert list(contents["counts"].values()) == list(nothing["counts"].values())
     killed(pieces=1 << 62)
 
     with stores.open().writing():
@@ -452,18 +458,18 @@ def test_what_is_told_while_a_large_group_goes_waits_for_its_end_and_stays(
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one", group=group, client_id="c1")
-        asked = Operation(group=group, kind="remove", everything=True)
-        sequence = request(store, asked)
+        operation = Operation(group=group, kind="remove", everything=True)
+        sequence = request(store, operation)
         (later,) = append(store, draft("said after the removal was asked", group=group))
-        asked = replace(asked, sequence=sequence)
-        done = ended(asked, 99, result={"episodes": 1}, clear=True, erases=True)
+        operation = replace(operation, sequence=sequence)
+        end = ended(operation, 99, result={"episodes": 1}, clear=True, erases=True)
         killed(pieces=1)
         with pytest.raises(Killed):
-            store.apply([done])
+            store.apply([end])
         killed(pieces=1 << 62)
         (answer,) = accept(store, [draft("Al says one", group=group, client_id="c1")], now=1)
         assert (answer.status, answer.sequence) == ("accepted", 4)
-        store.apply([done])
+        store.apply([end])
         assert [row.sequence for row in pending(store, group, 9)] == [later, 4]
         assert result(store, group, sequence) == {"episodes": 1}
         assert all_of(store, kinds.MENTIONS, group) == []
@@ -542,11 +548,13 @@ def test_commits_without_a_pause_wait_while_a_group_is_read(stores, group):
     def read():
         mentions = len(all_of(store, kinds.MENTIONS, group))
         number = len(commits)
-        told = threading.Thread(target=tell, args=(writer, f"Al {number}", "two"), kwargs={"group": group})
-        commits.append(told)
-        told.start()
-        told.join(HANGS_S if number < 3 else 0.5)  # the fourth waits for this block
-        return mentions, len(all_of(store, kinds.RECORDS, group)), told.is_alive()
+        statement_commit = threading.Thread(
+            target=tell, args=(writer, f"Al {number}", "two"), kwargs={"group": group}
+        )
+        commits.append(statement_commit)
+        statement_commit.start()
+        statement_commit.join(HANGS_S if number < 3 else 0.5)  # the fourth waits for this block
+        return mentions, len(all_of(store, kinds.RECORDS, group)), statement_commit.is_alive()
 
     with writer.writing():
         tell(writer, "Al", "one", group=group)
@@ -562,7 +570,9 @@ def test_a_fact_that_ends_at_no_entity_changes_nothing(stores, group):
         fact = Fact(
             id="F", statement="S1", source="E1", relation="KNOWS", text="", created_at=9, target="none"
         )  # fmt: skip
-        wrong = with_rows(told(1, "Al", "one", 9, group=group), {kinds.FACTS: [rows.fact_row(fact)]})
+        wrong = with_rows(
+            statement_commit(1, "Al", "one", 9, group=group), {kinds.FACTS: [rows.fact_row(fact)]}
+        )
         with pytest.raises(StoreError, match=r"entity that is not stored \(E1, none\)"):
             store.apply([wrong])
     assert store.pending_count(group) == 1
@@ -573,7 +583,7 @@ def test_a_mention_of_no_entity_changes_nothing(stores, group):
     store = stores.open()
     with store.writing():
         append(store, draft("Al says one", group=group))
-        wrong = with_rows(told(1, "Al", "one", 9, group=group), {kinds.MENTIONS: [("none", 1)]})
+        wrong = with_rows(statement_commit(1, "Al", "one", 9, group=group), {kinds.MENTIONS: [("none", 1)]})
         with pytest.raises(StoreError, match="an entity that is not stored: nothing was changed"):
             store.apply([wrong])
     assert store.pending_count(group) == 1

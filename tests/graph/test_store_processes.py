@@ -64,17 +64,17 @@ def test_processes_that_append_at_once_share_one_order(tmp_path):
     first, second = started(APPEND, tmp_path, "a", "40"), started(APPEND, tmp_path, "b", "40")
     written = [lines(first), lines(second)]
     assert (first.returncode, second.returncode) == (0, 0)
-    taken = [[int(n) for line in part for n in line.split()] for part in written]
-    assert [len(part) for part in taken] == [120, 120]
-    assert all(part == sorted(part) for part in taken)
-    assert sorted(taken[0] + taken[1]) == list(range(1, 241))
+    sequences = [[int(n) for line in part for n in line.split()] for part in written]
+    assert [len(part) for part in sequences] == [120, 120]
+    assert all(part == sorted(part) for part in sequences)
+    assert sorted(sequences[0] + sequences[1]) == list(range(1, 241))
     store = small(tmp_path)
     assert [row.sequence for row in pending(store, "g", 999)] == list(range(1, 241))
     store.close()
 
 
 def test_what_a_killed_appender_acknowledged_is_there(tmp_path):
-    """Promise 2: durable before it is acknowledged, and a batch is there whole or not at all."""
+    """Promise 2: durable before it is acknowledged, and a batch is stored completely or not at all."""
     dice = random.Random(3)
     acknowledged: set[int] = set()
     for turn in range(4):
@@ -85,10 +85,10 @@ def test_what_a_killed_appender_acknowledged_is_there(tmp_path):
         process.send_signal(signal.SIGKILL)
         acknowledged |= {int(n) for line in lines(process) for n in line.split()}
     store = small(tmp_path)
-    there = [row.sequence for row in pending(store, "g", 10**6)]
-    assert acknowledged <= set(there)
-    assert there == list(range(1, len(there) + 1))
-    assert len(there) % 3 == 0
+    stored_sequences = [row.sequence for row in pending(store, "g", 10**6)]
+    assert acknowledged <= set(stored_sequences)
+    assert stored_sequences == list(range(1, len(stored_sequences) + 1))
+    assert len(stored_sequences) % 3 == 0
     store.close()
 
 
@@ -99,22 +99,25 @@ def test_a_killed_ingest_leaves_whole_commits_and_a_free_lock(tmp_path):
         process = started(INGEST, tmp_path)
         assert process.stdout.readline() == "holding\n"
         process.stdout.readline()
-        other = small(tmp_path)
-        with pytest.raises(Locked, match=rf"process {process.pid} on .* is ingesting"), other.writing():
+        second_store = small(tmp_path)
+        with (
+            pytest.raises(Locked, match=rf"process {process.pid} on .* is ingesting"),
+            second_store.writing(),
+        ):
             pass
         time.sleep(dice.uniform(0.02, 0.2))
         process.send_signal(signal.SIGKILL)
         acknowledged = [int(line) for line in lines(process)]
-        with other.writing():
-            counted = other.counts("g")["g"]
-            committed = [row.sequence for row in all_of(other, EPISODES) if row.state == COMMITTED]
+        with second_store.writing():
+            counted = second_store.counts("g")["g"]
+            committed = [row.sequence for row in all_of(second_store, EPISODES) if row.state == COMMITTED]
             assert counted.committed == counted.facts == counted.entities == len(committed)
             assert set(acknowledged) <= set(committed)
-            assert [row.sequence for row in all_of(other, RECORDS)] == committed
-            assert sorted(row.sequence for row in all_of(other, MENTIONS)) == committed
-            assert len(list(other.rows(FACTS_OF, "g", [f"F{n}" for n in committed]))) == len(committed)
-            assert worded(other, "fact", "says") == [(n, 0) for n in committed]
-        other.close()
+            assert [row.sequence for row in all_of(second_store, RECORDS)] == committed
+            assert sorted(row.sequence for row in all_of(second_store, MENTIONS)) == committed
+            assert len(list(second_store.rows(FACTS_OF, "g", [f"F{n}" for n in committed]))) == len(committed)
+            assert worded(second_store, "fact", "says") == [(n, 0) for n in committed]
+        second_store.close()
     check = apsw.Connection(str(tmp_path / schema.FILE))
     assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     check.close()

@@ -1,4 +1,4 @@
-"""What goes, on every store: rows are dropped, a group is cleared; all else is there (R25, R27)."""
+"""Removal on every store: rows are dropped, a group is cleared; all other rows stay (R25, R27)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.graph.by_hand import (
     head,
     remove,
     rows_of,
+    statement_commit,
     tell,
-    told,
     with_judgements,
     worded,
 )
@@ -33,32 +33,32 @@ SCOPES = ("fact", "entity", "episode")
 
 
 def test_what_was_dropped_is_found_by_no_read(store, group):
-    """By none of its words, ids and vectors; what shares a group with it is as it was."""
+    """No word, id or vector of a removed episode is found; the rest of its group is unchanged."""
     sent = draft("zqtext", group=group, source="zqsource", client_id="zqclient", speaker="zqspeaker")
-    kept = draft("kept text", group=group, client_id="kept")
-    append(store, sent, kept)
+    kept_draft = draft("kept text", group=group, client_id="kept")
+    append(store, sent, kept_draft)
     declared = Declaration(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="many")
     verdict = Verdict(sequence=2, ordinal=0, a="S1", b="S2", exclusive=True, judge="j", reason="zqwhy")
-    gone, stays = (
-        told(1, "zqname", "zqvalue", 10, group=group, sent=sent),
-        told(2, "Bo", "two", 20, group=group, sent=kept),
+    removed_commit, kept_commit = (
+        statement_commit(1, "zqname", "zqvalue", 10, group=group, sent=sent),
+        statement_commit(2, "Bo", "two", 20, group=group, sent=kept_draft),
     )
-    gone = with_judgements(gone, declarations=[declared])
-    stays = with_judgements(stays, verdicts=[verdict])
+    removed_commit = with_judgements(removed_commit, declarations=[declared])
+    kept_commit = with_judgements(kept_commit, verdicts=[verdict])
     with store.writing():
-        store.apply([answered(1, "k", {"why": "zqanswer"}, group=group), gone, stays])
+        store.apply([answered(1, "k", {"why": "zqanswer"}, group=group), removed_commit, kept_commit])
         blanked = judged_column(Judgements([], [(replace(verdict, reason=""), 20)]))
         blank = Patch(kind=RECORDS, columns=("judged",), rows=((2, blanked),))
-        asked = Operation(group=group, kind="remove", episodes=("zqclient",))
-        asked = replace(asked, sequence=ask(store, asked))
-        done = ended(asked, 30, drops=rows_of(store, [1], group=group), patches=(blank,), erases=True)
-        store.apply([done])
-        store.apply([done])
-    left = {kind: all_of(store, kind, group) for kind in KINDS}
-    expected = {kind: list(stays.puts.get(kind, ())) for kind in KINDS}
-    expected[RECORDS] = [row._replace(judged=blanked) for row in stays.puts[RECORDS]]
+        operation = Operation(group=group, kind="remove", episodes=("zqclient",))
+        operation = replace(operation, sequence=ask(store, operation))
+        end = ended(operation, 30, drops=rows_of(store, [1], group=group), patches=(blank,), erases=True)
+        store.apply([end])
+        store.apply([end])
+    remaining_rows = {kind: all_of(store, kind, group) for kind in KINDS}
+    expected = {kind: list(kept_commit.puts.get(kind, ())) for kind in KINDS}
+    expected[RECORDS] = [row._replace(judged=blanked) for row in kept_commit.puts[RECORDS]]
     expected[OPERATIONS] = [(3, "remove", "{}", kinds.DONE, 30, "{}")]
-    assert left == expected
+    assert remaining_rows == expected
     words = ("zqtext", "zqspeaker", "zqname", "zqvalue", "zqclient", sent.id, "E1", "S1", "F1")
     for read in READS:
         if isinstance(read.by, str) and read.by != "state":
@@ -70,26 +70,26 @@ def test_what_was_dropped_is_found_by_no_read(store, group):
     assert store.counts(group)[group] == GroupCounts(committed=1, entities=1, facts=1)
 
 
-def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other, mine):
+def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other_group, mine):
     """R27: no sequence and no record time of it is used again; no other group changes."""
     with store.writing():
-        for each in (group, other):
+        for each in (group, other_group):
             tell(store, "Al", "one", group=each, client_id="c")
             append(store, draft("failed", group=each))
             store.apply([failed(2, 50, group=each), answered(2, "k", {"a": 1}, group=each)])
-        before = everything(store, other)
+        state_before = everything(store, other_group)
         removal = remove(store, [], group=group, everything=True)
         assert head(store, group) == GroupHead(named=False, last=removal, last_recorded=60, removals=1)
-        assert list(mine(store.heads())) == list(mine(store.counts())) == [other]
-        assert everything(store, other) == before
-        left = {kind: result for kind in KINDS if (result := all_of(store, kind, group))}
-        assert left == {OPERATIONS: [(removal, "remove", "{}", kinds.DONE, 60, '{"episodes":0}')]}
+        assert list(mine(store.heads())) == list(mine(store.counts())) == [other_group]
+        assert everything(store, other_group) == state_before
+        remaining_rows = {kind: result for kind in KINDS if (result := all_of(store, kind, group))}
+        assert remaining_rows == {OPERATIONS: [(removal, "remove", "{}", kinds.DONE, 60, '{"episodes":0}')]}
         assert [worded(store, scope, "al says one", group) for scope in SCOPES] == [[], [], []]
-        # A commit of the removed time that arrives late is one that has ended.
-        store.apply([told(1, "Al", "late", 10**6, group=group)])
+        # A late commit from before the removal belongs to an episode that has ended.
+        store.apply([statement_commit(1, "Al", "late", 10**6, group=group)])
         assert all_of(store, EPISODES, group) == []
         assert append(store, draft("anew", group=group, client_id="c")) == [removal + 1]
-        assert list(mine(store.heads())) == [group, other]
+        assert list(mine(store.heads())) == [group, other_group]
         assert head(store, group).last_recorded == 60
 
 
@@ -97,18 +97,18 @@ def test_what_was_accepted_after_the_request_survives_a_groups_removal(store, gr
     """Accepted means kept: the order says what the removal is about."""
     with store.writing():
         tell(store, "Al", "one", group=group)
-        asked = Operation(group=group, kind="remove", everything=True)
-        asked = replace(asked, sequence=ask(store, asked))
+        operation = Operation(group=group, kind="remove", everything=True)
+        operation = replace(operation, sequence=ask(store, operation))
         append(store, draft("after", group=group, client_id="c"))
         store.apply([
             answered(1, "shared", {}, group=group), answered(3, "shared", {}, group=group),
             answered(3, "ahead", {"a": 1}, group=group),
-            ended(asked, 99, clear=True, erases=True, unsettles=True),
+            ended(operation, 99, clear=True, erases=True, unsettles=True),
         ])  # fmt: skip
         assert [item.sequence for item in pending(store, group, 9)] == [3]
         assert mine(store.heads()) == {group: GroupHead(named=True, last=3, last_recorded=99, removals=1)}
         assert all_of(store, ANSWERS, group) == []
-        store.apply([told(3, "Bo", "two", 100, group=group)])
+        store.apply([statement_commit(3, "Bo", "two", 100, group=group)])
     assert worded(store, "fact", "says", group) == [(3, 0)]
 
 
@@ -116,10 +116,10 @@ def test_what_was_cleared_can_be_filled_again_by_the_same_batch(store, group):
     """A clear is carried out whole before what follows it."""
     with store.writing():
         tell(store, "Al", "one", group=group)
-        asked = Operation(group=group, kind="remove", everything=True)
-        asked = replace(asked, sequence=ask(store, asked))
+        operation = Operation(group=group, kind="remove", everything=True)
+        operation = replace(operation, sequence=ask(store, operation))
         (later,) = append(store, draft("Bo says two", group=group))
-        again = told(later, "Bo", "two", 120, group=group)
-        store.apply([ended(asked, 99, clear=True), again])
+        second_commit = statement_commit(later, "Bo", "two", 120, group=group)
+        store.apply([ended(operation, 99, clear=True), second_commit])
     assert [row.name for row in all_of(store, kinds.ENTITIES, group)] == ["Bo"]
     assert [row.sequence for row in all_of(store, RECORDS, group)] == [later]

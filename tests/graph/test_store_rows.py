@@ -38,10 +38,10 @@ from kgray.schema.reads import (
     TAKEN_IDS,
     VECTORS_AT,
 )
-from tests.graph.by_hand import all_of, append, changes, draft, stored, tell, told
+from tests.graph.by_hand import all_of, append, changes, draft, statement_commit, stored, tell
 
-MANY = 2_500  # rows: three pages
-DONE = frozenset({kinds.COMMITTED})  # a change of an episode that is committed already
+THREE_PAGES = 2_500  # rows
+COMMITTED = frozenset({kinds.COMMITTED})  # a change of an episode that is committed already
 TYPES = {"int": int, "bool": bool, "text": str, "texts": tuple, "bytes": bytes}
 SMALLEST = {"int": 1, "bool": False, "text": "a", "texts": (), "bytes": b""}
 FILLED = {"int": 2, "bool": True, "text": "b", "texts": ("b", "a"), "bytes": b"\x00\xff"}
@@ -59,9 +59,11 @@ def expected_of(read: Read[Any]) -> tuple[list[Any], list[Row]]:
     if read.by is None:
         chosen = [row for row in named if not read.since or row[read.since] is not None]
         return [], [read.row(**{name: row[name] for name in read.columns}) for row in chosen]
-    by = (read.by,) if isinstance(read.by, str) else read.by
-    chosen = [row for row in reversed(named) if row[by[0]] is not None]
-    values = [row[by[0]] if isinstance(read.by, str) else tuple(row[n] for n in by) for row in chosen]
+    columns = (read.by,) if isinstance(read.by, str) else read.by
+    chosen = [row for row in reversed(named) if row[columns[0]] is not None]
+    values = [
+        row[columns[0]] if isinstance(read.by, str) else tuple(row[n] for n in columns) for row in chosen
+    ]
     return values, [read.row(**{name: row[name] for name in read.columns}) for row in chosen]
 
 
@@ -90,54 +92,58 @@ def test_every_declared_read_returns_rows_of_its_class(store, group, mine):
 
 
 def test_a_scan_gives_every_row_once_in_the_order_of_its_key(store, group):
-    """However many pages it takes, whatever order the rows were put in."""
+    """Over any number of pages, and after any order of insertion."""
     append(store, *(draft(str(n), group=group) for n in range(50)))
-    texts = [f"{n:05}" for n in range(MANY)]
+    texts = [f"{n:05}" for n in range(THREE_PAGES)]
     puts: dict[Kind[Any], list[Row]] = {
         RECORDS: [(n, None, (f"0 {n}",), bytes([n % 256]), None, b"", None, stored(n % 64))
-                  for n in range(1, MANY + 1)],
-        SHOWN_EVIDENCE: [(1 + n // 500, n % 500, "S", None) for n in range(MANY)],
-        SHOWN_ENTITIES: [(f"{n // 50:05}", f"{n % 50:05}") for n in range(MANY)],
-        ANSWERS: [(1 + n // 500, f"{n % 500:05}", 1, 0, 0, "[]", b"") for n in range(MANY)],
+                  for n in range(1, THREE_PAGES + 1)],
+        SHOWN_EVIDENCE: [(1 + n // 500, n % 500, "S", None) for n in range(THREE_PAGES)],
+        SHOWN_ENTITIES: [(f"{n // 50:05}", f"{n % 50:05}") for n in range(THREE_PAGES)],
+        ANSWERS: [(1 + n // 500, f"{n % 500:05}", 1, 0, 0, "[]", b"") for n in range(THREE_PAGES)],
         kinds.ENTITIES: [(id_, "E", (), ("b", "a"), 1, 0, "a summary") for id_ in texts],
         FACTS: [(id_, "S", "00001", "R", "t", 1, *[None] * 7, ("b",), False, None, None) for id_ in texts],
-        MENTIONS: [(f"{n // 50:05}", 1 + n % 50) for n in range(MANY)],
+        MENTIONS: [(f"{n // 50:05}", 1 + n % 50) for n in range(THREE_PAGES)],
     }  # fmt: skip
     mixed = {kind: list(map(kind.row._make, [*rows[::2], *rows[:0:-2]])) for kind, rows in puts.items()}
     with store.writing():
         store.apply([changes(1, 10, mixed, group=group)])
     for kind, rows in puts.items():
         assert all_of(store, kind, group) == rows, kind.name
-    asked = [f"{n:05}" for n in range(MANY - 1, 0, -2)]
-    assert [row.id for row in store.rows(FACTS_OF, group, asked)] == asked
+    ids = [f"{n:05}" for n in range(THREE_PAGES - 1, 0, -2)]
+    assert [row.id for row in store.rows(FACTS_OF, group, ids)] == ids
 
 
 def test_a_look_up_gives_rows_in_the_order_of_the_values(store, group):
     with store.writing():
         for name in ("Al", "Bo", "Al", "Cy"):
             tell(store, name, "one", group=group, client_id=name)
-        shown = {SHOWN_ENTITIES: [("E2", "E3"), ("E2", "E1")], SHOWN_EVIDENCE: [(2, 0, "S2", "S1")]}
-        store.apply([changes(2, None, shown, group=group, states=DONE)])
+        resolved = {SHOWN_ENTITIES: [("E2", "E3"), ("E2", "E1")], SHOWN_EVIDENCE: [(2, 0, "S2", "S1")]}
+        store.apply([changes(2, None, resolved, group=group, states=COMMITTED)])
     ids = {row.sequence: row.id for row in all_of(store, EPISODES, group)}
 
     def sequences(read, *values):
         return [row.sequence for row in store.rows(read, group, values)]
 
-    def found(read, *values):
+    def fields_read(read, *values):
         return list(store.rows(read, group, values))
 
     for read in (EPISODES_AT, PACKED_AT, SEARCHED_AT, STATEMENTS_AT, VECTORS_AT, NAME_VECTORS_AT):
         assert sequences(read, 3, 1, 3, 9) == [3, 1], read.name
     assert sequences(TAKEN_IDS, ids[2], "none", ids[1]) == [2, 1, 3]
     assert sequences(TAKEN_CLIENT_IDS, "Cy", "Al") == [4, 1, 3]
-    assert found(MENTIONS_OF, "E3", "E1") == [("E3", 3), ("E1", 1)]
-    assert found(STATEMENTS_AT, 4, 2) == [(4, ("0 S4",)), (2, ("0 S2",))]
-    assert found(SHOWN_BY_EVIDENCE, 3, 2) == found(SHOWN_BY_STATEMENTS, "S1", "S2") == [(2, 0, "S2", "S1")]
-    assert [row.id for row in found(FACTS_OF_STATEMENTS, "S4", "none", "S1")] == ["F4", "F1"]
-    assert found(SHOWN_OF, "E1", "E2") == [("E2", "E1"), ("E2", "E3")]
+    assert fields_read(MENTIONS_OF, "E3", "E1") == [("E3", 3), ("E1", 1)]
+    assert fields_read(STATEMENTS_AT, 4, 2) == [(4, ("0 S4",)), (2, ("0 S2",))]
+    assert (
+        fields_read(SHOWN_BY_EVIDENCE, 3, 2)
+        == fields_read(SHOWN_BY_STATEMENTS, "S1", "S2")
+        == [(2, 0, "S2", "S1")]
+    )
+    assert [row.id for row in fields_read(FACTS_OF_STATEMENTS, "S4", "none", "S1")] == ["F4", "F1"]
+    assert fields_read(SHOWN_OF, "E1", "E2") == [("E2", "E1"), ("E2", "E3")]
     for read in READS:
         if read.by is not None:
-            assert found(read) == []
+            assert fields_read(read) == []
 
 
 def test_several_rows_of_one_value_come_in_the_order_of_their_key(store, group):
@@ -149,7 +155,7 @@ def test_several_rows_of_one_value_come_in_the_order_of_their_key(store, group):
             SHOWN_EVIDENCE: [(*place, "S1", None) for place in places],
             ANSWERS: [(n, "k", 0, 0, 0, "[]", b"") for n in (second, first)],
         }
-        store.apply([changes(second, None, puts, group=group, states=DONE)])
+        store.apply([changes(second, None, puts, group=group, states=COMMITTED)])
     assert [row[:2] for row in store.rows(SHOWN_BY_EVIDENCE, group, [second, first])] == [
         (2, 0), (2, 1), (2, 2), (1, 0),
     ]  # fmt: skip
@@ -164,20 +170,20 @@ def test_a_scan_by_a_time_leaves_out_the_rows_without_one_and_begins_behind_a_pl
     with store.writing():
         store.apply([changes(1, 10, puts, group=group)])
 
-    def scanned(*behind):
-        return [row[:2] for row in store.rows(JUDGED, group, behind)]
+    def scanned(*scanned_after):
+        return [row[:2] for row in store.rows(JUDGED, group, scanned_after)]
 
     assert scanned() == [(10, 5), (20, 3), (30, 1), (30, 4)]
     assert (scanned(20), scanned(30, 1)) == ([(20, 3), (30, 1), (30, 4)], [(30, 4)])
 
 
-def test_no_value_reaches_another_group_or_is_an_error(store, group, other):
-    """Promise 5: any text, and numbers beyond any sequence: a group's number stands in SQLite's keys."""
+def test_no_value_reaches_another_group_or_is_an_error(store, group, other_group):
+    """Promise 5: any text, and numbers beyond any sequence: SQLite's keys contain a group's number."""
     texts = ["a\x00b", "' OR 1=1 --", "[1]", '"', "1"]
     numbers = [-1, 0, 1 << 39, 1 << 40, (1 << 40) + 1, (2 << 40) + 1, 1 << 62]
     strange = {"text": texts, "int": numbers, "pair": [(n, text) for n in (*numbers, 1) for text in texts]}
     with store.writing():
-        for each in (group, other):
+        for each in (group, other_group):
             tell(store, "Al", "one", group=each)
     for read in READS:
         if read.by is not None and read.by != "state":
@@ -186,12 +192,12 @@ def test_no_value_reaches_another_group_or_is_an_error(store, group, other):
             assert list(store.rows(read, f"{group}-none", values)) == [], read.name
 
 
-def test_a_scan_is_of_one_group(store, group, other):
-    append(store, draft("a", group=group), draft("b", group=other))
+def test_a_scan_is_of_one_group(store, group, other_group):
+    append(store, draft("a", group=group), draft("b", group=other_group))
     with store.writing():
-        store.apply([told(1, "Al", "one", 10, group=group)])
+        store.apply([statement_commit(1, "Al", "one", 10, group=group)])
         items = {kind: all_of(store, kind, group) for kind in KINDS}
-        store.apply([told(1, "Bo", "two", 10, group=other)])
+        store.apply([statement_commit(1, "Bo", "two", 10, group=other_group)])
     assert {kind: all_of(store, kind, group) for kind in KINDS} == items
     assert list(store.rows(EPISODES.all, f"{group}-none")) == []
 
@@ -200,7 +206,7 @@ def test_a_row_that_is_put_again_keeps_its_place(store, group):
     with store.writing():
         for name in ("Al", "Bo", "Cy"):
             tell(store, name, "one", group=group)
-        before = all_of(store, RECORDS, group)
-        row = before[1]._replace(packed=b"changed")
-        store.apply([changes(2, None, {RECORDS: [row]}, group=group, states=DONE)])
-    assert all_of(store, RECORDS, group) == [before[0], row, before[2]]
+        records_before = all_of(store, RECORDS, group)
+        row = records_before[1]._replace(packed=b"changed")
+        store.apply([changes(2, None, {RECORDS: [row]}, group=group, states=COMMITTED)])
+    assert all_of(store, RECORDS, group) == [records_before[0], row, records_before[2]]

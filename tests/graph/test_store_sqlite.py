@@ -1,4 +1,4 @@
-"""What the embedded store adds to the port: SQLite's own failures, snapshots, several shards of one file."""
+"""The additions of the embedded store to the port: SQLite's failures, snapshots, shards of one file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kgray.ports import GroupCounts, slot_of
 from kgray.schema.kinds import FACTS, KINDS
 from kgray.storage.sqlite.store import SqliteStore
 from kgray.system.locks import INGEST_LOCK
-from tests.graph.by_hand import all_of, append, draft, everything, head, small, tell, told
+from tests.graph.by_hand import all_of, append, draft, everything, head, small, statement_commit, tell
 
 
 @pytest.fixture
@@ -25,16 +25,16 @@ def store(tmp_path):
 def test_a_commit_that_breaks_at_its_last_statement_leaves_nothing(store):
     """Case k: the store fails at the last statement of a commit; running again completes it."""
     append(store, draft("Al says one"))
-    before = everything(store)
+    state_before = everything(store)
     store._db._writer.execute(
         "CREATE TEMP TRIGGER broken BEFORE INSERT ON main.facts BEGIN SELECT raise(ABORT, 'x'); END"
     )
     with store.writing():
         with pytest.raises(apsw.ConstraintError):
-            store.apply([told(1, "Al", "one", 100)])
-        assert everything(store) == before
+            store.apply([statement_commit(1, "Al", "one", 100)])
+        assert everything(store) == state_before
         store._db._writer.execute("DROP TRIGGER temp.broken")
-        store.apply([told(1, "Al", "one", 100)])
+        store.apply([statement_commit(1, "Al", "one", 100)])
     assert [row.text for row in all_of(store, FACTS)] == ["Al says one"]
 
 
@@ -42,27 +42,27 @@ def test_a_snapshot_sees_one_moment_while_commits_go_on(store, tmp_path):
     with store.writing():
         tell(store, "Al", "one")
         with store.reading(), store.reading():
-            before = everything(store)
+            state_before = everything(store)
             tell(store, "Bo", "two")
-            other = small(tmp_path)
-            append(other, draft("from elsewhere"))
-            other.close()
-            assert everything(store) == before
-        assert everything(store) != before
+            second_store = small(tmp_path)
+            append(second_store, draft("from elsewhere"))
+            second_store.close()
+            assert everything(store) == state_before
+        assert everything(store) != state_before
         assert store.counts()["g"] == GroupCounts(accepted=1, committed=2, entities=2, facts=2)
 
 
 def test_one_process_holds_several_shards_and_each_epoch_fences_its_own_groups(store, tmp_path):
-    """Who takes one shard over makes its former holder stale, and no other; the count of shards stays."""
+    """A new owner of one shard makes only its former holder stale; the count of shards stays."""
     groups = {slot_of(name) % 2: name for name in "abcdefgh"}
     append(store, *(draft("Al says one", group=group) for group in groups.values()))
-    said = {shard: told(1, "Al", "one", 10, group=group) for shard, group in groups.items()}
-    other, local = small(tmp_path), small(tmp_path)
-    with ExitStack() as held:
-        first = held.enter_context(store.writing(shard=0, shards=2))
+    commits = {shard: statement_commit(1, "Al", "one", 10, group=group) for shard, group in groups.items()}
+    second_store, local = small(tmp_path), small(tmp_path)
+    with ExitStack() as shard_holds:
+        first = shard_holds.enter_context(store.writing(shard=0, shards=2))
         with pytest.raises(StaleWriter):  # of a shard that nobody took
-            store.apply([said[1]])
-        second = held.enter_context(store.writing(shard=1, shards=2))
+            store.apply([commits[1]])
+        second = shard_holds.enter_context(store.writing(shard=1, shards=2))
         assert second > first
         for refused in ({"shard": 1, "shards": 2}, {"shard": 0, "shards": 3}, {}):
             with pytest.raises(Locked, match="is ingesting"):
@@ -70,33 +70,36 @@ def test_one_process_holds_several_shards_and_each_epoch_fences_its_own_groups(s
         with pytest.raises(Locked, match="is ingesting"):
             local.writing().__enter__()
         (tmp_path / INGEST_LOCK).unlink()  # as on a file system without locks
-        with other.writing(shard=1, shards=2):
-            store.apply([said[0]])  # its own shard was left to it
+        with second_store.writing(shard=1, shards=2):
+            store.apply([commits[0]])  # its own shard was left to it
             with pytest.raises(StaleWriter, match=f"{second} was superseded"):
-                store.apply([said[1]])
-            other.apply([said[1]])
+                store.apply([commits[1]])
+            second_store.apply([commits[1]])
     with local.writing() as newest:
         assert newest > second
-        local.apply(said.values())
+        local.apply(commits.values())
         with pytest.raises(Locked, match="is ingesting"):
             store.writing(shard=0, shards=2).__enter__()
-    with other.writing(shard=2, shards=3), pytest.raises(StaleWriter):  # nobody held one: divided anew
-        other.writing(epoch=first, shard=0, shards=3).__enter__()
+    with (
+        second_store.writing(shard=2, shards=3),
+        pytest.raises(StaleWriter),
+    ):  # no shard is held: the group is divided again
+        second_store.writing(epoch=first, shard=0, shards=3).__enter__()
     assert {count.committed for count in store.counts().values()} == {1}
-    for each in (other, local):
+    for each in (second_store, local):
         each.close()
 
 
 def test_an_epoch_is_not_adopted_from_who_holds_the_folder(store, tmp_path):
-    """A writer that hangs is not one that was restarted: it is waited for."""
-    other = small(tmp_path)
+    """A hanging writer is not a restarted writer: the next writer waits for it."""
+    second_store = small(tmp_path)
     with store.writing() as epoch:
-        with pytest.raises(Locked, match="is ingesting"), other.writing(epoch=epoch):
+        with pytest.raises(Locked, match="is ingesting"), second_store.writing(epoch=epoch):
             pass
         tell(store, "Al", "one")
-    with other.writing(epoch=epoch):
-        tell(other, "Bo", "two")
-    other.close()
+    with second_store.writing(epoch=epoch):
+        tell(second_store, "Bo", "two")
+    second_store.close()
 
 
 def cut_off():
@@ -117,8 +120,8 @@ def test_what_a_killed_adoption_left_goes_at_the_next_one(store, tmp_path, monke
     with source.writing(), store.writing():
         tell(source, "Bo", "two")
         every = [(kind, row) for kind in KINDS for row in source.rows(kind.all, "g")]
-        kept = [(kind, row) for kind, row in every if "zqlost" not in str(row)]
-        store.adopt("g", head(source), kept, lambda: None)
+        kept_rows = [(kind, row) for kind, row in every if "zqlost" not in str(row)]
+        store.adopt("g", head(source), kept_rows, lambda: None)
         assert store.compact()
     assert [row.text for row in all_of(store, FACTS)] == ["Bo says two"]
     assert b"zqlost" not in b"".join(path.read_bytes() for path in tmp_path.glob("kgray.sqlite3*"))

@@ -54,7 +54,7 @@ def test_every_statement_is_an_index_look_up(store):
 
 
 def test_every_look_up_goes_by_its_value(store):
-    """And not by the group alone, of which it would read every row."""
+    """The query also uses the sequence, not the group alone, which would read every row of it."""
     wrong = {}
     for read, statement in sql.OF_READ.items():
         if read.by is not None:
@@ -104,10 +104,10 @@ def test_a_scan_reads_no_pages_of_longer_columns_behind_its_own(store, tmp_path)
         """Return how many long columns of each row a scan reads."""
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         connection = apsw.Connection(uri, flags=flags, vfs="counted")
-        before = system.count
+        count_before = system.count
         assert len(connection.execute(sql.OF_READ[read], (1, rows, 0)).fetchall()) == rows
         connection.close()
-        return round((system.count - before) / rows / len(long))
+        return round((system.count - count_before) / rows / len(long))
 
     scans = (STATEMENTS, PACKED, SEARCHED, NAME_VECTORS, RECORDS.all)
     assert [long_columns(read) for read in scans] == [0, 1, 2, 3, 4]

@@ -16,7 +16,7 @@ PLACES, KINDS = ("North", "South", "East", "West"), ("gate Labs", "field Labs", 
 
 
 def together(work: Callable[[int], object]) -> list[object]:
-    """Run `work` in several threads that start at one moment; return what they returned."""
+    """Run `work` in several threads that start at one moment; return their results."""
     start = threading.Barrier(THREADS)
 
     def run(number: int) -> object:
@@ -57,25 +57,25 @@ def test_threads_read_at_once(tmp_path):
     store.close()
 
 
-def test_threads_share_a_store(store, group, other):
+def test_threads_share_a_store(store, group, other_group):
     """Reads in one thread, snapshots in another, appends in the third: each answer is whole."""
     times = 15 if store.remote else 60
     with store.writing():
         for n in range(20):
             tell(store, f"Al{n}", "one", group=group)
-    whole = everything(store, group)
+    contents = everything(store, group)
 
     def work(number: int) -> object:
         for n in range(times):
             if number == 0:
-                append(store, draft("more", group=other, client_id=str(n)))
+                append(store, draft("more", group=other_group, client_id=str(n)))
             elif number == 1:
                 with store.reading():
-                    assert everything(store, group) == whole
+                    assert everything(store, group) == contents
             elif number == 2:
                 assert len(worded(store, "fact", "says one", group)) == 20
             else:
                 assert len(list(store.rows(SEARCHED, group))) == 20
-        return store.pending_count(other)
+        return store.pending_count(other_group)
 
     assert together(work)[0] == times

@@ -31,9 +31,9 @@ from tests.graph.by_hand import (
     pointing,
     remove,
     rows_of,
+    statement_commit,
     stored,
     tell,
-    told,
     worded,
 )
 from tests.graph.engine import Engine
@@ -53,12 +53,12 @@ def test_each_record_has_the_words_of_its_texts_and_the_signs_of_its_vectors(sto
     sent = draft("Zoë says tea, tea", kind="message", speaker="Marcus Webb", group=group)
     append(store, sent)
     with store.writing():
-        store.apply([told(1, "Zoë", "tea, tea", 10, group=group, sent=sent)])
+        store.apply([statement_commit(1, "Zoë", "tea, tea", 10, group=group, sent=sent)])
         tell(store, "Bo", "GPT-4", group=group)
     for scan, look_up in LOADED.items():
         assert list(store.rows(scan, group)) == list(store.rows(look_up, group, [1, 2, 9])), scan.name
-    said = [(row.sequence, row.speaker, row.state) for row in store.rows(reads.MESSAGES, group)]
-    assert said == [(1, "Marcus Webb", kinds.COMMITTED), (2, None, kinds.COMMITTED)]
+    messages = [(row.sequence, row.speaker, row.state) for row in store.rows(reads.MESSAGES, group)]
+    assert messages == [(1, "Marcus Webb", kinds.COMMITTED), (2, None, kinds.COMMITTED)]
     texts = {1: ("Zoë", "Zoë says tea, tea"), 2: ("Bo", "Bo says GPT-4")}
     for n, search in store.rows(reads.SEARCHED, group):
         columns, (name, text) = search_columns(search), texts[n]
@@ -126,12 +126,12 @@ def test_nothing_crosses_a_group_and_no_text_is_an_error(stores):
             for read in LOADED:
                 assert len(list(store.rows(read, name))) == last
             assert worded(store, "fact", "secret", name) == [(n, 0) for n in range(1, last + 1)]
-            for asked in (query, "secret", name, *texts):
-                if asked == "\ud800":
-                    continue  # it cannot be stored, so no store is asked for it: `ledger.find`
+            for searched in (query, "secret", name, *texts):
+                if searched == "\ud800":
+                    continue  # it cannot be stored, so no store is searched for it: `ledger.find`
                 for read in (reads.TAKEN_IDS, reads.TAKEN_CLIENT_IDS, reads.FACTS_OF, reads.MENTIONS_OF):
                     # A hostile name may be an id by chance ("F1"): what it finds is then this group's row.
-                    assert len(list(store.rows(read, name, [asked]))) <= bool(last)
+                    assert len(list(store.rows(read, name, [searched]))) <= bool(last)
         assert sorted(stores.mine(store.heads())) == sorted(names)
 
     tried()
@@ -146,9 +146,9 @@ def asked_for(store, group, kind="merge"):
     return replace(operation, sequence=ask(store, operation))
 
 
-def moved(store, group, **what):
+def moved(store, group, **fields):
     """Apply an operation that changes rows."""
-    store.apply([ended(asked_for(store, group), head(store, group).last_recorded + 10, **what)])
+    store.apply([ended(asked_for(store, group), head(store, group).last_recorded + 10, **fields)])
 
 
 def accepts(store, group):
@@ -183,20 +183,20 @@ def clears(store, group):
 
 
 def replaces_words(store, group):
-    (row,) = told(1, "Al", "other words", 10, group=group).puts[RECORDS]
+    (row,) = statement_commit(1, "Al", "other words", 10, group=group).puts[RECORDS]
     moved(store, group, puts={RECORDS: [row]}, unsettles=True)
 
 
 def commits_another_vector(store, group):
     """Commit a vector of a statement that has one: all evidence of the statement was retracted."""
     (sequence,) = append(store, draft("more", group=group))
-    commit = told(sequence, "Cy", "three", head(store, group).last_recorded + 10, group=group)
+    commit = statement_commit(sequence, "Cy", "three", head(store, group).last_recorded + 10, group=group)
     store.apply([replace(commit, unsettles=True)])
 
 
 def applies_again(store, group):
     """Send a change that was applied before."""
-    store.apply([replace(told(1, "Al", "one", 10, group=group), unsettles=True)])
+    store.apply([replace(statement_commit(1, "Al", "one", 10, group=group), unsettles=True)])
 
 
 @pytest.mark.parametrize(
@@ -207,18 +207,24 @@ def applies_again(store, group):
         *((f, True) for f in (drops, clears, replaces_words, commits_another_vector)),
     ],
 )
-def test_removals_count_what_an_index_cannot_follow(store, group, other, happens, counted):
+def test_removals_count_what_an_index_cannot_follow(store, group, other_group, happens, counted):
     """Whoever makes a change says so (`RowChanges.unsettles`): the store counts what it applies."""
     with store.writing():
         for name, value in (("Al", "one"), ("Bo", "two")):
             tell(store, name, value, group=group)
-            tell(store, name, value, group=other)
-        before = [head(store, each).removals for each in (group, other)]
+            tell(store, name, value, group=other_group)
+        removals_before = [head(store, each).removals for each in (group, other_group)]
         happens(store, group)
-        after = [head(store, each).removals for each in (group, other)]
-    assert after == [before[0] + counted, before[1]]
-    assert {name: found.removals for name, found in store.heads().items() if name in (group, other)} == {
-        name: count for name, count in zip((group, other), after, strict=True) if head(store, name).named
+        removals_after = [head(store, each).removals for each in (group, other_group)]
+    assert removals_after == [removals_before[0] + counted, removals_before[1]]
+    assert {
+        name: group_head.removals
+        for name, group_head in store.heads().items()
+        if name in (group, other_group)
+    } == {
+        name: count
+        for name, count in zip((group, other_group), removals_after, strict=True)
+        if head(store, name).named
     }
 
 
@@ -239,55 +245,55 @@ def test_a_repair_that_sets_evidence_aside_is_counted(store, group):
             sequence=1, recorded_at=10, evidence=records.evidence, births=records.births, text="Al says one"
         )
         moved(store, group, puts={RECORDS: [unmentioned.row()]})
-    before = head(store, group).removals
+    removals_before = head(store, group).removals
     assert worded(store, "fact", "one", group) == [(1, 0)]
     assert "set aside evidence 1.0" in repaired(store, group)[0]
-    assert (worded(store, "fact", "one", group), head(store, group).removals) == ([], before + 1)
+    assert (worded(store, "fact", "one", group), head(store, group).removals) == ([], removals_before + 1)
 
 
 def test_a_copy_that_is_undone_is_no_longer_what_was_read_of_it(store, group):
-    seen = []
+    removal_counts = []
 
     def verify():
-        seen.append(head(store, group).removals)
+        removal_counts.append(head(store, group).removals)
         raise ValueError("lost")
 
-    episode = (EPISODES, tuple(told(1, "Al", "one", 10, group=group).puts[EPISODES][0]))
+    episode = (EPISODES, tuple(statement_commit(1, "Al", "one", 10, group=group).puts[EPISODES][0]))
     with store.writing():
         for _ in range(2):
             with pytest.raises(ValueError, match="lost"):
                 store.adopt(group, replace(head(store, group), named=True, last=1), [episode], verify)
-    assert seen[0] < seen[1]
+    assert removal_counts[0] < removal_counts[1]
 
 
 class Index:
-    """What a reader has in memory of a group: read whole where `removals` differs, else what is new."""
+    """A reader's cache of a group: read completely if `removals` differs, else only the new rows."""
 
     def __init__(self, store: Store, group: str) -> None:
         self._store, self._group = store, group
         self._removals = -1
-        self.anew = 0
+        self.reloads = 0
         self.rows: dict[str, set[Any]] = {}
 
     def follow(self) -> None:
         """Bring it up to date."""
         removals = head(self._store, self._group).removals
         if removals != self._removals:
-            self.rows, self.anew = whole(self._store, self._group), self.anew + 1
+            self.rows, self.reloads = stored_rows(self._store, self._group), self.reloads + 1
         else:
             self._add()
         self._removals = removals
 
     def _add(self) -> None:
-        known = max((row.sequence for row in self.rows[reads.MESSAGES.name]), default=0)
+        last_known = max((row.sequence for row in self.rows[reads.MESSAGES.name]), default=0)
         heads = self._store.rows(reads.EPISODE_HEADS, self._group)
-        new = [row.sequence for row in heads if row.sequence > known and row.state == kinds.COMMITTED]
+        new = [row.sequence for row in heads if row.sequence > last_known and row.state == kinds.COMMITTED]
         for scan, look_up in LOADED.items():
             self.rows[scan.name] |= set(self._store.rows(look_up, self._group, new))
 
 
-def whole(store: Store, group: str) -> Mapping[str, Any]:
-    """Return the rows of an index that is built anew: committed episodes alone."""
+def stored_rows(store: Store, group: str) -> Mapping[str, Any]:
+    """Return the rows of a rebuilt index: committed episodes alone."""
     results = {read.name: set(store.rows(read, group)) for read in LOADED}
     messages = results[reads.MESSAGES.name]
     results[reads.MESSAGES.name] = {row for row in messages if row.state == kinds.COMMITTED}
@@ -299,21 +305,21 @@ def followed(played: Played, told_here: list[Any]) -> Index:
     store, group = played.engine.store, played.engine.named()
     index = Index(store, group)
     for number, step in enumerate(told_here):
-        played.one(number, step)
+        played.carry_out(number, step)
         if number % 3 != 1:
             index.follow()
-            assert index.rows == whole(store, group)
+            assert index.rows == stored_rows(store, group)
     return index
 
 
 def test_while_removals_are_the_same_only_greater_sequences_were_added(stores: Stores):
     """Whatever is added, fails, is retried, replaced, merged, split, undone, retracted or removed."""
     store = stores.open()
-    steps = anew = 0
-    # What counts is decided above the stores; a server shows one history that it adds up alike.
+    steps = reloads = 0
+    # The rows are decided above the stores; on a server one history shows the same sums.
     for seed in range(5 if not store.remote else 1):
         reader = Refuses()
         engine = Engine(store=store, prefix=stores.fresh(), judge=Quoting(), extractor=reader)
         told_here = history(seed, steps=12)
-        steps, anew = steps + len(told_here), anew + followed(Played(engine, reader), told_here).anew
-    assert anew < steps / 2, "an index that is always made anew follows nothing"
+        steps, reloads = steps + len(told_here), reloads + followed(Played(engine, reader), told_here).reloads
+    assert reloads < steps / 2, "an index that is always made anew follows nothing"

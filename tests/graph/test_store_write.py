@@ -1,4 +1,4 @@
-"""Batches and who may write them, on every store: R4, R23."""
+"""Batches and their writers, on every store: R4, R23."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kgray.schema import kinds
 from kgray.schema.kinds import EPISODES
 from kgray.storage.ledger import pending, pending_groups
 from tests.graph.by_hand import (
-    ASKED,
+    PENDING,
     all_of,
     answered,
     append,
@@ -31,99 +31,101 @@ from tests.graph.by_hand import (
     head,
     next_time,
     small,
+    statement_commit,
     tell,
-    told,
     worded,
 )
 
 READ = Extraction(entities=(ExtractedEntity(name="Al"),), calls=1)
 
 
-def with_two_groups(store, group, other):
-    """Append three episodes of a group, a correction asked between them, and two of another one."""
+def with_two_groups(store, group, other_group):
+    """Append three episodes of a group, a correction requested between them, and two of a second group."""
     append(store, draft("Al says one", group=group), draft("Bo says two", group=group))
     ask(store, Operation(group=group, kind="merge", entities=("E1", "E2")))
-    append(store, draft("c", group=group), draft("Cy says one", group=other), draft("b", group=other))
+    append(
+        store, draft("c", group=group), draft("Cy says one", group=other_group), draft("b", group=other_group)
+    )
     return store
 
 
 @pytest.fixture
-def two_groups(store, group, other):
-    return with_two_groups(store, group, other)
+def two_groups(store, group, other_group):
+    return with_two_groups(store, group, other_group)
 
 
 @pytest.fixture
-def seen(group, other):
+def visible_state(group, other_group):
     """Return a function that gives what a reader of both groups sees."""
-    return lambda store: [everything(store, each) for each in (group, other)]
+    return lambda store: [everything(store, each) for each in (group, other_group)]
 
 
-def of_all_kinds(group, other):
+def of_all_kinds(group, other_group):
     """Return changes of each sort and more, of two groups, in an order that a run would have."""
     return [
         extracted(1, READ, group=group),
         answered(1, "k", {"duplicate_of": None}, calls=1, group=group),
-        told(1, "Al", "one", 10, group=group),
-        extracted(1, READ, group=other),
-        told(1, "Cy", "one", 5, group=other),
+        statement_commit(1, "Al", "one", 10, group=group),
+        extracted(1, READ, group=other_group),
+        statement_commit(1, "Cy", "one", 5, group=other_group),
         answered(2, "k", group=group),
-        told(2, "Bo", "two", 20, group=group),
+        statement_commit(2, "Bo", "two", 20, group=group),
         declined(3, 25, "no such entity", group=group),
-        failed(2, 30, group=other),
+        failed(2, 30, group=other_group),
         extracted(4, READ, group=group),
         answered(4, "ahead", {"duplicate_of": 0}, group=group),
     ]
 
 
 @pytest.fixture
-def writes(group, other):
-    return of_all_kinds(group, other)
+def writes(group, other_group):
+    return of_all_kinds(group, other_group)
 
 
 @pytest.fixture
 def reference(tmp_path):
-    """Open an embedded store beside the one that is tested, for the same groups."""
+    """Open a reference store of the embedded kind for the same groups."""
     opened = small(tmp_path / "reference")
     yield opened
     opened.close()
 
 
 def test_a_batch_of_several_groups_is_what_its_writes_are_one_by_one(
-    two_groups, reference, writes, seen, group, other, mine
+    two_groups, reference, writes, visible_state, group, other_group, mine
 ):
     store = two_groups
     with store.writing():
         store.apply(writes)
         (declined_row,) = all_of(store, kinds.OPERATIONS, group)
         assert declined_row == (3, "merge", "{}", kinds.REFUSED, 25, '{"error":"no such entity"}')
-        assert [row.failure_message for row in all_of(store, EPISODES, other)] == [None, "no"]
+        assert [row.failure_message for row in all_of(store, EPISODES, other_group)] == [None, "no"]
         assert mine(store.counts()) == {
             group: GroupCounts(extracted=1, committed=2, entities=2, facts=2, calls=3),
-            other: GroupCounts(committed=1, failed=1, entities=1, facts=1, calls=1),
+            other_group: GroupCounts(committed=1, failed=1, entities=1, facts=1, calls=1),
         }
         assert mine(pending_groups(store)) == {group: True}
-        assert [head(store, each).last_recorded for each in (group, other)] == [25, 30]
+        assert [head(store, each).last_recorded for each in (group, other_group)] == [25, 30]
         answers = [row[:2] for row in all_of(store, kinds.ANSWERS, group)]
         assert answers == [(1, "k"), (2, "k"), (4, "ahead")]
-    with_two_groups(reference, group, other)
+    with_two_groups(reference, group, other_group)
     with reference.writing():
         for change in writes:
             reference.apply([change])
-    assert seen(store) == seen(reference)
+    assert visible_state(store) == visible_state(reference)
 
 
-def test_a_batch_sent_again_changes_nothing(two_groups, writes, seen, group):
+def test_a_batch_sent_again_changes_nothing(two_groups, writes, visible_state, group):
     """R23: its outcome was not known, or half of it came in a batch before."""
     store = two_groups
     with store.writing():
         store.apply(writes[:5])
         store.apply(writes)
-        before = seen(store)
+        state_before = visible_state(store)
         store.apply(writes)
         store.apply([*writes, *writes])
-        store.apply([told(1, "Someone else", "another thing", 999, group=group)])
+        store.apply([statement_commit(1, "Someone else", "another thing", 999, group=group)])
         store.apply([])
-        assert seen(store) == before
+        assert visible_state(store) == state_before
 
 
 def test_any_cut_into_batches_sent_any_number_of_times_gives_the_same(stores, reference):
@@ -135,15 +137,15 @@ def test_any_cut_into_batches_sent_any_number_of_times_gives_the_same(stores, re
     def tried(batches):
         prefix = stores.fresh()
         both = f"{prefix}g", f"{prefix}h"
-        writes, done = of_all_kinds(*both), 0
+        writes, applied = of_all_kinds(*both), 0
         for each in (store, reference):
             with_two_groups(each, *both)
         with store.writing():
             for back, size in batches:
-                start = max(0, done - back)
+                start = max(0, applied - back)
                 store.apply(writes[start : start + size])
-                done = max(done, start + size)
-            store.apply(writes[done:])
+                applied = max(applied, start + size)
+            store.apply(writes[applied:])
         with reference.writing():
             reference.apply(writes)
         for group in both:
@@ -156,59 +158,72 @@ def test_any_cut_into_batches_sent_any_number_of_times_gives_the_same(stores, re
     ("wrong", "error", "match"),
     [
         pytest.param(
-            lambda both: told(4, "Di", "three", 25, group=both[0]), Outrun, "record time", id="at-the-last"
+            lambda both: statement_commit(4, "Di", "three", 25, group=both[0]),
+            Outrun,
+            "record time",
+            id="at-the-last",
         ),
         pytest.param(
-            lambda both: told(4, "Di", "three", 3, group=both[0]), Outrun, "record time", id="before-it"
+            lambda both: statement_commit(4, "Di", "three", 3, group=both[0]),
+            Outrun,
+            "record time",
+            id="before-it",
         ),
-        pytest.param(lambda both: told(2, "Ed", "two", 29, group=both[1]), None, "", id="ended-in-the-batch"),
         pytest.param(
-            lambda both: told(5, "Di", "four", 99, group=both[0]),
+            lambda both: statement_commit(2, "Ed", "two", 29, group=both[1]),
+            None,
+            "",
+            id="ended-in-the-batch",
+        ),
+        pytest.param(
+            lambda both: statement_commit(5, "Di", "four", 99, group=both[0]),
             StoreError,
             "no such sequence",
             id="never-taken",
         ),
         pytest.param(
-            lambda both: told(1, "Di", "one", 99, group=both[0] + "-none"),
+            lambda both: statement_commit(1, "Di", "one", 99, group=both[0] + "-none"),
             StoreError,
             "is empty",
             id="no-such-group",
         ),
         pytest.param(
-            lambda both: changes(9, 99, {}, group=both[0], ledger=kinds.OPERATIONS, states=ASKED),
+            lambda both: changes(9, 99, {}, group=both[0], ledger=kinds.OPERATIONS, states=PENDING),
             StoreError,
             "no such sequence",
             id="a-correction-that-was-never-taken",
         ),
     ],
 )
-def test_a_batch_is_all_or_nothing(two_groups, writes, wrong, error, match, seen, group, other):
+def test_a_batch_is_all_or_nothing(
+    two_groups, writes, wrong, error, match, visible_state, group, other_group
+):
     """One change of it cannot be done: nothing of any group is changed, and the rest can be sent alone."""
     store = two_groups
-    wrong = wrong((group, other))
-    before = seen(store)
+    wrong = wrong((group, other_group))
+    state_before = visible_state(store)
     with store.writing():
         if error is not None:
             with pytest.raises(error, match=match):
                 store.apply([*writes, wrong])
-            assert seen(store) == before
+            assert visible_state(store) == state_before
         store.apply(writes)
-        after = seen(store)
+        state_after = visible_state(store)
         if error is None:
             store.apply([wrong])
-            assert seen(store) == after
-    assert [head(store, each).last_recorded for each in (group, other)] == [25, 30]
+            assert visible_state(store) == state_after
+    assert [head(store, each).last_recorded for each in (group, other_group)] == [25, 30]
 
 
 def test_record_times_must_increase(store, group):
-    """R4: a commit whose record time is not past the group's last is refused; reading anew helps."""
+    """R4: a commit whose record time is not past the group's last is refused; a second read helps."""
     with store.writing():
         tell(store, "Al", "one", group=group)
         append(store, draft("Bo says two", group=group))
         for at in (0, 10):
             with pytest.raises(Outrun, match="record time"):
-                store.apply([told(2, "Bo", "two", at, group=group)])
-        store.apply([told(2, "Bo", "two", 11, group=group)])
+                store.apply([statement_commit(2, "Bo", "two", at, group=group)])
+        store.apply([statement_commit(2, "Bo", "two", 11, group=group)])
     assert head(store, group).last_recorded == 11
 
 
@@ -225,18 +240,21 @@ def test_an_appending_transaction_of_another_process_outruns_a_commit(store, sto
         store.apply([failed(1, 10, group=group)])
         other_memory.append([group], retry)
         with pytest.raises(Outrun):
-            store.apply([told(2, "Bo", "two", 40, group=group)])
-        store.apply([told(2, "Bo", "two", head(store, group).last_recorded + 1, group=group)])
+            store.apply([statement_commit(2, "Bo", "two", 40, group=group)])
+        store.apply([statement_commit(2, "Bo", "two", head(store, group).last_recorded + 1, group=group)])
     ended = [(row.ended_at, row.retired_at) for row in all_of(store, EPISODES, group)]
     assert ended == [(10, 50), (51, None)]
 
 
 def test_later_changes_of_a_batch_see_the_earlier_ones(store, group):
-    """What one change made, the next ones of the same batch patch, replace and drop."""
+    """The next changes of the same batch patch, replace and drop the rows of an earlier change."""
     append(store, draft("Al says one", group=group), draft("Bo says two", group=group))
-    asked = Operation(group=group, kind="remove", episodes=("x",))
-    asked = replace(asked, sequence=ask(store, asked))
-    first, second = told(1, "Al", "one", 10, group=group), told(2, "Bo", "two", 20, group=group)
+    operation = Operation(group=group, kind="remove", episodes=("x",))
+    operation = replace(operation, sequence=ask(store, operation))
+    first, second = (
+        statement_commit(1, "Al", "one", 10, group=group),
+        statement_commit(2, "Bo", "two", 20, group=group),
+    )
     (fact,), (record,) = first.puts[kinds.FACTS], first.puts[kinds.RECORDS]
     renewed = {
         kinds.FACTS: [fact._replace(invalid_at=7, expired_at=30), *second.puts[kinds.FACTS]],
@@ -244,8 +262,8 @@ def test_later_changes_of_a_batch_see_the_earlier_ones(store, group):
         kinds.RECORDS: [record._replace(vectors=b"other"), *second.puts[kinds.RECORDS]],
         kinds.SHOWN_EVIDENCE: [(1, 0, "S1", "S2"), (2, 0, "S2", "S3")],
     }
-    done = ended(
-        asked, 40, result={"episodes": 1}, patches=(
+    end = ended(
+        operation, 40, result={"episodes": 1}, patches=(
             Patch(kind=kinds.SHOWN_EVIDENCE, columns=("shown",), rows=((2, 0, "S1"),)),
             Patch(kind=kinds.RECORDS, columns=("timed",), rows=((1, 40),)),
         ),
@@ -256,7 +274,7 @@ def test_later_changes_of_a_batch_see_the_earlier_ones(store, group):
     )  # fmt: skip
     with store.writing():
         third = replace(second, puts={**second.puts, **renewed})
-        store.apply([extracted(1, READ, group=group), first, third, done])
+        store.apply([extracted(1, READ, group=group), first, third, end])
     assert [row.sequence for row in all_of(store, EPISODES, group)] == [2]
     assert all_of(store, kinds.SHOWN_EVIDENCE, group) == [(2, 0, "S2", "S1")]
     assert all_of(store, kinds.MENTIONS, group) == second.puts[kinds.MENTIONS]
@@ -268,20 +286,23 @@ def test_later_changes_of_a_batch_see_the_earlier_ones(store, group):
     assert all_of(store, kinds.OPERATIONS, group)[0].result == '{"episodes":1}'
 
 
-def test_appenders_and_the_writer_share_one_order(store, stores, group, other, mine):
+def test_appenders_and_the_writer_share_one_order(store, stores, group, other_group, mine):
     """R19: one sequence a group, without a gap, each appender in its own order, while commits go on."""
 
     def appended(name, groups):
         appender = stores.open()
-        taken = {each: [] for each in groups}
+        sequences = {each: [] for each in groups}
         for n in range(6):
             batch = [draft(f"{name} {n} {each}", group=each) for each in groups]
             for each, sequence in zip(groups, append(appender, *batch), strict=True):
-                taken[each].append(sequence)
-        return taken
+                sequences[each].append(sequence)
+        return sequences
 
     with ThreadPoolExecutor(2) as pool, store.writing():
-        appending = [pool.submit(appended, "a", (group, other)), pool.submit(appended, "b", (other, group))]
+        appending = [
+            pool.submit(appended, "a", (group, other_group)),
+            pool.submit(appended, "b", (other_group, group)),
+        ]
         ended, waiting = False, {}
         while waiting or not ended:
             ended = all(part.done() for part in appending)  # first: the look then sees all of theirs
@@ -289,35 +310,38 @@ def test_appenders_and_the_writer_share_one_order(store, stores, group, other, m
             for each in waiting:
                 results, at = pending(store, each, 5), next_time(store, each)
                 store.apply(
-                    [told(r.sequence, "Al", "one", at + n, group=each) for n, r in enumerate(results, 1)]
+                    [
+                        statement_commit(r.sequence, "Al", "one", at + n, group=each)
+                        for n, r in enumerate(results, 1)
+                    ]
                 )
-    for each in (group, other):
-        taken = [done.result()[each] for done in appending]
-        assert all(part == sorted(part) for part in taken)
-        assert sorted(taken[0] + taken[1]) == list(range(1, 13))
+    for each in (group, other_group):
+        sequences = [future.result()[each] for future in appending]
+        assert all(part == sorted(part) for part in sequences)
+        assert sorted(sequences[0] + sequences[1]) == list(range(1, 13))
         assert store.counts(each)[each] == GroupCounts(committed=12, entities=12, facts=12)
 
 
 # ------------------------------------------------------------------------------------- the fence
 
 
-def test_an_older_epoch_changes_nothing(two_groups, stores, seen, group):
+def test_an_older_epoch_changes_nothing(two_groups, stores, visible_state, group):
     """R23: its hold was lost unseen, and another writes."""
     store, newer = two_groups, stores.open()
     with store.writing() as old:
-        before = seen(newer)
+        state_before = visible_state(newer)
         stores.lose_hold()
         with newer.writing() as new:
             assert new > old
             for batch in (
-                [told(1, "Al", "one", 10, group=group)],
+                [statement_commit(1, "Al", "one", 10, group=group)],
                 [declined(3, 9, "x", group=group)],
                 [extracted(1, READ, group=group)],
             ):
                 with pytest.raises(StaleWriter, match="nothing was changed"):
                     store.apply(batch)
-            assert seen(newer) == before
-            newer.apply([told(1, "Al", "one", 10, group=group)])
+            assert visible_state(newer) == state_before
+            newer.apply([statement_commit(1, "Al", "one", 10, group=group)])
             assert append(store, draft("appending goes on", group=group)) == [5]
     assert store.counts(group)[group].committed == 1
 
@@ -327,12 +351,12 @@ def test_an_adopted_epoch_goes_on(two_groups, stores, writes, group, mine):
     with two_groups.writing() as epoch:
         two_groups.apply(writes[:3])
     second_memory = stores.open()
-    with second_memory.writing(epoch=epoch) as held:
-        assert held == epoch
+    with second_memory.writing(epoch=epoch) as held_epoch:
+        assert held_epoch == epoch
         second_memory.apply(writes)
-        # Who left does not write beside the one that took its epoch over.
+        # A former writer does not write beside the new holder of its epoch.
         with pytest.raises(StaleWriter):
-            two_groups.apply([told(4, "Di", "three", 99, group=group)])
+            two_groups.apply([statement_commit(4, "Di", "three", 99, group=group)])
     assert mine(pending_groups(second_memory)) == {group: True}
 
 
@@ -353,11 +377,11 @@ def test_an_epoch_that_is_not_the_newest_cannot_be_adopted(store, stores):
 def test_writing_without_the_hold_is_refused(store, group):
     append(store, draft("a", group=group))
     with pytest.raises(StaleWriter):
-        store.apply([told(1, "Al", "one", 10, group=group)])
+        store.apply([statement_commit(1, "Al", "one", 10, group=group)])
     with store.writing():
         pass
     for batch in (
-        [told(1, "Al", "one", 10, group=group)],
+        [statement_commit(1, "Al", "one", 10, group=group)],
         [extracted(1, READ, group=group)],
         [answered(1, "k", {}, group=group)],
     ):
@@ -373,6 +397,6 @@ def test_one_holder_in_a_process_too(store, stores, group):
             with pytest.raises(Locked, match=r"process \d+ on .* is ingesting"), second.writing():
                 pass
         append(other_memory, draft("Al says one", group=group))
-        store.apply([told(1, "Al", "one", 10, group=group)])  # who was refused took nothing
+        store.apply([statement_commit(1, "Al", "one", 10, group=group)])  # the refused writer took nothing
     with other_memory.writing():
         pass

@@ -1,4 +1,4 @@
-"""The stored graph as a reader sees it, whatever recorded ids it asks for (R16); above the stores."""
+"""The stored graph as a reader sees it, for any recorded ids (R16); above the stores."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def store(tmp_path):
 
 def carried_out(store, at, puts, drops=None):
     """Apply rows as a correction would."""
-    asked = Operation(group="g", kind="merge")
-    asked = Operation(group="g", kind="merge", sequence=ask(store, asked))
-    store.apply([ended(asked, at, puts=puts, drops=drops or {})])
+    operation = Operation(group="g", kind="merge")
+    operation = Operation(group="g", kind="merge", sequence=ask(store, operation))
+    store.apply([ended(operation, at, puts=puts, drops=drops or {})])
 
 
 def test_recorded_ids_show_as_what_derivation_says_and_moves_replace(store):

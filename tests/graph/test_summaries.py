@@ -20,16 +20,16 @@ from kgray.ports import Patch, RowChanges
 from kgray.schema import kinds
 from tests.graph.engine import Engine, WildJudge, day, engine_on, iso, reading, triples, works
 from tests.graph.stores import SqliteStores, stores_of
-from tests.graph.test_promises import CORRECTIONS, EPISODES, SLOW, one
+from tests.graph.test_promises import CORRECTIONS, EPISODES, SLOW, carry_out
 
 REMOVALS = st.tuples(st.just("remove"), st.integers(0, 30), st.integers(0, 30))
 HISTORIES = st.lists(EPISODES | EPISODES | CORRECTIONS | REMOVALS, min_size=2, max_size=9)
 KINDS = [pytest.param("sqlite", id="sqlite"), pytest.param("neo4j", id="neo4j", marks=pytest.mark.neo4j)]
 
 
-def likes(name: str, **more: Any) -> dict[str, Any]:
+def likes(name: str, **fields: Any) -> dict[str, Any]:
     """Return the triple "Alice likes <name>"."""
-    return {"source": "Alice", "relation": "LIKES", "target": name, **more}
+    return {"source": "Alice", "relation": "LIKES", "target": name, **fields}
 
 
 def stored(engine: Engine) -> dict[str, str]:
@@ -103,14 +103,14 @@ def test_a_neighbour_keeps_what_a_correction_does_not_touch(engine: Engine) -> N
 
 def test_a_summary_of_a_past_moment_is_composed_of_what_held_and_was_known_then(engine: Engine) -> None:
     engine.add(triples(1, works("Acme")))
-    known = engine.last_recorded()
+    known_at = engine.last_recorded()
     engine.add(triples(5, works("Beta")), triples(6, likes("tea")))
     view = StoredView(engine.store, engine.named())
     (alice,) = view.entities([ids(engine)["Alice"]])
     assert alice.summary == "Alice likes tea. Alice works at Beta."
-    then = [summarised(view, [alice], at)[0].summary for at in (None, day(3), day(0))]
-    assert then == [alice.summary, "Alice works at Acme.", ""]
-    (entities_before,) = engine.view(known).entities([alice.id])
+    summaries = [summarised(view, [alice], at)[0].summary for at in (None, day(3), day(0))]
+    assert summaries == [alice.summary, "Alice works at Acme.", ""]
+    (entities_before,) = engine.view(known_at).entities([alice.id])
     assert entities_before.summary == "Alice works at Acme."
 
 
@@ -125,15 +125,15 @@ def test_a_start_ahead_is_told_with_its_date_and_an_end_ahead_takes_the_fact_out
     engine.check()
 
 
-def fact(number: int, text: str, **more: Any) -> Fact:
+def fact(number: int, text: str, **fields: Any) -> Fact:
     """Return an open fact that was learned at a moment."""
     named = {"id": f"f{number:03}", "statement": f"s{number}", "source": "a", "relation": "R", "text": text}
-    return Fact(**named, created_at=number, **more)
+    return Fact(**named, created_at=number, **fields)
 
 
 def test_a_summary_has_five_facts_whole_sentences_and_each_sentence_once() -> None:
-    said = [fact(n, f"N{n} is so") for n in range(9)]
-    assert summary_of(said) == "N8 is so. N7 is so. N6 is so. N5 is so. N4 is so."
+    facts = [fact(n, f"N{n} is so") for n in range(9)]
+    assert summary_of(facts) == "N8 is so. N7 is so. N6 is so. N5 is so. N4 is so."
     assert summary_of([fact(1, "A is B."), fact(2, "A is B"), fact(3, "Is A B?")]) == "Is A B? A is B."
     long = "x" * (LENGTH - 20)
     assert summary_of([fact(2, long), fact(1, "This would be too much")]) == f"{long}."
@@ -146,8 +146,8 @@ def test_a_summary_has_five_facts_whole_sentences_and_each_sentence_once() -> No
     assert summaries_of([fact(1, "A is B", target="b")]) == {"a": "A is B.", "b": "A is B."}
 
 
-def _fields(of: Fact) -> dict[str, Any]:
-    return {name: getattr(of, name) for name in of.__slots__}
+def _fields(fact: Fact) -> dict[str, Any]:
+    return {name: getattr(fact, name) for name in fact.__slots__}
 
 
 def test_an_entity_is_written_again_only_where_its_text_changes(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_an_entity_is_written_again_only_where_its_text_changes(tmp_path: Path) 
     engine.loop.committer.forget(engine.named())  # a process that starts has no text in memory
     engine.add(triples(8, likes("thing 4")))
     engine.add(triples(9, likes("thing 0", valid_at=None, invalid_at=iso(9))))
-    assert [found for found in written if found] == [{"thing 0": ""}]
+    assert [entry for entry in written if entry] == [{"thing 0": ""}]
     assert ids(engine) == names
     engine.check()
 
@@ -217,13 +217,13 @@ def test_stored_summaries_are_those_of_a_rebuild(fresh: Callable[..., Engine], h
         for name, size in (("NEWEST", 1), ("_SPARE", 2), ("_FULL", 3)):
             patched.setattr(summaries, name, size)
         for number, step in enumerate(history):
-            one(engine, number, step)
+            carry_out(engine, number, step)
             engine.check()  # compares each stored entity with that of a new graph
             assert differences(engine.store, engine.named()) == []
-            kept = engine.loop.committer.kept(engine.named())
+            cached = engine.loop.committer.kept(engine.named())
             built = GroupGraph.build(records_of(engine.store, engine.named()))
             every = built.facts_of(built.statements)
-            for entity, newest in (kept.graph.newest if kept else {}).items():
+            for entity, newest in (cached.graph.newest if cached else {}).items():
                 is_open = [f for f in every if entity in f.ends and f.invalid_at is None]
                 assert newest.text() == summary_of(is_open)
                 assert newest.text() == newest_facts(built, entity).text()

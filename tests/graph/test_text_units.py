@@ -1,4 +1,4 @@
-"""A long text is read in units and merged under one episode, whatever fails on the way (R18, R24)."""
+"""A long text is read in units and merged under one episode, despite any failure on the way (R18, R24)."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class SentenceReader:
     def __init__(self, **faults: list[Exception]) -> None:
         self.faults = faults
         self.read: list[str] = []
-        self.most = self._now = 0  # calls at the same time
+        self.max_calls = self._calls = 0  # calls at the same time
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         self.read.append(request.episode.text)
-        self._now += 1
-        self.most = max(self.most, self._now)
+        self._calls += 1
+        self.max_calls = max(self.max_calls, self._calls)
         await asyncio.sleep(0)
-        self._now -= 1
+        self._calls -= 1
         for word, errors in self.faults.items():
             if word in request.episode.text and errors:
                 error = errors.pop(0)
@@ -79,20 +79,20 @@ def costs(built: Engine) -> Cost:
 
 @pytest.mark.parametrize("window", [0, 1, 8])
 def test_the_graph_of_a_text_in_units_is_that_of_the_text_read_at_once(tmp_path: Path, window: int) -> None:
-    """Every sentence stands whole in a unit; the first mentions stand where they stand in the text."""
-    whole, reader = SentenceReader(), SentenceReader()
-    at_once = engine(tmp_path / "whole", whole, window=0, units=None)
+    """Each unit contains whole sentences; the first mentions keep their order in the text."""
+    single_reader, reader = SentenceReader(), SentenceReader()
+    at_once = engine(tmp_path / "whole", single_reader, window=0, units=None)
     in_units = engine(tmp_path / "units", reader, window=window)
     for each in (at_once, in_units):
         each.add(text_of("a"), text_of("b", "Ann Lee knows Zed Zorn.", at=2))
 
     assert in_units.dump() == at_once.dump()
-    assert len(whole.read) == 2
+    assert len(single_reader.read) == 2
     assert len(reader.read) == len(set(reader.read)) > 5
     assert costs(in_units) == Cost(len(reader.read), 10 * len(reader.read), 2 * len(reader.read))
     spans = [[m.span for m in each.view().records.mentions] for each in (at_once, in_units)]
     assert spans[0] == spans[1]
-    assert reader.most <= 4 or not window
+    assert reader.max_calls <= 4 or not window
 
 
 @pytest.mark.parametrize("window", [0, 8])

@@ -10,7 +10,7 @@ from tests.graph.engine import Engine, engine_on, reading
 from tests.graph.stores import EMBEDDED, Stores
 
 
-def works(at: float, name: str, target: str = "Acme", text: str = "", **more: Any) -> Any:
+def works(at: float, name: str, target: str = "Acme", text: str = "", **fields: Any) -> Any:
     """Return an episode that says where somebody works, in a sentence of its own."""
     fact = {
         "source": name,
@@ -18,7 +18,7 @@ def works(at: float, name: str, target: str = "Acme", text: str = "", **more: An
         "relation": "WORKS_AT",
         "fact": text or f"{name} joined {target}",
     }
-    return reading(at, [], [fact | more], client_id=f"{name} {at}")
+    return reading(at, [], [fact | fields], client_id=f"{name} {at}")
 
 
 def texts(engine: Engine, known_at: int | None = None) -> list[str]:
@@ -33,17 +33,21 @@ def test_a_fact_says_its_ends_as_they_are_named_now(stores: Stores) -> None:
     """R16: the later, longer name is shown, at either end; a removal brings the earlier one back."""
     engine = engine_on(stores)
     engine.add(works(0, "M. Webb"), works(1, "Ann", "M. Webb"), works(2, "Bob", "Beta"))
-    before = engine.last_recorded()
+    moment_before = engine.last_recorded()
     assert texts(engine) == ["M. Webb works at Acme", "Ann works at M. Webb", "Bob works at Beta"]
     engine.add(works(5, "Marcus Webb", "Gama"))
-    now = [
+    current_texts = [
         "Marcus Webb works at Acme",
         "Ann works at Marcus Webb",
         "Bob works at Beta",
         "Marcus Webb works at Gama",
     ]
-    assert texts(engine) == now
-    assert texts(engine, before) == ["M. Webb works at Acme", "Ann works at M. Webb", "Bob works at Beta"]
+    assert texts(engine) == current_texts
+    assert texts(engine, moment_before) == [
+        "M. Webb works at Acme",
+        "Ann works at M. Webb",
+        "Bob works at Beta",
+    ]
     engine.ask("remove", episodes=("Marcus Webb 5",))
     assert texts(engine) == ["M. Webb works at Acme", "Ann works at M. Webb", "Bob works at Beta"]
 
@@ -60,7 +64,7 @@ def test_a_merge_and_its_undo_tell_the_facts_anew(tmp_path: Path) -> None:
 
 
 def test_a_relation_reads_by_the_name_it_is_folded_to(tmp_path: Path) -> None:
-    """R17: the ontology's name, not the one used first; the ends stand as that name has them."""
+    """R17: the name from the ontology, not the first used name; its ends have the ontology's direction."""
     engine = Engine(tmp_path)
     engine.add(reading(0, [], [{"source": "Acme", "target": "Ann", "relation": "EMPLOYS"}]), works(1, "Bob"))
     view = engine.view()
@@ -73,16 +77,16 @@ def test_a_relation_reads_by_the_name_it_is_folded_to(tmp_path: Path) -> None:
 
 def test_changed_words_of_the_ontology_are_told_from_the_next_commit_on(tmp_path: Path) -> None:
     """R17: recorded as a ruling, so that what was known before reads as it did."""
-    told = {"source": "Ann", "relation": "HAS_ROLE", "value": "captain", "fact": "Ann became captain"}
+    role = {"source": "Ann", "relation": "HAS_ROLE", "value": "captain", "fact": "Ann became captain"}
     engine = Engine(tmp_path)
-    engine.add(reading(0, [], [told]), works(0, "Ann"))
-    before, dumped = engine.last_recorded(), engine.dump()
+    engine.add(reading(0, [], [role]), works(0, "Ann"))
+    moment_before, dumped = engine.last_recorded(), engine.dump()
     assert sorted(texts(engine)) == ["Ann has the role captain", "Ann works at Acme"]
     changed = {"HAS_ROLE": {"text": "is a"}, "WORKS_AT": {"text": "earns a living at"}}
     engine = Engine(tmp_path, ontology=shipped().extended(changed))
     engine.add(reading(2, ["Ann"], []))
     assert sorted(texts(engine)) == ["Ann earns a living at Acme", "Ann is a captain"]
-    assert engine.dump(before) == dumped
+    assert engine.dump(moment_before) == dumped
     engine = Engine(tmp_path)
     engine.add(reading(3, ["Ann"], []))
     assert sorted(texts(engine)) == ["Ann has the role captain", "Ann works at Acme"]

@@ -42,7 +42,7 @@ from tests.neo4j_dump import load as load_dump
 DATA = Path(__file__).parent.parent / "data"
 FIRST, SECOND = DATA / "version-0.1", DATA / "version-0.2"
 neo4j = pytest.mark.neo4j
-# What the rules of this version give otherwise than those of version 0.1: sentences are texts of facts
+# This version's rules differ from those of version 0.1: sentences are texts of facts
 # (R18a), and no model speaks about relation names (R17).
 CHANGED = {"fact": {"text"}, "relation": {"judge", "cardinality", "same_as", "inverse_of"}}
 # Ends the command by force at its n-th call of a function of this name, or of any, in these files; prints how
@@ -76,8 +76,8 @@ def unpacked(version: Path, to: Path) -> Path:
     """Return a copy of the data folder of a version."""
     with tarfile.open(version / "data.tar.gz") as tar:
         # Python 3.11.0 to 3.11.3 have no filters.
-        given = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        tar.extractall(to, **given)  # noqa: S202 - the project's own archive
+        filters = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        tar.extractall(to, **filters)  # noqa: S202 - the project's own archive
     return to / "data"
 
 
@@ -109,18 +109,18 @@ def settings_of(folder: Path) -> Settings:
     return load(folder / "kgray.toml", environ={})
 
 
-def upgraded(folder: Path, **how: Any) -> dict[str, Any]:
+def upgraded(folder: Path, **options: Any) -> dict[str, Any]:
     """Upgrade the store of a folder, and return the report."""
-    with open_earlier(settings_of(folder), folder, alone=not how.get("dry_run")) as earlier:
+    with open_earlier(settings_of(folder), folder, alone=not options.get("dry_run")) as earlier:
         assert earlier is not None
-        return dict(upgrade(earlier, shipped(), **how))
+        return dict(upgrade(earlier, shipped(), **options))
 
 
 def kgray_run(*arguments: str, files: str = "storage/sqlite", limit: int = 0) -> Any:
     """Run the command; end it by force at its n-th call in files ("FILES", "FILES:FUNCTION"), 0: never."""
     command = [sys.executable, "-c", KILLED, files, str(limit), *arguments]
-    others = {name: text for name, text in os.environ.items() if not name.startswith("KGRAY_")}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=others)
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("KGRAY_")}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 def opened(folder: Path) -> kgray.AsyncMemory:
@@ -128,7 +128,7 @@ def opened(folder: Path) -> kgray.AsyncMemory:
 
 
 def refused(folder: Path) -> bool:
-    """Whether a reader is told to upgrade the store; else it reads the new one."""
+    """Return True if a reader must upgrade the store; otherwise it reads the new store."""
     try:
         opened(folder).close()
     except StoreError as error:
@@ -241,25 +241,28 @@ def test_a_database_of_version_0_2_gives_the_same_hashes(on_neo4j):
 def test_the_earlier_file_is_kept_and_can_be_put_back(folder):
     copy_before = shutil.copy(folder / FILE, folder.parent / "before")
 
-    kept = Path(upgraded(folder)["kept"])
+    copy_kept = Path(upgraded(folder)["kept"])
 
     assert sorted(path.name for path in folder.iterdir() if FILE in path.name) == [
         FILE, f"{FILE}.made", f"{FILE}.schema-9",
     ]  # fmt: skip
-    assert kept.stat().st_mode & 0o777 == 0o600
-    with closing(sqlite3.connect(kept)) as database, closing(sqlite3.connect(copy_before)) as then:
-        assert list(database.iterdump()) == list(then.iterdump())
+    assert copy_kept.stat().st_mode & 0o777 == 0o600
+    with (
+        closing(sqlite3.connect(copy_kept)) as database,
+        closing(sqlite3.connect(copy_before)) as database_before,
+    ):
+        assert list(database.iterdump()) == list(database_before.iterdump())
         assert database.execute("PRAGMA user_version").fetchone() == (9,)
 
 
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(folder):
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    files_before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     planned = upgraded(folder, dry_run=True)
 
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    done = upgraded(folder)
-    assert (planned["groups"], planned["rows"]) == (done["groups"], done["rows"])
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files_before
+    upgraded_report = upgraded(folder)
+    assert (planned["groups"], planned["rows"]) == (upgraded_report["groups"], upgraded_report["rows"])
     assert (planned["verified"], planned["kept"]) == (False, "")
 
 
@@ -287,27 +290,27 @@ async def test_what_was_pending_is_committed_and_more_can_be_added(folder):
 
     assert (counts["team"].accepted, counts["team"].failed) == (0, 2)
     assert "Oslo" in {fact.target for fact in facts.facts}
-    # What the ontology of version 0.1 had declared is not declared again.
+    # Declarations by the ontology of version 0.1 are not repeated.
     assert not [item for item in declared if item.name in ("WORKS_AT", "LIVES_IN", "LIKES")]
 
 
 async def test_a_removal_after_an_upgrade_leaves_nothing_but_in_the_file_that_is_kept(folder):
-    kept = Path(upgraded(folder)["kept"])
+    copy_kept = Path(upgraded(folder)["kept"])
 
     async with opened(folder) as memory:
         await memory.remove(group="team", episodes=["m8"])
 
     having = {path.name for path in folder.iterdir() if b"Lagoon" in path.read_bytes()}
-    assert having == {kept.name}
+    assert having == {copy_kept.name}
 
 
 @pytest.mark.parametrize("often", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_killed_upgrade_leaves_the_earlier_store_and_the_next_one_ends_it(folder, tmp_path, *, often):
-    whole = kgray_run("upgrade", "--data", str(shutil.copytree(folder, tmp_path / "whole")), "--json")
-    calls, results = int(whole.stderr.split()[-1]), set()
-    # The last ones: while the file is copied, renamed and closed.
-    more = (calls // 4, calls - 20, calls - 8, calls - 4) if often else ()
-    for limit in (calls // 2, *more, calls - 1):
+    uninterrupted = kgray_run("upgrade", "--data", str(shutil.copytree(folder, tmp_path / "whole")), "--json")
+    calls, results = int(uninterrupted.stderr.split()[-1]), set()
+    # The last limits fall into the copying, renaming and closing of the file.
+    extra_limits = (calls // 4, calls - 20, calls - 8, calls - 4) if often else ()
+    for limit in (calls // 2, *extra_limits, calls - 1):
         copy = shutil.copytree(folder, tmp_path / str(limit))
         assert kgray_run("upgrade", "--data", str(copy), limit=limit).returncode == -signal.SIGKILL
 
@@ -316,7 +319,7 @@ def test_a_killed_upgrade_leaves_the_earlier_store_and_the_next_one_ends_it(fold
         with open_earlier(settings_of(copy), copy, alone=True) as earlier:
             assert (earlier is not None) == is_earlier
             if earlier is not None:
-                assert upgrade(earlier, shipped())["groups"] == json.loads(whole.stdout)["groups"]
+                assert upgrade(earlier, shipped())["groups"] == json.loads(uninterrupted.stdout)["groups"]
         names = [sorted(path.name for path in each.iterdir()) for each in (copy, tmp_path / "whole")]
         assert names[0] == names[1]
         check_first(copy, HASHES[FIRST.name]["sqlite"])
@@ -398,11 +401,11 @@ def upgraded_copy(folder: Path, to: Path) -> Path:
 
 def test_statements_that_a_model_called_the_same_become_one(folder):
     """Erin coaches Gil: of its own, as before the ruling that folded it into "Erin mentors Gil"."""
-    own = statement_id("team", (11, 0))
+    own_id = statement_id("team", (11, 0))
     changed_folder(
         folder,
-        f"INSERT INTO births SELECT no, '{own}', 11, 0 FROM groups WHERE name = 'team'",  # noqa: S608
-        f"UPDATE evidence SET statement = '{own}' WHERE relation = 'COACHES'",  # noqa: S608
+        f"INSERT INTO births SELECT no, '{own_id}', 11, 0 FROM groups WHERE name = 'team'",  # noqa: S608
+        f"UPDATE evidence SET statement = '{own_id}' WHERE relation = 'COACHES'",  # noqa: S608
     )
 
     report = upgraded(folder)
@@ -483,13 +486,13 @@ def nodes_of(dump_: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("version", "said"),
+    ("version", "message"),
     [(8, "can upgrade data from schema 9 on"), (VERSION + 1, "was written by a newer kgray")],
 )
-def test_other_schemas_are_refused_in_one_line(folder, version, said):
+def test_other_schemas_are_refused_in_one_line(folder, version, message):
     changed_folder(folder, f"PRAGMA user_version = {version}")
 
-    with pytest.raises(StoreError, match=re.escape(said)) as raised:
+    with pytest.raises(StoreError, match=re.escape(message)) as raised:
         upgraded(folder)
 
     assert "\n" not in str(raised.value)

@@ -58,11 +58,11 @@ async def test_an_idle_run_that_is_watched_looks_only_where_it_is_called(
         engine.accept(triples(1, works("Acme")))
         await until(lambda: len(ended) == 1 and runner.current is not None and runner.current.rests)
         await asyncio.sleep(0.1)
-        before = store.looks  # type: ignore[attr-defined]
+        looks_before = store.looks  # type: ignore[attr-defined]
         engine.accept(triples(2, works("Oslo")))
         await asyncio.sleep(FEW_S)
         if is_watched:
-            assert (len(ended), store.looks - before) == (1, 0)  # type: ignore[attr-defined]
+            assert (len(ended), store.looks - looks_before) == (1, 0)  # type: ignore[attr-defined]
             assert runner.current is not None
             runner.current.look()
         await until(lambda: len(ended) == 2)

@@ -28,7 +28,7 @@ from tests.graph.stores import Stores, stores_of
 WINDOWS = pytest.mark.parametrize("window", [0, 8], ids=["plain-loop", "windowed"])
 
 
-# The plain loop is what runs are compared with; what a server serves is the windowed runner.
+# The plain loop is the reference for runs; servers use the windowed runner.
 MANNERS = [
     pytest.param(("sqlite", 0), id="plain-loop-sqlite"),
     pytest.param(("sqlite", 8), id="windowed-sqlite"),
@@ -73,15 +73,15 @@ def test_h_removing_the_successor_reopens_the_first(
     engine: Engine, order: tuple[int, int], kind: str
 ) -> None:
     """h: removed or retracted; after a retraction `known_at` before it still gives a."""
-    said = [triples(0, works("Acme"), client_id="a"), triples(60, works("Beta"), client_id="b")]
-    engine.add(*(said[i] for i in order))
-    before, dumped = engine.last_recorded(), engine.dump()
+    drafts = [triples(0, works("Acme"), client_id="a"), triples(60, works("Beta"), client_id="b")]
+    engine.add(*(drafts[i] for i in order))
+    moment_before, dumped = engine.last_recorded(), engine.dump()
     result = engine.ask(kind, episodes=("b",))
     counts = {"episodes": 1, "statements": 1, "facts_closed": 1, "facts_reopened": 1, "entities": 1}
     counts["after"] = 2
     assert result == counts
     assert engine.spans() == {"Acme": [(0, None)]}
-    assert (engine.dump(before) == dumped) is (kind == "retract")
+    assert (engine.dump(moment_before) == dumped) is (kind == "retract")
     engine.check()
 
 
@@ -103,32 +103,32 @@ def test_j_a_refused_episode_fails_alone_and_a_retry_takes_a_new_sequence(
         for c, name in (("a", "Acme"), ("b", "Beta"), ("c", "Gama"))
     ]
     engine = scripted(engine, tmp_path, {"episode": "b", "error": "refused", "times": 1}, *lines)
-    said = (("a", 0, "Acme"), ("b", 60, "Beta"), ("c", 90, "Gama"))
-    engine.add(*(message(c, at, f"Alice works at {name}") for c, at, name in said))
+    messages = (("a", 0, "Acme"), ("b", 60, "Beta"), ("c", 90, "Gama"))
+    engine.add(*(message(c, at, f"Alice works at {name}") for c, at, name in messages))
     counts = engine.store.counts(engine.named())[engine.named()]
     assert (counts.committed, counts.failed) == (2, 1)
     [failed] = failures(engine.store, engine.named())
     assert (failed.episode.client_id, failed.failure.kind, failed.failure.attempts) == ("b", "Refused", 1)
     assert engine.spans() == {"Acme": [(0, 90)], "Gama": [(90, None)]}
-    before, dumped = engine.last_recorded(), engine.dump()
+    moment_before, dumped = engine.last_recorded(), engine.dump()
 
     assert retry(engine.store, engine.named(), (), now=times.now()) == 1
     engine.run()
 
     assert engine.spans() == {"Acme": [(0, 60)], "Beta": [(60, 90)], "Gama": [(90, None)]}
     assert [e.sequence for e in dumped_episodes(engine.store, engine.named())] == [1, 3, 4]
-    assert engine.dump(before) == dumped
+    assert engine.dump(moment_before) == dumped
     engine.check()
 
 
 @WINDOWS
 def test_k_a_store_that_fails_at_the_last_statement_keeps_nothing(tmp_path: Path, window: int) -> None:
-    """k, R23, R24: nothing of the commit is there; the runner holds the group; running again completes it."""
+    """k, R23, R24: no row of the commit is stored; the runner holds the group; a second run completes it."""
     engine = Engine(tmp_path, window=window)
     engine.add(triples(0, works("Acme")))
     dumped = engine.dump()
-    with apsw.Connection(str(tmp_path / "kgray.sqlite3")) as other:
-        other.execute(
+    with apsw.Connection(str(tmp_path / "kgray.sqlite3")) as connection:
+        connection.execute(
             "CREATE TRIGGER broken BEFORE UPDATE OF state ON episodes WHEN new.state = 2 "
             "BEGIN SELECT RAISE(ABORT, 'the disk gave way'); END"
         )
@@ -137,8 +137,8 @@ def test_k_a_store_that_fails_at_the_last_statement_keeps_nothing(tmp_path: Path
         engine.run()
     assert list(ledger.held(engine.store)) == ([engine.named()] if window else [])
     assert engine.dump() == dumped
-    with apsw.Connection(str(tmp_path / "kgray.sqlite3")) as other:
-        other.execute("DROP TRIGGER broken")
+    with apsw.Connection(str(tmp_path / "kgray.sqlite3")) as connection:
+        connection.execute("DROP TRIGGER broken")
     ledger.try_again(engine.store, None)
     engine.run()
     assert engine.spans() == {"Acme": [(0, 60)], "Beta": [(60, None)]}
@@ -148,12 +148,12 @@ def test_k_a_store_that_fails_at_the_last_statement_keeps_nothing(tmp_path: Path
 def test_n_what_was_known_before_beta_was_recorded(engine: Engine) -> None:
     """n: `known_at` before Beta was recorded, `as_of` today: Acme."""
     engine.add(triples(0, works("Acme")))
-    before = engine.last_recorded()
+    moment_before = engine.last_recorded()
     engine.add(triples(60, works("Beta")))
-    then, now = engine.view(before), engine.view()
+    earlier_view, current_view = engine.view(moment_before), engine.view()
     today = day(100)
-    assert [f.text for f in then.all_facts() if f.holds_at(today)] == ["Alice works at Acme"]
-    assert [f.text for f in now.all_facts() if f.holds_at(today)] == ["Alice works at Beta"]
+    assert [f.text for f in earlier_view.all_facts() if f.holds_at(today)] == ["Alice works at Acme"]
+    assert [f.text for f in current_view.all_facts() if f.holds_at(today)] == ["Alice works at Beta"]
 
 
 def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(engine: Engine) -> None:
@@ -169,33 +169,33 @@ def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(engine: Engine
 
     engine.add(*(in_group(r, "other") for r in reports))
     ids = {e.id for e in engine.view().all_entities()}
-    others = {e.id for e in engine.view(group="other").all_entities()}
+    entities_elsewhere = {e.id for e in engine.view(group="other").all_entities()}
     facts, other_facts = ({f.id for f in engine.view(group=g).all_facts()} for g in (GROUP, "other"))
-    assert (ids & others, facts & other_facts) == (set(), set())
+    assert (ids & entities_elsewhere, facts & other_facts) == (set(), set())
     mine, theirs = engine.named(), engine.named("other")
     result = worded(engine.store, "entity", "annual report", theirs)
-    assert {e.id for e in StoredView(engine.store, theirs).entities(result)} <= others
-    assert StoredView(engine.store, mine).entities(sorted(others)) == []
+    assert {e.id for e in StoredView(engine.store, theirs).entities(result)} <= entities_elsewhere
+    assert StoredView(engine.store, mine).entities(sorted(entities_elsewhere)) == []
     assert StoredView(engine.store, mine).facts(sorted(other_facts)) == []
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)], ids=["given", "reversed"])
 def test_x_three_names_said_to_be_one_then_split(engine: Engine, order: tuple[int, ...]) -> None:
     """x: one entity with aliases; then the earlier state."""
-    said = [("Bob Smith", "tea"), ("Robert Smith", "coffee"), ("B. Smith", "cocoa")]
+    likes = [("Bob Smith", "tea"), ("Robert Smith", "coffee"), ("B. Smith", "cocoa")]
     for number in order:
-        name, drink = said[number]
+        name, drink = likes[number]
         engine.add(triples(number, {"source": name, "relation": "LIKES", "target": drink}))
     dumped = engine.dump()
     ids = {e.name: e.id for e in engine.view().all_entities()}
     engine.ask("merge", entities=(ids["Bob Smith"], ids["Robert Smith"]))
     answer = engine.ask("merge", entities=(ids["Bob Smith"], ids["B. Smith"]))["entity"]
-    [one] = [e for e in engine.view().all_entities() if e.id == answer]
-    assert {one.name, *one.aliases} == {"Bob Smith", "Robert Smith", "B. Smith"}
-    assert one.id == ids[said[order[0]][0]]
+    [entity] = [e for e in engine.view().all_entities() if e.id == answer]
+    assert {entity.name, *entity.aliases} == {"Bob Smith", "Robert Smith", "B. Smith"}
+    assert entity.id == ids[likes[order[0]][0]]
     assert len(engine.view().graph.by_ends) == 3
     engine.check()
-    for name in [said[i][0] for i in order[1:]]:
+    for name in [likes[i][0] for i in order[1:]]:
         engine.ask("split", entities=(answer,), surfaces=(name,))
         engine.check()
     assert [line for line in engine.dump() if '"type":"merge"' not in line] == dumped
@@ -203,7 +203,7 @@ def test_x_three_names_said_to_be_one_then_split(engine: Engine, order: tuple[in
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["given", "reversed"])
 def test_y_many_valued_relations_and_values(engine: Engine, order: tuple[int, int]) -> None:
-    """y: both likes hold; a price ends the one before, and no entity is named "100"."""
+    """y: both likes hold; a price ends the previous price, and no entity is named "100"."""
     likes = [
         triples(a, {"source": "Alice", "relation": "LIKES", "target": t})
         for a, t in ((0, "coffee"), (1, "tea"))
@@ -230,5 +230,5 @@ def test_z_the_previous_context_of_a_late_message(stores: Stores, late_first: bo
     engine.accept(message("late", 45, "late"))
     late = pending(engine.store, engine.named(), 100)[-1]
     assert late.client_id == "late"  # type: ignore[union-attr]
-    said = previous(engine.store, [late], 4)[late.sequence]  # type: ignore[arg-type]
-    assert [e.client_id for e in said] == ["m1", "m2", "m3", "m4"]
+    context_episodes = previous(engine.store, [late], 4)[late.sequence]  # type: ignore[arg-type]
+    assert [e.client_id for e in context_episodes] == ["m1", "m2", "m3", "m4"]

@@ -33,7 +33,7 @@ PEOPLE = {
     "Annie": "ann",
     "Bob Lee": "bob",
 }
-THINGS = {"Acme": "acme", "Acme Works": "acme", "Beta": "beta", "chess club": "chess"}
+ORGANIZATIONS = {"Acme": "acme", "Acme Works": "acme", "Beta": "beta", "chess club": "chess"}
 # Listed names: single-valued, inverse, symmetric, excluding. The others are free.
 RELATIONS = {
     "WORKS_AT": "works at",
@@ -54,9 +54,9 @@ WORDS = ("same", "contradicts", "ends", "independent")
 _OFTEN = ("independent",) * 9 + ("contradicts",) * 4 + ("ends",) * 3 + ("same",) * 4
 
 FACTS = st.tuples(
-    st.sampled_from([*PEOPLE, *PEOPLE, *THINGS]),
+    st.sampled_from([*PEOPLE, *PEOPLE, *ORGANIZATIONS]),
     st.sampled_from(list(RELATIONS)),
-    st.sampled_from([*THINGS, *THINGS, *PEOPLE, 100, "done"]),
+    st.sampled_from([*ORGANIZATIONS, *ORGANIZATIONS, *PEOPLE, 100, "done"]),
     st.sampled_from(EXTRAS),
     st.sampled_from(KINDS),
     st.none() | st.integers(0, 12),
@@ -68,10 +68,10 @@ HISTORIES = st.lists(EPISODES, min_size=4, max_size=9)
 def draft_of(number: int, episode: Any) -> Draft:
     """Return an episode of a history as a text that reads itself; its conversation is its source."""
     at, source, facts = episode
-    told = list({fact["fact"]: fact for fact in (_fact(*each) for each in facts)}.values())
-    names = dict.fromkeys(n for f in told for n in (f["source"], f.get("target")) if n is not None)
+    listed_facts = list({fact["fact"]: fact for fact in (_fact(*each) for each in facts)}.values())
+    names = dict.fromkeys(n for f in listed_facts for n in (f["source"], f.get("target")) if n is not None)
     listed = [{"name": n, "type": "Person" if n in PEOPLE else "Organization"} for n in names]
-    text = canonical({"entities": listed, "facts": told, "n": f"e{number}"})
+    text = canonical({"entities": listed, "facts": listed_facts, "n": f"e{number}"})
     return Draft(
         group=GROUP, source=source, kind="text", text=text, reference_time=day(at), client_id=f"e{number}"
     )
@@ -82,16 +82,16 @@ def _fact(subject: str, relation: str, target: Any, extra: str, kind: str, start
         target = "Gamma"
     words = " ".join(filter(None, (subject, extra, RELATIONS[relation], str(target))))
     fact = {"source": subject, "relation": relation, "fact": words, "kind": kind}
-    fact |= {"target": target} if target in {*PEOPLE, *THINGS, "Gamma"} else {"value": target}
+    fact |= {"target": target} if target in {*PEOPLE, *ORGANIZATIONS, "Gamma"} else {"value": target}
     if start is not None and kind in ("holds", "happened"):
         fact["valid_at"] = iso(start)
     return fact
 
 
 class Flip(NamedTuple):
-    """One answer that is replaced: of the episode with this sequence, to this question.
+    """A replaced answer to a question of the episode with this sequence.
 
-    position    of a comparison: the number of the candidate whose word is another one
+    position    in a comparison: the number of the candidate whose word changes
     """
 
     sequence: int
@@ -105,7 +105,7 @@ class FixedAnswers:
     """A judge whose answers depend on the episode, the item and each candidate alone, but for one flip.
 
     A mention mostly goes to the oldest candidate that is the same thing, seldom to any candidate or none. A
-    pair of sentences has one word, whatever else is compared beside it.
+    pair of sentences has one word, independent of other pairs in the same question.
     """
 
     flip: Flip | None = None
@@ -147,8 +147,8 @@ def _number(*content: object) -> int:
 def _choice(at: int, question: Question) -> int | None:
     names = [card.split(" (")[0] for card in question.cards[1:]]
     if _number(at, question.item) % 6:
-        things = PEOPLE | THINGS
-        alike = (i for i, name in enumerate(names) if things.get(name) == things.get(question.item))
+        identities = PEOPLE | ORGANIZATIONS
+        alike = (i for i, name in enumerate(names) if identities.get(name) == identities.get(question.item))
         return next(alike, None)
     scores = [_number(at, question.item, card) for card in question.cards[1:]]
     best = max(range(len(scores)), key=scores.__getitem__)
@@ -157,19 +157,19 @@ def _choice(at: int, question: Question) -> int | None:
 
 def _flips(at: int, question: Question, answer: Answer) -> Iterator[Flip]:
     if question.kind == "entity":
-        for other in (None, *range(len(question.candidates))):
-            if other != answer["duplicate_of"]:
-                yield Flip(at, question, {"duplicate_of": other})
+        for candidate in (None, *range(len(question.candidates))):
+            if candidate != answer["duplicate_of"]:
+                yield Flip(at, question, {"duplicate_of": candidate})
         return
     words = list(answer["answers"])
     for position, word in enumerate(words):
-        for other in WORDS:
-            if other != word and not (other == "same" and "same" in words):
-                changed = [*words[:position], other, *words[position + 1 :]]
+        for replacement in WORDS:
+            if replacement != word and not (replacement == "same" and "same" in words):
+                changed = [*words[:position], replacement, *words[position + 1 :]]
                 yield Flip(at, question, {"answers": changed}, position)
 
 
-class Told(NamedTuple):
+class Claimed(NamedTuple):
     """A piece of evidence: the statement it is about, the names of its ends, and all that it says."""
 
     statement: Place | None
@@ -177,7 +177,7 @@ class Told(NamedTuple):
     value: object
     text: str
     is_general: bool  # an end or a denial of every variant (R6)
-    rest: tuple[object, ...]
+    details: tuple[object, ...]
 
 
 class Stated(NamedTuple):
@@ -208,7 +208,7 @@ class Observed:
     mentions: dict[Place, Mention]
     entity_of: dict[Place, Place]
     entities: dict[Place, tuple[object, ...]]
-    evidence: dict[Place, Told]
+    evidence: dict[Place, Claimed]
     statements: dict[Place, Stated]
     variants: dict[Place, int]
     facts: dict[Place, list[tuple[object, ...]]]
@@ -224,7 +224,7 @@ class Observed:
 
 
 def observed(engine: Engine, judge: FixedAnswers) -> Observed:
-    """Return what a run made of the engine's group."""
+    """Return the observations of a run on the engine's group."""
     view = engine.view()
     records, graph = view.records, view.graph
     at = records.births
@@ -233,17 +233,17 @@ def observed(engine: Engine, judge: FixedAnswers) -> Observed:
         for m in records.mentions
     }
     evidence = {}
-    for said in records.evidence:
-        place, ends = (said.sequence, said.ordinal), [said.subject, said.object]
+    for piece in records.evidence:
+        place, ends = (piece.sequence, piece.ordinal), [piece.subject, piece.object]
         response = view.places.get(place)
-        rest = (said.kind, said.relation, said.valid_from, said.valid_to, said.is_reversed)
-        evidence[place] = Told(
+        details = (piece.kind, piece.relation, piece.valid_from, piece.valid_to, piece.is_reversed)
+        evidence[place] = Claimed(
             statement=None if response is None else at[response],
-            ends=tuple((said.sequence, end) for end in ends if end is not None),
-            value=said.value,
-            text=said.text,
-            is_general=said.every_variant,
-            rest=(*rest, said.inferred),
+            ends=tuple((piece.sequence, end) for end in ends if end is not None),
+            value=piece.value,
+            text=piece.text,
+            is_general=piece.every_variant,
+            details=(*details, piece.inferred),
         )
     statements = {}
     for id_, s in graph.statements.items():
@@ -252,8 +252,8 @@ def observed(engine: Engine, judge: FixedAnswers) -> Observed:
     spans = graph.spans_of(graph.statements)
     questions: dict[tuple[int, str, str], set[tuple[str, ...]]] = {}
     for sequence, question in judge.answers:
-        known = questions.setdefault((sequence, question.kind, question.item), set())
-        known.add(question.candidates + question.cards)
+        candidate_lists = questions.setdefault((sequence, question.kind, question.item), set())
+        candidate_lists.add(question.candidates + question.cards)
     episodes = dumped_episodes(engine.store, engine.named(), None)
     rows = [{k: v for k, v in episode_row(e).items() if k != "id"} for e in episodes]
     names = graph.relations.names()
@@ -270,8 +270,8 @@ def observed(engine: Engine, judge: FixedAnswers) -> Observed:
         evidence=evidence,
         statements=statements,
         variants={at[id_]: s.variant for id_, s in graph.statements.items()},
-        facts={at[s]: [_span(span) for span in found] for s, found in spans.items()},
-        texts={at[s]: [graph.fact(span).text for span in found] for s, found in spans.items()},
+        facts={at[s]: [_span(span) for span in of_statement] for s, of_statement in spans.items()},
+        texts={at[s]: [graph.fact(span).text for span in of_statement] for s, of_statement in spans.items()},
         verdicts={frozenset((at[v.a], at[v.b])): v.exclusive for v in records.verdicts},
         questions=questions,
     )  # fmt: skip
@@ -288,11 +288,11 @@ class Promise:
     """The differences between two runs, and which of them the promise allows.
 
     strict      both runs put the same questions: no later answer may differ for another question's sake
-    mentions, evidence, statements   what the replaced answer named, and what rests on it; they grow
+    mentions, evidence, statements   named by the replaced answer, or derived from these; they grow
     """
 
-    before: Observed
-    after: Observed
+    first: Observed
+    second: Observed
     flip: Flip
     mentions: set[Place] = field(default_factory=set)
     evidence: set[Place] = field(default_factory=set)
@@ -300,13 +300,13 @@ class Promise:
 
     @property
     def strict(self) -> bool:
-        """Whether both runs put the same questions."""
-        return self.before.questions == self.after.questions
+        """True if both runs put the same questions."""
+        return self.first.questions == self.second.questions
 
     @property
     def runs(self) -> tuple[Observed, Observed]:
         """Both runs."""
-        return self.before, self.after
+        return self.first, self.second
 
     def broken(self) -> list[str]:
         """Return the differences that the promise does not allow, one line each; empty = it holds."""
@@ -322,28 +322,28 @@ class Promise:
         return sum(len(list(self._differing(kind))) for kind in kinds)
 
     def _name(self) -> None:
-        """Take what the question named: a mention; or a fact and a statement."""
+        """Collect the records that the question named: a mention; or a fact and a statement."""
         sequence, question, _, position = self.flip
         if question.kind == "entity":
-            mentions = self.before.mentions.items()
+            mentions = self.first.mentions.items()
             self.mentions |= {p for p, m in mentions if p[0] == sequence and m.surface == question.item}
             return
         for run in self.runs:
-            own = [p for p, e in run.evidence.items() if (p[0], e.text) == (sequence, question.item)]
-            self.evidence.add(min(own))  # the others say that statements are over
-        told = self.before.evidence.items()
+            places = [p for p, e in run.evidence.items() if (p[0], e.text) == (sequence, question.item)]
+            self.evidence.add(min(places))  # the others end statements
+        evidence = self.first.evidence.items()
         sentence = question.candidates[position]
-        named = {e.statement for p, e in told if e.text == sentence and p[0] <= sequence and e.statement}
+        named = {e.statement for p, e in evidence if e.text == sentence and p[0] <= sequence and e.statement}
         self.statements |= named
 
     def _spread(self) -> None:
-        """Add what rests on what is named so far, of the things that differ."""
+        """Add the differing records that depend on the records named so far."""
         touched = {run.entity_of[p] for run in self.runs for p in self.mentions}
         for place in self._differing("entity_of"):
             if self._rests(place, touched):
                 self.mentions.add(place)
         for place in self._differing("evidence"):
-            if self._is_told_of(place):
+            if self._concerns_named(place):
                 self.evidence.add(place)
         for run in self.runs:
             self.evidence |= {p for p, e in run.evidence.items() if self.mentions.intersection(e.ends)}
@@ -352,24 +352,24 @@ class Promise:
                     self.statements.add(statement)
 
     def _rests(self, place: Place, touched: set[Place]) -> bool:
-        """Whether a mention's entity is one that a named mention made, or that took its alias (R14a)."""
+        """Return True if a named mention made the mention's entity, or the entity took its alias (R14a)."""
         entities = {run.entity_of[place] for run in self.runs}
         if entities & self.mentions:
             return True
-        surfaces = {key(self.before.mentions[p].surface) for p in self.mentions}
-        if key(self.before.mentions[place].surface) in surfaces and entities & touched:
+        surfaces = {key(self.first.mentions[p].surface) for p in self.mentions}
+        if key(self.first.mentions[place].surface) in surfaces and entities & touched:
             return True
         if self.strict:
             return False
         ends = {end for run in self.runs for s in self.statements & run.statements.keys()
                 for end in (run.statements[s].subject, run.statements[s].target)}  # fmt: skip
-        item = (place[0], "entity", self.before.mentions[place].surface)
-        return self._asks_otherwise(item) and bool(entities & (touched | ends))
+        item = (place[0], "entity", self.first.mentions[place].surface)
+        return self._questions_differ(item) and bool(entities & (touched | ends))
 
-    def _is_told_of(self, place: Place) -> bool:
-        """Whether evidence has a named mention as an end, or is on a named statement.
+    def _concerns_named(self, place: Place) -> bool:
+        """Return True if evidence has a named mention as an end, or supports a named statement.
 
-        Or it is an end of all variants between the ends of a named statement: it bears on one of them (R6).
+        Or it ends all variants between the ends of a named statement: it affects the variants (R6).
         """
         named = self._ends()
         pieces = [run.evidence[place] for run in self.runs if place in run.evidence]
@@ -385,15 +385,15 @@ class Promise:
         changed = self.statements | set(self._differing("facts"))
         sentences = {e.text for run in self.runs for e in run.evidence.values() if e.statement in changed}
         item = (place[0], "compare", text)
-        before, after = (set().union(*run.questions.get(item, ())) for run in self.runs)
-        return self._asks_otherwise(item) and bool((before | after) & sentences)
+        first, second = (set().union(*run.questions.get(item, ())) for run in self.runs)
+        return self._questions_differ(item) and bool((first | second) & sentences)
 
-    def _asks_otherwise(self, item: tuple[int, str, str]) -> bool:
-        return self.before.questions.get(item) != self.after.questions.get(item)
+    def _questions_differ(self, item: tuple[int, str, str]) -> bool:
+        return self.first.questions.get(item) != self.second.questions.get(item)
 
     def _unexplained(self) -> Iterator[str]:
-        if self.before.fixed != self.after.fixed:
-            yield f"episodes or relation names: {self.before.fixed} -> {self.after.fixed}"
+        if self.first.fixed != self.second.fixed:
+            yield f"episodes or relation names: {self.first.fixed} -> {self.second.fixed}"
         touched = {run.entity_of[p] for run in self.runs for p in self.mentions}
         rivals = self._rivals()
         pairs = {pair for pair in self._differing("verdicts") if self._is_judged_otherwise(pair)}
@@ -404,12 +404,12 @@ class Promise:
             ("statements", self.statements),
             ("variants", self._numbered()),
             ("facts", self.statements | rivals),
-            ("texts", self.statements | rivals | self._told_with(touched)),
+            ("texts", self.statements | rivals | self._worded_with(touched)),
             ("verdicts", pairs),
         ):
             for place in set(self._differing(kind)) - allowed:
-                was, now = (getattr(run, kind).get(place) for run in self.runs)
-                yield f"{kind} {place}: {was} -> {now}"
+                first, second = (getattr(run, kind).get(place) for run in self.runs)
+                yield f"{kind} {place}: {first} -> {second}"
 
     def _ends(self) -> list[frozenset[object]]:
         """Return the ends of the named statements, and of the named evidence that derives no statement."""
@@ -442,9 +442,9 @@ class Promise:
         return results
 
     def _is_judged_otherwise(self, pair: frozenset[Place]) -> bool:
-        """Whether a verdict may differ: of a named statement, or if questions differ, of one whose spans do.
+        """Return True if a verdict may differ: on a named statement, or if questions and spans differ.
 
-        A pair is compared only while its spans meet. Those of the statements between the ends of a named one
+        A pair is compared only while its spans meet. Statements between the ends of a named statement
         may have differed when it was compared, even if they do not differ at the end.
         """
         if self.strict:
@@ -453,9 +453,9 @@ class Promise:
         met = {p for p in pair for run in self.runs if p in run.evidence and run.ends_of(p) in named}
         return bool(met or pair & {*self.statements, *self._differing("facts")})
 
-    def _told_with(self, entities: set[Place]) -> set[Place]:
+    def _worded_with(self, entities: set[Place]) -> set[Place]:
         """Return the statements with an entity as an end whose name differs: their texts name it."""
-        renamed = {e for e in entities if self._name_of(self.before, e) != self._name_of(self.after, e)}
+        renamed = {e for e in entities if self._name_of(self.first, e) != self._name_of(self.second, e)}
         return {s for run in self.runs for s, stated in run.statements.items()
                 if renamed & {stated.subject, stated.target}}  # fmt: skip
 
@@ -464,23 +464,23 @@ class Promise:
         return run.entities.get(entity, (None,))[0]
 
     def _differing(self, kind: str) -> Iterator[Any]:
-        was, now = (getattr(run, kind) for run in self.runs)
-        return (p for p in {**was, **now} if was.get(p) != now.get(p))
+        first, second = (getattr(run, kind) for run in self.runs)
+        return (p for p in {**first, **second} if first.get(p) != second.get(p))
 
 
 def rivals_of(run: Observed, statements: Iterable[Place], shipped: Ontology | None = None) -> set[Place]:
-    """Return the statements that cannot hold beside one of these, by the ontology or by a verdict."""
-    told = shipped or ontology.shipped()
+    """Return the statements that cannot hold beside the given ones, by the ontology or by a verdict."""
+    declared = shipped or ontology.shipped()
     exclusive = (pair for pair, verdict in run.verdicts.items() if verdict)
     results = {place for pair in exclusive if pair & {*statements} for place in pair}
     for statement in statements:
         if (stated := run.statements.get(statement)) is not None:
-            results |= {p for p, item in run.statements.items() if _are_rivals(stated, item, told)}
+            results |= {p for p, item in run.statements.items() if _are_rivals(stated, item, declared)}
     return results
 
 
-def _are_rivals(a: Stated, b: Stated, told: Ontology) -> bool:
-    relation = told.get(a.relation)
+def _are_rivals(a: Stated, b: Stated, declared: Ontology) -> bool:
+    relation = declared.get(a.relation)
     ends = ({a.subject, a.target}, {b.subject, b.target})
     if a.relation == b.relation and relation is not None:
         if relation.symmetric:
@@ -488,7 +488,7 @@ def _are_rivals(a: Stated, b: Stated, told: Ontology) -> bool:
         if relation.cardinality == "single":
             return a.subject == b.subject
         return relation.cardinality == "single_object" and a.target == b.target
-    other_response = told.get(b.relation)
+    other_response = declared.get(b.relation)
     excluded = {
         *(relation.excludes if relation else ()),
         *(other_response.excludes if other_response else ()),
@@ -527,7 +527,9 @@ def _in_context(
     sequence: int, surface: str, episodes: Mapping[int, tuple[str, int, str]], limit: int
 ) -> bool:
     source, said_at, _ = episodes[sequence]
-    same_source = ((at, s) for s, (of, at, _) in episodes.items() if of == source and s < sequence)
-    before = [(at, s) for at, s in same_source if at <= said_at]
-    texts = [episodes[s][2] for _, s in sorted(before)[-limit:]]
+    same_source = (
+        (at, s) for s, (of_source, at, _) in episodes.items() if of_source == source and s < sequence
+    )
+    earlier = [(at, s) for at, s in same_source if at <= said_at]
+    texts = [episodes[s][2] for _, s in sorted(earlier)[-limit:]]
     return any(re.search(rf"\b{re.escape(surface)}\b", text, re.IGNORECASE) for text in texts)

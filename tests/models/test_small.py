@@ -1,6 +1,6 @@
 """A small real model reads the support conversation: `make test-small`; minutes, or an hour.
 
-What it finds is not tested: each episode ends, with its facts or with a reason, and nothing is stuck.
+The quality of its facts is not tested: each episode ends, with facts or with a reason, and none is stuck.
 SMALL_MESSAGES: how many messages it reads; all of them where it is not set.
 """
 

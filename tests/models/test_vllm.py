@@ -1,6 +1,6 @@
 """The engine client on vLLM itself, its build for processors, with a tiny random Qwen3: `make test-vllm`.
 
-A random model says nothing sensible: what is tested is that every reply has the form of its schema.
+A random model says nothing sensible: the tests check that every reply has the form of its schema.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ROOM = 150  # a random model ends a text by chance
 
 
 def body(task: str, data: str, temperature: float, room: int = ROOM) -> dict[str, Any]:
-    """Return a request with a head of ours, cut to what the tiny tokenizer makes of it."""
+    """Return a request with our own head, cut to the tiny tokenizer's length."""
     head = Prompts(shipped())["combined"].head[:1500]
     form = {"name": task, "schema": SCHEMAS[task], "strict": True}
     return {
@@ -67,8 +67,8 @@ def engines() -> list[str]:
     """Return the names of this process's processes of an engine."""
     import psutil
 
-    there = psutil.Process().children(recursive=True)
-    names = [child.name() for child in there if child.status() != psutil.STATUS_ZOMBIE]
+    children = psutil.Process().children(recursive=True)
+    names = [child.name() for child in children if child.status() != psutil.STATUS_ZOMBIE]
     return [name for name in names if "VLLM" in name]
 
 
@@ -76,13 +76,13 @@ def segments() -> set[str]:
     """Return the names of Python's shared memory that no other program has mapped; vLLM's is of this kind."""
     import psutil
 
-    there = {path.name for path in Path("/dev/shm").glob("psm_*")}  # noqa: S108 - where the system keeps them
-    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-    for other in psutil.process_iter():
+    segment_names = {path.name for path in Path("/dev/shm").glob("psm_*")}  # noqa: S108 - where the system keeps them
+    own_pids = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    for process in psutil.process_iter():
         with suppress(OSError):
-            text = Path(f"/proc/{other.pid}/maps").read_text() if other.pid not in own else ""
-            there -= {name for name in there if name in text}
-    return there
+            text = Path(f"/proc/{process.pid}/maps").read_text() if process.pid not in own_pids else ""
+            segment_names -= {name for name in segment_names if name in text}
+    return segment_names
 
 
 async def replies_are_of_their_form(engine: Any) -> None:
@@ -91,22 +91,22 @@ async def replies_are_of_their_form(engine: Any) -> None:
 
     from kgray.models.openai_api.client import TokensSpent
 
-    spent, whole = TokensSpent(), dict.fromkeys(SCHEMAS, 0)
+    spent, complete_replies = TokensSpent(), dict.fromkeys(SCHEMAS, 0)
     for task, schema in SCHEMAS.items():
-        asked = [body(task, f"I like tea {n}.", float(n % 2)) for n in range(64)]
-        for reply in await asyncio.gather(*(engine.chat(one, spent) for one in asked)):
+        bodies = [body(task, f"I like tea {n}.", float(n % 2)) for n in range(64)]
+        for reply in await asyncio.gather(*(engine.chat(item, spent) for item in bodies)):
             choice = reply["choices"][0]
             text = choice["message"]["content"]
             assert text.startswith("{")
             if choice["finish_reason"] == "stop":
-                whole[task] += 1
+                complete_replies[task] += 1
                 jsonschema.validate(json.loads(text), schema)
-    sys.stdout.write(f"\nwhole of 64: {whole}\n")
-    assert sum(whole.values()) >= 64
+    sys.stdout.write(f"\nwhole of 64: {complete_replies}\n")
+    assert sum(complete_replies.values()) >= 64
     assert engine.counts["cached_tokens"] > 0.5 * engine.counts["prompt_tokens"]
 
 
-async def gone() -> None:
+async def engines_ended() -> None:
     """Wait for the end of an engine's processes: vLLM kills a slow worker and does not wait for it."""
     for _ in range(300):
         if not engines():
@@ -122,11 +122,11 @@ async def dies_and_starts_anew(engine: EngineClient, died: list[bool]) -> None:
     from kgray.models.openai_api.client import TokensSpent
 
     def go_on() -> list[psutil.Process]:
-        return [one for one in there if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+        return [child for child in processes if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
 
-    there = [one for one in psutil.Process().children(recursive=True) if "VLLM" in one.name()]
+    processes = [child for child in psutil.Process().children(recursive=True) if "VLLM" in child.name()]
     engine.endpoint = replace(engine.endpoint, timeout_s=600.0, patience_s=1.0)
-    next(one for one in there if "EngineCore" in one.name()).kill()
+    next(process for process in processes if "EngineCore" in process.name()).kill()
     with pytest.raises(Unavailable, match="has died"):
         await engine.chat(body("combined", "tea", 0.0, room=4), TokensSpent())
     assert died
@@ -141,7 +141,7 @@ async def dies_and_starts_anew(engine: EngineClient, died: list[bool]) -> None:
 
 
 async def life(folder: Path) -> None:
-    """Have an engine start, reply, refuse, abort, die, start anew and end."""
+    """Have an engine start, reply, refuse, abort, die, start again and end."""
     from kgray.models.openai_api.client import Rejected, TokensSpent
 
     died: list[bool] = []
@@ -174,15 +174,15 @@ async def life(folder: Path) -> None:
     assert not engine._engine.output_processor.has_unfinished_requests()  # aborted in the engine, too
     await dies_and_starts_anew(engine, died)
     await engine.stop()
-    await gone()
+    await engines_ended()
     sys.stdout.write(f"\n{json.dumps(engine.counts)}\n")
 
 
 def fork_what_is_spawned() -> None:
-    """Have vLLM's processes be forks of this one, which has imported all that they import.
+    """Have vLLM's processes be forks of this process, which has imported all their modules.
 
     vLLM spawns those of its build for processors: 26 of the 31 s of processor time of a start are imports.
-    What the processes hold, and how they end, is the same.
+    The resources and the ends of the processes are the same.
     """
     importlib.import_module("vllm.v1.worker.cpu_worker")
     get = multiprocessing.get_context
@@ -196,7 +196,7 @@ async def starts_and_stops(folder: Path, times: int = 20, spawned: int = 2) -> N
     engine = EngineClient(
         str(random_models.qwen(folder / "qwen-tiny")), limits=LIMITS, timeout_s=600.0, patience_s=1.0
     )
-    held = segments()
+    segments_before = segments()
     for number in range(times):
         if number == spawned:
             fork_what_is_spawned()
@@ -204,21 +204,21 @@ async def starts_and_stops(folder: Path, times: int = 20, spawned: int = 2) -> N
         assert engines()
         await engine.chat(body("extract_entities", "tea", 0.0, room=4), TokensSpent())
         await engine.stop()
-        await gone()
-        assert segments() - held == set()
+        await engines_ended()
+        assert segments() - segments_before == set()
         sys.stdout.write(f"{number}\n")
         sys.stdout.flush()
 
 
-def in_its_own_process(what: str) -> str:
-    """Run `life` or `starts_and_stops`, and return what it printed; nothing of it is left.
+def in_its_own_process(task: str) -> str:
+    """Run `life` or `starts_and_stops`, and return its output; no process or segment of it remains.
 
-    What an engine held in shared memory goes with the process that stopped it, at the latest.
+    Shared memory of an engine is freed with the process that stopped it, at the latest.
     """
-    held = segments()
+    segments_before = segments()
     with TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tests.models.test_vllm", what, folder]
-        done = subprocess.run(
+        command = [sys.executable, "-m", "tests.models.test_vllm", task, folder]
+        process = subprocess.run(
             command,
             env=os.environ | PROCESSOR,
             timeout=LONGEST_S,
@@ -226,14 +226,14 @@ def in_its_own_process(what: str) -> str:
             capture_output=True,
             text=True,
         )
-    assert done.returncode == 0, done.stdout[-400:] + done.stderr[-4000:]
-    assert segments() - held == set()
-    return done.stdout
+    assert process.returncode == 0, process.stdout[-400:] + process.stderr[-4000:]
+    assert segments() - segments_before == set()
+    return process.stdout
 
 
 def test_an_engine_from_its_start_to_its_end_leaves_nothing():
-    said = in_its_own_process("life").splitlines()
-    counts = json.loads(next(line for line in said if line.startswith('{"prompt_tokens"')))
+    output_lines = in_its_own_process("life").splitlines()
+    counts = json.loads(next(line for line in output_lines if line.startswith('{"prompt_tokens"')))
     assert counts["aborted"] >= 2
 
 
@@ -250,8 +250,8 @@ async def killed(folder: Path) -> None:
     assert engines()
     import psutil
 
-    below = psutil.Process().children(recursive=True)
-    (folder / "engines").write_text(" ".join(str(one.pid) for one in below if "VLLM" in one.name()))
+    children = psutil.Process().children(recursive=True)
+    (folder / "engines").write_text(" ".join(str(child.pid) for child in children if "VLLM" in child.name()))
     record = engine._belongings._record.name
     (folder / "record").write_text(f"{record}\n{(folder / record).read_text()}")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -262,20 +262,20 @@ def test_what_a_killed_engine_has_left_goes_with_the_next_start_on_its_node(tmp_
     from tests.unit.test_belongings import lives
     from tests.waiting import wait_for
 
-    held = segments()
+    segments_before = segments()
     command = [sys.executable, "-m", "tests.models.test_vllm", "killed", str(tmp_path)]
-    with (tmp_path / "said").open("w") as said:
-        done = subprocess.run(
-            command, env=os.environ | PROCESSOR, timeout=LONGEST_S, check=False, stdout=said, stderr=said
+    with (tmp_path / "said").open("w") as output:
+        process = subprocess.run(
+            command, env=os.environ | PROCESSOR, timeout=LONGEST_S, check=False, stdout=output, stderr=output
         )
-    assert done.returncode == -signal.SIGKILL, (tmp_path / "said").read_text()[-4000:]
+    assert process.returncode == -signal.SIGKILL, (tmp_path / "said").read_text()[-4000:]
     record, *noted = (tmp_path / "record").read_text().splitlines()
     names = [line.split()[0] for line in noted[1:]]  # behind the namespace
-    there = [name for name in names if Path("/dev/shm", name).exists()]  # noqa: S108
-    sys.stdout.write(f"\n{there} left; noted: {noted}\n")
+    segments_left = [name for name in names if Path("/dev/shm", name).exists()]  # noqa: S108
+    sys.stdout.write(f"\n{segments_left} left; noted: {noted}\n")
     pids = [int(pid) for pid in (tmp_path / "engines").read_text().split()]
     assert len(pids) >= 2  # the engine's core, and its worker
-    wait_for(lambda: not any(map(lives, pids)))  # they end by themselves
+    wait_for(lambda: not any(map(lives, pids)))  # the guard ends them
 
     belongings = Belongings()
     with belongings.noting():
@@ -283,26 +283,26 @@ def test_what_a_killed_engine_has_left_goes_with_the_next_start_on_its_node(tmp_
     belongings.end()
 
     assert not Path(record).exists()
-    assert segments() - held == set()
+    assert segments() - segments_before == set()
     assert [name for name in names if Path("/dev/shm", name).exists()] == []  # noqa: S108
 
 
 def test_a_backfill_through_engine_and_embedder_ends_and_is_searched_with_the_reranker(tmp_path):
     """The models say nothing sensible: each of 20 episodes ends committed, or failed with a reason."""
-    found = models.ingest(tmp_path, "tiny", episodes=20)
+    outcome = models.ingest(tmp_path, "tiny", episodes=20)
 
-    report = found["report"]
+    report = outcome["report"]
     assert report["accepted"] == 20 == report["committed"] + report["failed"]
-    assert len(found["failures"]) == report["failed"]
-    assert all(failure["message"] for failure in found["failures"])
-    assert [hit["score"] for hit in found["hits"]] == sorted(
-        (h["score"] for h in found["hits"]), reverse=True
+    assert len(outcome["failures"]) == report["failed"]
+    assert all(failure["message"] for failure in outcome["failures"])
+    assert [hit["score"] for hit in outcome["hits"]] == sorted(
+        (h["score"] for h in outcome["hits"]), reverse=True
     )
-    assert found["hits"]
-    assert {"models-0", "embedder-0", "reranker-0"} == found["done"].keys()
-    assert found["done"]["models-0"] >= 20
-    assert found["done"]["embedder-0"] > 0
-    assert found["done"]["reranker-0"] == 1  # by the search, which loads no model itself
+    assert outcome["hits"]
+    assert {"models-0", "embedder-0", "reranker-0"} == outcome["done"].keys()
+    assert outcome["done"]["models-0"] >= 20
+    assert outcome["done"]["embedder-0"] > 0
+    assert outcome["done"]["reranker-0"] == 1  # by the search, which loads no model itself
 
 
 WITH_ARGUMENTS = """
@@ -336,11 +336,11 @@ def test_an_engine_takes_arguments_of_the_profile_answers_and_exports_vllms_own_
     env = ", ".join(f'{name} = "{value}"' for name, value in PROCESSOR.items())
     profile = tmp_path / "profile.toml"
     profile.write_text(WITH_ARGUMENTS.format(env=env))
-    how: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "model_backend": "vllm", "model_name": str(random_models.qwen(tmp_path / "qwen-tiny")),
         "model_timeout_s": 600.0, "runtime_backend": "ray", "runtime_profile": profile,
     }  # fmt: skip
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    with kgray.open(tmp_path / "d", create=True, **settings) as memory:
         report = memory.add_many([{"text": "I like tea.", "group": "g", "at": "2026-03-01"}])
         assert report.committed + report.failed == 1
         pieces: list[str] = []
@@ -355,8 +355,12 @@ def test_an_engine_takes_arguments_of_the_profile_answers_and_exports_vllms_own_
             names = {line.split("{")[0] for line in lines if not line.startswith("#")}
             return {name for name in names if name.startswith(("ray_vllm_", "ray_kgray_engine"))}
 
-        wanted = {"ray_kgray_engine", "ray_vllm_num_requests_running", "ray_vllm_kv_cache_usage_perc"}
-        wait_for(lambda: wanted <= metrics())
+        expected_metrics = {
+            "ray_kgray_engine",
+            "ray_vllm_num_requests_running",
+            "ray_vllm_kv_cache_usage_perc",
+        }
+        wait_for(lambda: expected_metrics <= metrics())
         sys.stdout.write(f"{sorted(metrics())}\n")
         assert any(name.startswith("ray_vllm_time_to_first_token_seconds") for name in metrics())
 
@@ -390,11 +394,11 @@ def test_vllms_own_server_is_a_model_behind_the_openai_backend(tmp_path):
         )
     try:
         wait_for(answers)
-        how: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "model_backend": "openai", "model_base_url": f"http://127.0.0.1:{port}/v1", "model_name": "tiny",
             "model_timeout_s": 300.0,
         }  # fmt: skip
-        with kgray.open(tmp_path / "d", create=True, **how) as memory:
+        with kgray.open(tmp_path / "d", create=True, **settings) as memory:
             rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(4)]
             report = memory.add_many(rows)
             assert report.committed + report.failed == 4
@@ -428,8 +432,8 @@ def test_vllms_own_parser_checks_arguments_and_the_names_that_kgray_sets_exist(a
     with pytest.raises(SettingsError) as refused:
         parsed("m", EngineLimits(args=args))
     assert words in str(refused.value)
-    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-    assert {*PROTECTED, *arguments_of("m", EngineLimits())} <= known
+    known_fields = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    assert {*PROTECTED, *arguments_of("m", EngineLimits())} <= known_fields
     right = parsed(
         "m", EngineLimits(args={"quantization": "awq", "kv_cache_dtype": "fp8", "revision": "main"})
     )
@@ -439,5 +443,5 @@ def test_vllms_own_parser_checks_arguments_and_the_names_that_kgray_sets_exist(a
 
 if __name__ == "__main__":
     asyncio.run(
-        {one.__name__: one for one in (life, starts_and_stops, killed)}[sys.argv[1]](Path(sys.argv[2]))
+        {task.__name__: task for task in (life, starts_and_stops, killed)}[sys.argv[1]](Path(sys.argv[2]))
     )

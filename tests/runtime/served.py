@@ -17,7 +17,7 @@ from tests.waiting import HANGS_S
 
 PLAN = {"episodes": 80, "entities": 40, "seed": 5}
 WORLD = tuple(word for name, value in PLAN.items() for word in (f"--{name}", str(value)))
-STREAMS = 4  # calls at the server at once: what a kill can catch on the way to the journal
+STREAMS = 4  # calls at the server at once: a kill can hit as many on their way to the journal
 
 
 def start(*words: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -51,7 +51,7 @@ def serving() -> Iterator[str]:
 
 
 def stats(base_url: str) -> dict[str, Any]:
-    """Return what the server counted."""
+    """Return the server's counts."""
     connection = http.client.HTTPConnection(base_url.split("/")[2], timeout=HANGS_S)
     connection.request("GET", "/v1/stats")
     counted: dict[str, Any] = json.loads(connection.getresponse().read())
@@ -75,7 +75,7 @@ def once(counted: dict[str, Any]) -> int:
 
 
 def ledger(data: Path) -> dict[str, int]:
-    """Return how many episodes of the world are in which state; none where no store is yet."""
+    """Return the number of episodes of the world in each state; an empty dict before the store exists."""
     if not (data / "kgray.sqlite3").exists():
         return {}
     with kgray.open(data, create=True) as memory:
@@ -94,8 +94,3 @@ def journaled(data: Path) -> int:
     """Return how many episodes' answers the store keeps."""
     result = ledger(data)
     return result.get("extracted", 0) + result.get("committed", 0)
-
-
-def asked(counted: dict[str, Any]) -> int:
-    """Return how many calls the server took."""
-    return sum(count for task, count in counted["by_task"].items() if task != "probe")

@@ -57,7 +57,7 @@ def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
     assert all(kill.back_s is not None for kill in outcome.log.kills)
     assert outcome.ledger == {"accepted": 0, "extracted": 0, "committed": EPISODES, "failed": 0}
     assert outcome.digest == outcome.expected
-    first, last = zip(*((seen[0], seen[-1]) for seen in outcome.log.epochs.values()), strict=True)
+    first, last = zip(*((instants[0], instants[-1]) for instants in outcome.log.epochs.values()), strict=True)
     assert set(outcome.log.epochs) == {"sequencer-0", "sequencer-1", "writer-0 0", "writer-0 1"}
     assert max(last) > max(first)
 

@@ -45,18 +45,18 @@ def status(data: Path) -> dict[str, Any]:
 def ingest_under_fire(file: Path, folder: Path, kills: int, expected: str, seed: int) -> None:
     """Kill `kgray add` at random instants, `kills` times in all, in as many folders as that takes."""
     rng = random.Random(seed)
-    done, number = 0, 0
-    while done < kills:
+    kill_count, number = 0, 0
+    while kill_count < kills:
         number += 1
         data = folder / f"data-{number}"
-        while done < kills:
+        while kill_count < kills:
             process = kgray(data, "add", str(file))
             try:
                 process.communicate(timeout=rng.uniform(0.05, 1.6))
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
                 process.communicate()
-                done += 1
+                kill_count += 1
             else:
                 assert process.returncode == 0
                 break

@@ -29,15 +29,15 @@ class Killing(Service):
         latency = Latency(streams=STREAMS, first_token_s=ANSWER_S, tokens_per_s=0)
         super().__init__(Oracle(World(**PLAN)), latency=latency)
         self.victim: subprocess.Popen[bytes] | None = None
-        self.left = 0
+        self.reads_left = 0
         self.read: set[bytes] = set()
 
     async def chat(self, body: bytes) -> HttpAnswer:
         """Answer, even where nobody waits for it any more."""
         if json.loads(body).get("response_format", {}).get("json_schema", {}).get("name") == "combined":
             self.read.add(body)
-        self.left -= 1
-        if self.left == 0 and self.victim is not None:
+        self.reads_left -= 1
+        if self.reads_left == 0 and self.victim is not None:
             asyncio.get_running_loop().call_later(DICE.uniform(0.0, ANSWER_S), self.victim.kill)
         return await super().chat(body)
 
@@ -51,17 +51,17 @@ async def serving() -> AsyncIterator[tuple[Killing, dict[str, str]]]:
 
 
 async def added(world: Path, data: Path) -> set[bytes]:
-    """Run the command to its end; return what it had read."""
+    """Run the command to its end; return its reads."""
     async with serving() as (service, env):
         await asyncio.to_thread(answer, "add", str(world), "--data", str(data), env=env)
     return service.read
 
 
 async def killed_once(world: Path, data: Path) -> set[bytes]:
-    """Kill the command in the middle of its work; return what it had read. Each has a server of its own."""
+    """Kill the command in the middle of its work; return its reads. Each run has a server of its own."""
     async with serving() as (service, env):
         # The probe, a whole wave of the streams, and part of the next two: far fewer than 80.
-        service.left = DICE.randint(5, 9)
+        service.reads_left = DICE.randint(5, 9)
         process = service.victim = start("add", str(world), "--data", str(data), env=env)
         await asyncio.to_thread(process.communicate)
     assert process.returncode == -signal.SIGKILL, "killed in the middle, not after the end"
@@ -71,27 +71,27 @@ async def killed_once(world: Path, data: Path) -> set[bytes]:
 async def test_kills_leave_the_graph_of_an_undisturbed_run_and_no_journaled_answer_is_asked_again(
     tmp_path: Path,
 ) -> None:
-    """What was answered and not journaled when the run was killed may be asked again; nothing else is."""
+    """Unjournaled answers at the time of the kill may be asked again; no other question is."""
     world, calm, data = (tmp_path / name for name in ("world.jsonl", "calm", "killed"))
     write(WorldPlan(**PLAN), world, None)
     undisturbed = await added(world, calm)
-    seen: set[bytes] = set()
-    kept, lost, again = [0], 0, 0
+    sequences_read: set[bytes] = set()
+    journal_sizes, lost, read_again = [0], 0, 0
     for _ in range(KILLS):
         read = await killed_once(world, data)
-        kept.append(await asyncio.to_thread(journaled, data))
-        lost += len(read) - (kept[-1] - kept[-2])
-        again += len(read & seen)
-        seen |= read
+        journal_sizes.append(await asyncio.to_thread(journaled, data))
+        lost += len(read) - (journal_sizes[-1] - journal_sizes[-2])
+        read_again += len(read & sequences_read)
+        sequences_read |= read
     read = await added(world, data)
-    again += len(read & seen)
+    read_again += len(read & sequences_read)
 
     assert await asyncio.to_thread(dump_hash, data) == await asyncio.to_thread(dump_hash, calm)
     states = await asyncio.to_thread(ledger, data)
     assert states == {"accepted": 0, "extracted": 0, "committed": 80, "failed": 0}
     checks = json.loads(answer("doctor", "--data", str(data), "--json"))["checks"]
     assert [check for check in checks if not check["ok"]] == []
-    assert kept == sorted(kept)
-    assert 0 < kept[-1] < 80
-    assert len(undisturbed) == len(seen | read) == 80
-    assert again <= lost
+    assert journal_sizes == sorted(journal_sizes)
+    assert 0 < journal_sizes[-1] < 80
+    assert len(undisturbed) == len(sequences_read | read) == 80
+    assert read_again <= lost

@@ -34,7 +34,7 @@ def filled(folder: Path) -> None:
                 memory.add(f"I work at {group.title()} Labs.", group=group, speaker=name, at="2026-01-01")
 
 
-def found(memory: Any) -> dict[str, list[Any]]:
+def stored_rows(memory: Any) -> dict[str, list[Any]]:
     return {group: list(memory.store.rows(kinds.COMMUNITIES.all, group)) for group in GROUPS}
 
 
@@ -51,14 +51,14 @@ def test_a_task_a_group_finds_what_is_found_here(tmp_path: Path, monkeypatch: An
     monkeypatch.setattr(scheduler, "clustered", noting)
     with kgray.open(tmp_path / "here", create=True) as memory:
         memory.communities.refresh()
-        expected = found(memory)
+        expected = stored_rows(memory)
     assert list(notes.iterdir()) == []
     with kgray.open(
         tmp_path / "there", runtime_backend="ray", runtime_address=ray_session.address, create=True
     ) as memory:
         report = memory.communities.refresh()
         assert list(report) == sorted(GROUPS)
-        assert found(memory) == expected
+        assert stored_rows(memory) == expected
     noted = [note.name.partition("-") for note in notes.iterdir()]
     assert sorted(int(size) for *_, size in noted) == [4, 6, 8]
     assert str(os.getpid()) not in {pid for pid, *_ in noted}
@@ -79,7 +79,9 @@ def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(
     values = load_profile(tmp_path / "profile.toml").values()
     spec, looks, compared = spec_of(Settings(), tmp_path, values), [], []
     listed, joined = deploy.list_named_actors, deploy.joined
-    monkeypatch.setattr(deploy, "list_named_actors", lambda **how: (looks.append(1), listed(**how))[1])
+    monkeypatch.setattr(
+        deploy, "list_named_actors", lambda **options: (looks.append(1), listed(**options))[1]
+    )
     monkeypatch.setattr(deploy, "joined", lambda spec: (compared.append(1), joined(spec))[1])
     monkeypatch.setattr(runtime_ingest, "_WATCH_S", HANGS_S)  # it looks again only where it must
     up = deploy.ensure(spec, detached=True, chosen=False)
@@ -97,20 +99,20 @@ def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(
         return False
 
     try:
-        (first, _), before = asyncio.run(calls.ask(("a",))), len(looks)
+        (first, _), looks_before = asyncio.run(calls.ask(("a",))), len(looks)
         assert asyncio.run(calls.ask(("a",)))[0].tolist() == first.tolist()
-        assert len(looks) == before
+        assert len(looks) == looks_before
         died = pid()
         os.kill(died, signal.SIGKILL)
         assert asyncio.run(calls.ask(("a",)))[0].tolist() == first.tolist()
         assert pid() != died
-        assert (len(looks), len(compared)) == (before, 1)
+        assert (len(looks), len(compared)) == (looks_before, 1)
 
         ray.kill(up.actors["embedder-0"], no_restart=True)
-        wait_for(replaced)  # by what keeps a deployment up
-        before = len(looks)
+        wait_for(replaced)  # by the deployment's keeper
+        looks_before = len(looks)
         assert asyncio.run(calls.ask(("a",)))[0].tolist() == first.tolist()
-        assert (len(looks) > before, len(compared)) == (True, 2)
+        assert (len(looks) > looks_before, len(compared)) == (True, 2)
     finally:
         memory.runtime.close()
         memory.close()
@@ -145,7 +147,7 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
             assert names == {"one": ["3 at work"], "two": ["4 at work"], "three": ["5 at work"]}
             assert [item.calls for item in memory.communities.refresh(cold=True).values()] == [0, 0, 0]
         wrote = [row["done"] for name, row in up.status().items() if name.startswith("models-")]
-        # One that nobody has met yet may be asked anew elsewhere; whoever wrote, it was a worker.
+        # A call that no worker has started may be repeated elsewhere; a worker wrote it in any case.
         assert len(wrote) == 2
         assert 3 <= sum(wrote) <= len(server.asked)
         with early as memory:

@@ -76,16 +76,16 @@ CARDS: dict[str, Any] = {"cards": 2, "workers": 2, "placement": "STRICT_PACK", "
 
 
 def settings(tmp_path: Path, profile: str, **shape: Any) -> tuple[dict[str, Any], Path]:
-    """Return the settings of engines by this profile, and the file in which they note what they do."""
+    """Return the settings of engines by this profile, and the file of their notes."""
     log, path = tmp_path / "engine.log", tmp_path / "cards.toml"
     paths = f"{Path(__file__).parents[2]}:{STAND_IN}"
     path.write_text(profile.format(path=paths, log=log, **shape), encoding="utf-8")
-    how = {"model_backend": "vllm", "model_name": "m", "runtime_backend": "ray", "runtime_profile": path}
-    return how, log
+    options = {"model_backend": "vllm", "model_name": "m", "runtime_backend": "ray", "runtime_profile": path}
+    return options, log
 
 
 def did(log: Path) -> list[list[str]]:
-    """Return what the engines did, in words, each with its process last."""
+    """Return the notes of the engines, in words, each with its process last."""
     return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
 
 
@@ -98,7 +98,7 @@ def workers(memory: Any) -> set[str]:
 
 @contextmanager
 def node(cards: int) -> Iterator[None]:
-    """Have a node with so many cards join the Ray of this process; the cards are claims in its books."""
+    """Have a node with `cards` cards join the Ray of this process; the cards are claims in its books."""
     import ray
 
     command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1"]
@@ -110,15 +110,15 @@ def node(cards: int) -> Iterator[None]:
         yield
     finally:  # lost at once: asked to end in order, it takes half a minute
         for process in [joined, *joined.children(recursive=True)]:
-            with suppress(psutil.NoSuchProcess):  # it ended with the one before
+            with suppress(psutil.NoSuchProcess):  # it ended with the previous process
                 process.kill()
         joined.wait(HANGS_S)
 
 
 @pytest.mark.slow  # test_ray_quarantine has engines by default
 def test_an_engine_that_dies_is_started_anew_and_ends_before_its_actor(tmp_path):
-    (how, log), before = settings(tmp_path, PROFILE), set(sys.modules)
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    (options, log), modules_before = settings(tmp_path, PROFILE), set(sys.modules)
+    with kgray.open(tmp_path / "d", create=True, **options) as memory:
         with pytest.raises(SettingsError, match="none are up: run `kgray up --data"):
             memory.ask("Who?", group="g", general=True)
         assert not log.exists(), "a question starts no engine"
@@ -127,21 +127,21 @@ def test_an_engine_that_dies_is_started_anew_and_ends_before_its_actor(tmp_path)
         assert (report.committed, report.failed) == (7, 0)
         assert memory.ask("Who?", group="g", general=True).text == "hello"
 
-    assert "vllm" not in sys.modules.keys() - before  # nothing but the workers imports it
-    started, ended = ([pid for what, pid in did(log) if what == name] for name in ("start", "stop"))
-    assert [what for what, _ in did(log)].count("die") == 1
+    assert "vllm" not in sys.modules.keys() - modules_before  # nothing but the workers imports it
+    started, ended = ([pid for event, pid in did(log) if event == name] for name in ("start", "stop"))
+    assert [event for event, _ in did(log)].count("die") == 1
     # No engine sees the secret of its worker; each exports vLLM's metrics through Ray.
-    assert {what for what, _ in did(log)} >= {"secrets:none", "metrics"}
-    assert not any(what.startswith("secrets:") and what != "secrets:none" for what, _ in did(log))
-    assert len(set(started)) == 3  # one that reads, one that judges, and the one that came back
-    died = next(pid for what, pid in did(log) if what == "die")
+    assert {event for event, _ in did(log)} >= {"secrets:none", "metrics"}
+    assert not any(event.startswith("secrets:") and event != "secrets:none" for event, _ in did(log))
+    assert len(set(started)) == 3  # a reader, a judge, and the replacement
+    died = next(pid for event, pid in did(log) if event == "die")
     assert sorted(ended) == sorted(set(started) - {died})
 
 
 @pytest.mark.slow
 def test_a_question_is_answered_by_an_engine_that_is_up_and_none_is_started_for_it(tmp_path):
-    how, log = settings(tmp_path, PROFILE)
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    options, log = settings(tmp_path, PROFILE)
+    with kgray.open(tmp_path / "d", create=True, **options) as memory:
         with pytest.raises(SettingsError, match="none are up: run `kgray up --data"):
             memory.ask("Who?", group="g", general=True)
         assert not log.exists()
@@ -158,46 +158,46 @@ def test_a_worker_that_dies_while_a_second_command_starts_loads_its_engine_again
     """Ray starts it again, and the command that waits for it asks it to load: no work has come since."""
     from kgray.runtime.deploy import ensure
 
-    how, log = settings(tmp_path, PROFILE)
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    options, log = settings(tmp_path, PROFILE)
+    with kgray.open(tmp_path / "d", create=True, **options) as memory:
         memory.add("I like tea.", group="g")
         first = memory.asynchronous.runtime._deployment
         died = first.status()["models-0"]["pid"]
         psutil.Process(died).kill()
         rows = ensure(first.spec, detached=False, chosen=True).status()
         assert rows["models-0"]["loaded"]
-        assert rows["models-0"]["pid"] in {int(pid) for what, pid in did(log) if what == "start"} - {died}
+        assert rows["models-0"]["pid"] in {int(pid) for event, pid in did(log) if event == "start"} - {died}
 
 
 @pytest.mark.slow
 def test_a_pool_grows_while_its_engines_are_full_and_shrinks_when_they_have_no_work(tmp_path):
-    """From one to its most and back to one; what was added has ended its engine before its actor."""
-    how, log = settings(tmp_path, GROWS)
+    """From one worker to the maximum and back; a surplus worker ended its engine before its actor."""
+    options, log = settings(tmp_path, GROWS)
     rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(60)]
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    with kgray.open(tmp_path / "d", create=True, **options) as memory:
         report = memory.add_many(rows)
         assert (report.committed, report.failed) == (60, 0)
         wait_for(lambda: workers(memory) == {"models-0"})
-        started = {pid for what, pid in did(log) if what == "start"}
+        started = {pid for event, pid in did(log) if event == "start"}
         assert len(started) >= 2  # more where a busy machine took long to give one its first work
-        assert len({pid for what, pid in did(log) if what == "stop"}) == len(started) - 1
-        memory.add("I like coffee.", group="g")  # who is left works
+        assert len({pid for event, pid in did(log) if event == "stop"}) == len(started) - 1
+        memory.add("I like coffee.", group="g")  # the remaining worker works
 
-    assert sorted(pid for what, pid in did(log) if what == "stop") == sorted(started)
+    assert sorted(pid for event, pid in did(log) if event == "stop") == sorted(started)
 
 
 @pytest.fixture(scope="module")
 def nodes(ray_session: Any) -> Iterator[Callable[[int], None]]:
-    """Return what has so many nodes of two cards join, unless they have; they stay for the tests below."""
+    """Yield a function that adds nodes of two cards up to a count; they stay for the tests below."""
     import ray
 
     with ExitStack() as joined:
-        there: list[None] = []
+        joined_nodes: list[None] = []
 
         def have(count: int) -> None:
-            while len(there) < count:
-                there.append(joined.enter_context(node(2)))
-            wait_for(lambda: ray.cluster_resources().get("GPU") == 2 * len(there))
+            while len(joined_nodes) < count:
+                joined_nodes.append(joined.enter_context(node(2)))
+            wait_for(lambda: ray.cluster_resources().get("GPU") == 2 * len(joined_nodes))
 
         yield have
 
@@ -217,8 +217,8 @@ def states(memory: Any) -> list[str]:
 @pytest.mark.slow
 def test_an_engine_of_more_cards_than_a_node_has_is_refused_with_the_setting_that_helps(tmp_path, nodes):
     nodes(1)
-    how, log = settings(tmp_path, ON_CARDS, **CARDS | {"cards": 3, "workers": 1, "start_s": 5.0})
-    with kgray.open(tmp_path / "d", create=True, **how) as memory, pytest.raises(Unavailable) as refused:
+    options, log = settings(tmp_path, ON_CARDS, **CARDS | {"cards": 3, "workers": 1, "start_s": 5.0})
+    with kgray.open(tmp_path / "d", create=True, **options) as memory, pytest.raises(Unavailable) as refused:
         memory.add("I like tea.", group="g")
 
     assert str(refused.value).endswith(
@@ -232,37 +232,37 @@ def test_an_engine_of_more_cards_than_a_node_has_is_refused_with_the_setting_tha
 def test_an_engine_over_several_cards_has_a_placement_group_that_goes_with_it(tmp_path, nodes, monkeypatch):
     """Each of two engines takes two cards of one node. The second has none until a second node joins.
 
-    What is there works meanwhile, and who is missing is named.
+    Running workers work during the wait, and the missing workers are named.
     """
     from kgray.runtime import deploy
 
     monkeypatch.setattr(deploy, "_JOIN_S", 1.0)  # it waits for the second in vain
     nodes(1)
-    how, log = settings(tmp_path, ON_CARDS, **CARDS)
+    options, log = settings(tmp_path, ON_CARDS, **CARDS)
     rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(6)]
     lines: list[str] = []
-    opened = kgray.open(tmp_path / "d", create=True, **how)
+    opened = kgray.open(tmp_path / "d", create=True, **options)
     opened.on_wait = lines.append
     with opened as memory:
         assert memory.add_many(rows).committed == 6
         assert [line for line in lines if line.startswith("not up yet: models-1;")]
         assert states(memory) == ["CREATED", "PENDING"]
         nodes(2)
-        wait_for(lambda: len([1 for what, *_ in did(log) if what == "start"]) == 2)
+        wait_for(lambda: len([1 for event, *_ in did(log) if event == "start"]) == 2)
         assert states(memory) == ["CREATED", "CREATED"]
-        of = memory.asynchronous.runtime._deployment
-    memory.asynchronous.runtime._deployment = of
+        deployment = memory.asynchronous.runtime._deployment
+    memory.asynchronous.runtime._deployment = deployment
     wait_for(lambda: states(memory) == ["REMOVED", "REMOVED"])
-    assert [words[:2] for what, *words in did(log) if what == "cards"] == [["STRICT_PACK", "2"]] * 2
-    assert len([1 for what, *_ in did(log) if what == "stop"]) == 2
+    assert [words[:2] for event, *words in did(log) if event == "cards"] == [["STRICT_PACK", "2"]] * 2
+    assert len([1 for event, *_ in did(log) if event == "stop"]) == 2
 
 
 @pytest.mark.slow
 def test_an_engine_over_nodes_has_the_cards_of_both(tmp_path, nodes):
     """On each card of its group vLLM puts a worker of its own, through Ray."""
     nodes(2)
-    how, log = settings(tmp_path, ON_CARDS, **CARDS | {"cards": 4, "workers": 1, "placement": "PACK"})
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    options, log = settings(tmp_path, ON_CARDS, **CARDS | {"cards": 4, "workers": 1, "placement": "PACK"})
+    with kgray.open(tmp_path / "d", create=True, **options) as memory:
         assert memory.add("I like tea.", group="g", at="2026-03-01").committed == 1
         (group,) = groups(memory)
         assert len(set(group["bundles_to_node_id"].values())) == 2

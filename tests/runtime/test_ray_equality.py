@@ -12,30 +12,30 @@ from bench.world import WorldPlan
 from tests.ray_session import SMALL
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
-# What a way proves alone it proves with others: windows, chunks, lanes, kinds of models. A window of 1 is in
+# Each setup combines several properties: windows, chunks, lanes, kinds of models. A window of 1 is in
 # test_ray_ingest, a model that says the truth in the chaos run.
 EPISODES = 48
-WAYS = (
+FEW_SETUPS = (
     Way(runtime="plain", model="wild"),
     Way(runtime="ray", window=64, chunk=1, model="wild", mixed=True),
     Way(runtime="plain", model="errors"),
 )
-ALL_WAYS = (*WAYS, Way(runtime="ray", window=64, chunk=16, model="errors", mixed=True))
+ALL_SETUPS = (*FEW_SETUPS, Way(runtime="ray", window=64, chunk=16, model="errors", mixed=True))
 
 
-@pytest.mark.parametrize("ways", [WAYS, ALL_WAYS], ids=["one", "all"])
+@pytest.mark.parametrize("setups", [FEW_SETUPS, ALL_SETUPS], ids=["one", "all"])
 @pytest.mark.slow  # by default test_ray_ingest compares the graphs
-def test_every_way_gives_the_plain_loops_graph(tmp_path: Path, ways: tuple[Way, ...]) -> None:
+def test_every_way_gives_the_plain_loops_graph(tmp_path: Path, setups: tuple[Way, ...]) -> None:
     """Promise 1, R20-R21; models that say other things give other graphs, else nothing was proved."""
     profile = tmp_path / "profile.toml"
     profile.write_text(SMALL.format(workers=1, embedders=0, shards=1))
 
     outcome = equality.run(
-        WorldPlan(seed=3, episodes=EPISODES, entities=40, groups=2), setups=ways, profile=profile
+        WorldPlan(seed=3, episodes=EPISODES, entities=40, groups=2), setups=setups, profile=profile
     )
 
     assert [(run.way.name, run.way.model, outcome.equal(run)) for run in outcome.runs] == [
-        (way.name, way.model, True) for way in ways
+        (setup.name, setup.model, True) for setup in setups
     ]
     assert len(set(outcome.reference.values())) == 2
     assert {run.committed + run.failed for run in outcome.runs} == {EPISODES}

@@ -82,26 +82,26 @@ def test_a_backfill_goes_on_when_the_head_was_killed_and_comes_back(tmp_path: Pa
     assert cluster.stdout is not None
     assert cluster.stdin is not None
 
-    def head(what: str) -> None:
-        print(what, file=cluster.stdin, flush=True)
-        assert cluster.stdout.readline() == f"{what}\n"  # type: ignore[union-attr]
+    def head(command: str) -> None:
+        print(command, file=cluster.stdin, flush=True)
+        assert cluster.stdout.readline() == f"{command}\n"  # type: ignore[union-attr]
 
     try:
-        here = settings(str(json.loads(server.stdout.readline())["base_url"]))
+        environment = settings(str(json.loads(server.stdout.readline())["base_url"]))
         reply = json.loads(next(line for line in cluster.stdout if line.startswith("{")))
         ray = {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_ADDRESS": reply["address"]}
         ray |= {"KGRAY_RUNTIME_PROFILE": str(profile), **reply["environ"]}
-        driver = start("backfill", str(world), "--data", str(data), "--json", env=here | ray)
+        driver = start("backfill", str(world), "--data", str(data), "--json", env=environment | ray)
         wait_for(lambda: ledger(data).get("committed", 0) >= 12, driver)
         head("kill")
         with pytest.raises(subprocess.TimeoutExpired):
             driver.wait(AWAY_S)
-        before = ledger(data)["committed"]
+        committed_before = ledger(data)["committed"]
         head("start")
         out, err = driver.communicate(timeout=HANGS_S)
-        assert (driver.returncode, before < EPISODES) == (0, True), err.decode()
+        assert (driver.returncode, committed_before < EPISODES) == (0, True), err.decode()
         assert json.loads(out)["committed"] == EPISODES
-        answer("add", str(world), "--data", str(calm), env=here)
+        answer("add", str(world), "--data", str(calm), env=environment)
     finally:
         cluster.communicate(timeout=HANGS_S)
         server.terminate()

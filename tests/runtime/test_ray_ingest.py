@@ -1,4 +1,4 @@
-"""Ingesting through Ray makes the plain loop's graph, whatever dies meanwhile (promises 1 and 2; R20-R24)."""
+"""Ingesting through Ray makes the plain loop's graph, despite killed actors (promises 1 and 2; R20-R24)."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return asyncio.run(plain_loops(tmp_path_factory.mktemp("plain"), drafts(90)))
 
 
-async def plain_loops(folder: Path, said: list[Draft], **settings: Any) -> dict[str, str]:
+async def plain_loops(folder: Path, messages: list[Draft], **settings: Any) -> dict[str, str]:
     """Return the dump hashes of the plain loop by group."""
     async with kgray.open_async(folder, create=True, **settings) as memory:
-        accept(memory.store, said, now=1)
+        accept(memory.store, messages, now=1)
         with memory.store.writing():
             await Loop(memory.parts).run()
         return await hashes(memory)
@@ -135,13 +135,17 @@ async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_
             assert (report.stopped, report.committed, pending) == (True, committed, 90 - committed)
             assert 0 < committed < 90
             steps.clear()  # a run that is stopped does not report what it commits afterwards
-            rest = await memory.ingest(on_step=lambda *step: steps.append(step))
-            assert (rest.committed, rest.failed, rest.stopped) == (90 - committed, 0, False)
+            rest_report = await memory.ingest(on_step=lambda *step: steps.append(step))
+            assert (rest_report.committed, rest_report.failed, rest_report.stopped) == (
+                90 - committed,
+                0,
+                False,
+            )
             assert ledger(memory) == dict.fromkeys(sorted(GROUPS), (0, 30, 0))
             assert await hashes(memory) == plain
             second_report = await memory.add_many(drafts(90))
             assert (second_report.committed, second_report.duplicate) == (0, 90)
-            assert len(steps) == len(set(steps)) == rest.committed
+            assert len(steps) == len(set(steps)) == rest_report.committed
             for name, employer, at in (("a", "Acme", "2026-01-01"), ("b", "Beta", "2026-02-01")):
                 triples = [{"source": "Alice", "relation": "WORKS_AT", "target": employer}]
                 await memory.add(triples, kind="triples", group="g", id=name, at=at)
@@ -154,26 +158,26 @@ async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_
 
 @pytest.mark.slow  # by default the chaos run kills each kind, and test_pools has a worker that hangs
 async def test_what_is_killed_and_what_hangs_change_nothing(tmp_path: Path, plain: dict[str, str]) -> None:
-    """R23: what it had in hand is sent, or decided, again; nothing is lost, nothing is there twice."""
-    left = ["sequencer-0", "models-0", "writer-0", "hangs"]
+    """R23: its work in hand is sent, or decided, again; nothing is lost, and nothing is stored twice."""
+    actors_left = ["sequencer-0", "models-0", "writer-0", "hangs"]
     hung: list[int] = []
     with over_ray(tmp_path, workers=2) as memory:
         await memory.add("Ada works at Acme", group="warm", id="w1")  # everything is up
-        seen = 0
+        steps_seen = 0
 
         def on_step(*_: Any) -> None:
-            nonlocal seen
-            seen += 1
-            if left and seen >= 5:
-                seen = 0
-                if (victim := left.pop()) != "hangs":
+            nonlocal steps_seen
+            steps_seen += 1
+            if actors_left and steps_seen >= 5:
+                steps_seen = 0
+                if (victim := actors_left.pop()) != "hangs":
                     kill(memory, victim)
                 else:
                     hung.append(pid_of(memory, "models-1"))
                     os.kill(hung[0], signal.SIGSTOP)
 
         report = await memory.add_many(drafts(90), on_step=on_step)
-        assert left == []
+        assert actors_left == []
         assert (report.committed, report.failed, report.stopped) == (90, 0, False)
         assert ledger(memory) == {
             "blue": (0, 30, 0),
@@ -208,23 +212,23 @@ async def test_a_failure_is_the_plain_loops_and_an_outage_beyond_the_patience_st
         {"episode": "e5", "error": "unavailable", "times": 100},
     ]
     script.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    said = [{"id": f"e{n}", "text": f"text {n}", "at": "2026-01-01", "group": "g"} for n in range(1, 5)]
+    messages = [{"id": f"e{n}", "text": f"text {n}", "at": "2026-01-01", "group": "g"} for n in range(1, 5)]
     settings = {"model_backend": "scripted", "model_script": script, "model_patience_s": 3}
-    told = []
+    outcomes = []
     async with kgray.open_async(tmp_path / "plain", create=True, **settings) as memory:
-        await memory.add_many(said)
+        await memory.add_many(messages)
         failed = await memory.failures()
-        told.append(([(f.episode.id, f.failure) for f in failed], await memory.dump(group="g")))
+        outcomes.append(([(f.episode.id, f.failure) for f in failed], await memory.dump(group="g")))
     with over_ray(tmp_path / "ray", **settings) as memory:
-        report = await memory.add_many(said)
+        report = await memory.add_many(messages)
         assert (report.committed, report.failed) == (2, 2)
         failed = await memory.failures()
-        told.append(([(f.episode.id, f.failure) for f in failed], await memory.dump(group="g")))
+        outcomes.append(([(f.episode.id, f.failure) for f in failed], await memory.dump(group="g")))
         report = await memory.add_many([{"id": "e5", "text": "x", "group": "h"}])
         assert (report.committed, report.failed, report.stopped) == (0, 0, True)
         assert report.reason == "the script says 'unavailable' to the episode 'e5'"
         assert ledger(memory)["h"] == (1, 0, 0)
-    assert told[0] == told[1]
+    assert outcomes[0] == outcomes[1]
 
 
 class Server(BaseHTTPRequestHandler):
@@ -236,8 +240,8 @@ class Server(BaseHTTPRequestHandler):
         """Answer a request."""
         self.rfile.read(int(self.headers["content-length"]))
         reply = {"entities": [], "facts": []}
-        said = {"choices": [{"message": {"content": json.dumps(reply)}, "finish_reason": "stop"}]}
-        body = json.dumps(said if Server.knows else {"error": {"message": "no such model"}}).encode()
+        completion = {"choices": [{"message": {"content": json.dumps(reply)}, "finish_reason": "stop"}]}
+        body = json.dumps(completion if Server.knows else {"error": {"message": "no such model"}}).encode()
         self.send_response(200 if Server.knows else 404)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
@@ -253,9 +257,9 @@ async def test_a_server_that_did_not_know_the_model_is_asked_again_without_a_com
     """The command that asks ends with its one line; the actors pause, and go on by themselves."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    asked = {"model_base_url": f"http://127.0.0.1:{server.server_port}/v1", "model_name": "m"}
+    model_settings = {"model_base_url": f"http://127.0.0.1:{server.server_port}/v1", "model_name": "m"}
     try:
-        with over_ray(tmp_path, model_backend="openai", **asked) as memory:
+        with over_ray(tmp_path, model_backend="openai", **model_settings) as memory:
             with pytest.raises(SettingsError, match=r"model\.name"):
                 await memory.add_many([{"text": "Alice works at Acme", "group": "g", "at": "2026-01-01"}])
             Server.knows = True

@@ -86,16 +86,16 @@ def test_a_tick_is_a_job_and_one_that_is_killed_is_submitted_again(tmp_path: Pat
         with deployed(tmp_path) as up:
             process_of(tmp_path).kill()
             wait_for(lambda: schedules.every()[0].ended_at is not None)
-            (done,) = schedules.every()
+            (completed,) = schedules.every()
             outcome = "2 of 2 groups refreshed, 0 model calls; texts: 0 kept, 0 written, 2 offline"
-            assert (done.said, done.tries) == (outcome, 2)
-            assert done.begun is not None
-            assert done.next(times.now()) > times.now() > done.begun > times.now() - times.DAY
+            assert (completed.said, completed.tries) == (outcome, 2)
+            assert completed.begun is not None
+            assert completed.next(times.now()) > times.now() > completed.begun > times.now() - times.DAY
             assert [len(memory.communities.list(group=group)) for group in GROUPS] == [1, 1, 0]
             jobs = jobs_of(tmp_path)
             killed, followed = sorted(jobs)
             assert followed == f"{killed}-2"
-            assert killed.endswith(f"-nightly-{times.to_datetime(done.begun):%Y%m%dT%H%MZ}")
+            assert killed.endswith(f"-nightly-{times.to_datetime(completed.begun):%Y%m%dT%H%MZ}")
             assert [jobs[name].status for name in (killed, followed)] == ["FAILED", "SUCCEEDED"]
             assert jobs[followed].driver_node_id == ray.get_runtime_context().get_node_id()
             assert f"kgray: {outcome}" in job_client().get_job_logs(followed)
@@ -132,13 +132,13 @@ def test_a_backfill_job_uses_the_actors_that_are_up_and_killed_it_goes_on(tmp_pa
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = [sys.executable, ROOT / "jobs/backfill.py", tmp_path / "rows.jsonl", "--data", data]
-    how = {
+    submission = {
         "entrypoint": shlex.join(map(str, words)),
         "entrypoint_num_cpus": 0.1,
         "runtime_env": {"env_vars": {"KGRAY_RUNTIME_PROFILE": str(data / "profile.toml")}},
     }
     with kgray.open(data, create=True) as memory, deployed(data) as up:
-        first = client.submit_job(**how)
+        first = client.submit_job(**submission)
         process = process_of(data)
         wait_for(lambda: bool(memory.store.counts()))
         process.kill()
@@ -146,7 +146,7 @@ def test_a_backfill_job_uses_the_actors_that_are_up_and_killed_it_goes_on(tmp_pa
         wait_for(lambda: not memory.store.pending_count())
         committed = up.status()["sequencer-0"]["totals"]["committed"]
         assert committed == sum(count.committed for count in memory.store.counts().values()) > 0
-    second = client.submit_job(**how)
+    second = client.submit_job(**submission)
     wait_for(lambda: client.get_job_status(second).is_terminal())
 
     assert client.get_job_status(second) == "SUCCEEDED", client.get_job_logs(second)

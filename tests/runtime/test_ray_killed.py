@@ -16,7 +16,7 @@ from tests.runtime.served import WORLD, answer, ledger, once, serving, settings,
 from tests.waiting import HANGS_S, wait_for
 
 EPISODES = 80
-# A worker of a busy machine is not taken for one that hangs: what it has in hand would be asked for twice.
+# A slow worker of a busy machine is not mistaken for a hanging worker: its work would be requested twice.
 PROFILE = """
 [ray]
 dashboard = false
@@ -26,7 +26,7 @@ cpus = 0.1
 [embedding]
 workers = 0
 """
-SAID = "what was accepted is safe, run it again to go on"
+LAST_WORDS = "what was accepted is safe, run it again to go on"
 
 
 def committed(data: Path) -> int:
@@ -42,7 +42,7 @@ def kill_ray(driver: subprocess.Popen[bytes]) -> None:
 
 
 def starts_actors(driver: subprocess.Popen[bytes]) -> bool:
-    """Whether a process of the command's Ray has become a writer, which comes before a sequencer."""
+    """Return True once a process of the command's Ray is a writer, which starts before a sequencer."""
     for process in psutil.Process(driver.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             if "ray::GraphWriter" in " ".join(process.cmdline()):
@@ -64,8 +64,8 @@ def test_all_of_ray_killed_costs_a_second_command_and_no_journaled_answer(tmp_pa
     profile.write_text(PROFILE)
     backfill = ("backfill", str(world), "--data", str(data), "--json")
     with serving() as base_url:
-        here = settings(base_url)
-        ray = here | {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_PROFILE": str(profile)}
+        environment = settings(base_url)
+        ray = environment | {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_PROFILE": str(profile)}
         driver = start(*backfill, env=ray)
         wait_for(lambda: committed(data) >= 24, driver)
         kill_ray(driver)
@@ -75,20 +75,22 @@ def test_all_of_ray_killed_costs_a_second_command_and_no_journaled_answer(tmp_pa
         assert driver.returncode == 75, err.decode()
         assert took < 30, "noticed by a look, not by Ray's own deadline of a minute"
         assert out.startswith(b"{"), "nothing but the document"
-        *_, said = err.decode().splitlines()
-        assert said.startswith("kgray: stopped before the end (the Ray at ")
-        assert said.endswith(SAID)
+        *_, last_line = err.decode().splitlines()
+        assert last_line.startswith("kgray: stopped before the end (the Ray at ")
+        assert last_line.endswith(LAST_WORDS)
         assert "Traceback" not in err.decode()
 
-        kept = ledger(data)
-        before = stats(base_url)
-        lost = once(before) - kept["extracted"] - kept["committed"]
-        assert 24 <= kept["committed"] < EPISODES
+        counts_kept = ledger(data)
+        stats_before = stats(base_url)
+        lost = once(stats_before) - counts_kept["extracted"] - counts_kept["committed"]
+        assert 24 <= counts_kept["committed"] < EPISODES
         answer(*backfill, env=ray)
-        after = stats(base_url)
-        assert once(after) == EPISODES
-        assert repeated(after) - repeated(before) <= lost, "only what was on its way to the journal"
-        answer("add", str(world), "--data", str(calm), env=here)
+        stats_after = stats(base_url)
+        assert once(stats_after) == EPISODES
+        assert repeated(stats_after) - repeated(stats_before) <= lost, (
+            "only what was on its way to the journal"
+        )
+        answer("add", str(world), "--data", str(calm), env=environment)
 
     dump = ("dump", "--group", "world-0", "--hash", "--data")
     assert answer(*dump, str(data)) == answer(*dump, str(calm))

@@ -29,7 +29,7 @@ DIMENSIONS = 64
 async def test_two_shards_write_to_one_server_and_its_death_costs_time_and_nothing_else(
     tmp_path: Path, ray_session: Any, own_neo4j: Any, *, killed: bool
 ) -> None:
-    """The graph is the one that the plain loop makes in a folder; every episode is committed once.
+    """The graph equals the plain loop's graph in a folder; every episode is committed once.
 
     Each shard has a sequencer, a writer and an epoch, and the groups that are dealt to it by their names.
     """

@@ -31,20 +31,25 @@ health_every_s = 0.5
 """
 
 
-def bad(folder: Path, **how: str) -> None:
+def bad(folder: Path, **faults: str) -> None:
     """Note which workers cannot load their models, and how they fail."""
-    lines = [f"{name.replace('_', '-')} {what}\n" for name, what in how.items()]
+    lines = [f"{name.replace('_', '-')} {fault}\n" for name, fault in faults.items()]
     (folder / "bad").write_text("".join(lines), encoding="utf-8")
 
 
 def settings(folder: Path, workers: int) -> dict[str, Any]:
-    """Return the settings of a deployment with so many engines."""
+    """Return the settings of a deployment with this number of engines."""
     profile, paths = folder / "profile.toml", f"{Path(__file__).parents[2]}:{STAND_IN}"
     profile.write_text(
         PROFILE.format(workers=workers, path=paths, log=folder / "log", bad=folder / "bad"), encoding="utf-8"
     )
-    how = {"model_backend": "vllm", "model_name": "m", "runtime_backend": "ray", "runtime_profile": profile}
-    return how | {"runtime_chunk_episodes": 1}
+    options = {
+        "model_backend": "vllm",
+        "model_name": "m",
+        "runtime_backend": "ray",
+        "runtime_profile": profile,
+    }
+    return options | {"runtime_chunk_episodes": 1}
 
 
 def rows(count: int) -> list[dict[str, str]]:
@@ -57,46 +62,46 @@ def test_one_of_several_workers_whose_model_does_not_load_gets_no_work(
 ) -> None:
     """`kgray up` succeeds and names it, as status does; it joins once its model loads."""
     bad(tmp_path, models_1="fails")
-    how = settings(tmp_path, workers)
-    chosen = {key.replace("_", ".", 1): value for key, value in how.items()}
-    given = load(None, environ={}, overrides=chosen | {"runtime.address": ray_session.address})
-    data, said = tmp_path / "d", list[str]()
-    with kgray.open(data, create=True, **how, runtime_address=ray_session.address) as memory:
+    options = settings(tmp_path, workers)
+    chosen = {key.replace("_", ".", 1): value for key, value in options.items()}
+    loaded = load(None, environ={}, overrides=chosen | {"runtime.address": ray_session.address})
+    data, lines = tmp_path / "d", list[str]()
+    with kgray.open(data, create=True, **options, runtime_address=ray_session.address) as memory:
         try:
-            up = lifecycle.up(given, data, said.append)
+            up = lifecycle.up(loaded, data, lines.append)
             assert list(up["quarantined"]) == ["models-1"]
             assert up["quarantined"]["models-1"].startswith(
                 "models-1 cannot load its model (MemoryError: no room on the card): "
             )
-            assert said[-1].startswith("models-1 is quarantined: it gets no work, and is started again ")
+            assert lines[-1].startswith("models-1 is quarantined: it gets no work, and is started again ")
 
             report = memory.add_many(rows(24))
             assert (report.committed, report.failed, report.stopped) == (24, 0, False)
-            told = lifecycle.status(given, data)
-            assert list(told["quarantined"]) == ["models-1"]
+            state = lifecycle.status(loaded, data)
+            assert list(state["quarantined"]) == ["models-1"]
             readers = {
-                name: row.get("read", 0) for name, row in told["actors"].items() if name.startswith("models")
+                name: row.get("read", 0) for name, row in state["actors"].items() if name.startswith("models")
             }
             assert readers.pop("models-1") == 0
             assert sum(readers.values()) > 0
-            sequencer = told["actors"]["sequencer-0"]
+            sequencer = state["actors"]["sequencer-0"]
             assert (sequencer["state"], sequencer["given_up"]) == ("serving", 0)
             assert [row["name"] for row in sequencer["workers"] if "fault" in row] in ([], ["models-1"])
-            assert "quarantined, without work: models-1: " in status(data, how, ray_session)
+            assert "quarantined, without work: models-1: " in status(data, options, ray_session)
 
             wait_for(
-                lambda: [what for what, _ in did(tmp_path / "log")].count("bad") >= 2
+                lambda: [event for event, _ in did(tmp_path / "log")].count("bad") >= 2
             )  # it is tried again
             bad(tmp_path)
-            wait_for(lambda: not lifecycle.status(given, data)["quarantined"])
-            assert lifecycle.status(given, data)["actors"]["models-1"]["loaded"]
+            wait_for(lambda: not lifecycle.status(loaded, data)["quarantined"])
+            assert lifecycle.status(loaded, data)["actors"]["models-1"]["loaded"]
         finally:
-            lifecycle.down(given, data)
+            lifecycle.down(loaded, data)
 
 
-def status(data: Path, how: dict[str, Any], session: Any) -> str:
-    """Return what `kgray status` prints."""
-    environ = {f"KGRAY_{key.upper()}": str(value) for key, value in how.items()}
+def status(data: Path, options: dict[str, Any], session: Any) -> str:
+    """Return the output of `kgray status`."""
+    environ = {f"KGRAY_{key.upper()}": str(value) for key, value in options.items()}
     environ |= {"KGRAY_RUNTIME_ADDRESS": session.address, "KGRAY_DATA": str(data)}
     outcome = CliRunner().invoke(cli, ["status", "--data", str(data)], env=environ, catch_exceptions=False)
     return outcome.output
@@ -115,8 +120,8 @@ def test_where_no_model_loads_the_fault_is_reported_and_nothing_is_left(tmp_path
         assert status["given_up"] == 0
 
         def quarantined() -> dict[str, str]:
-            told = memory.asynchronous.runtime._deployment.status()
-            return dict(told["sequencer-0"]["quarantined"])
+            status = memory.asynchronous.runtime._deployment.status()
+            return dict(status["sequencer-0"]["quarantined"])
 
         ended = "its process ended while it loaded its model"
         wait_for(lambda: quarantined().get("models-0", "").startswith(ended))

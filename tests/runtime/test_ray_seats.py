@@ -36,39 +36,44 @@ health_every_s = 0.5
 
 @pytest.mark.slow
 def test_two_deciders_never_have_more_seats_than_the_engines(tmp_path: Path) -> None:
-    """A lease ends with its holder, and a registry that is started anew knows again who has how many."""
+    """A lease ends with its holder, and a restarted registry learns the holders and their seats again."""
     import ray
 
     profile, paths = tmp_path / "profile.toml", f"{Path(__file__).parents[2]}:{STAND_IN}"
     profile.write_text(PROFILE.format(path=paths), encoding="utf-8")
-    how = {"model_backend": "vllm", "model_name": "m", "runtime_backend": "ray", "runtime_profile": profile}
-    seen: list[dict[str, Any]] = []
+    options = {
+        "model_backend": "vllm",
+        "model_name": "m",
+        "runtime_backend": "ray",
+        "runtime_profile": profile,
+    }
+    stats: list[dict[str, Any]] = []
     in_hand: list[int] = []
-    with kgray.open(tmp_path / "d", create=True, **how) as memory:
+    with kgray.open(tmp_path / "d", create=True, **options) as memory:
         memory.add("I like tea.", group="first")
         actors = memory.asynchronous.runtime._deployment.actors
         registry, deciders = actors["seats-0"], [actors["sequencer-0"], actors["sequencer-1"]]
 
         def look(*_: object) -> None:
-            seen.append(ray.get(registry.stats.remote()))
+            stats.append(ray.get(registry.stats.remote()))
             rows = ray.get([decider.stats.remote() for decider in deciders])
             in_hand.append(sum(worker["in_flight"] for row in rows for worker in row["workers"]))
 
         rows = [{"text": f"I like tea {n}.", "group": f"g{n % 16}", "at": "2026-03-01"} for n in range(160)]
         report = memory.add_many(rows, on_step=look)
         assert (report.committed, report.failed) == (160, 0)
-        assert max(row["seats"] for row in seen) == memory.asynchronous.runtime.seats() == SEATS
+        assert max(row["seats"] for row in stats) == memory.asynchronous.runtime.seats() == SEATS
 
         def has_more() -> bool:
             ray.get(registry.resize.remote(SEATS + 4))  # as with another engine, until the next count
             return bool(memory.asynchronous.runtime.seats() == SEATS + 4)
 
         wait_for(has_more)
-        assert max(sum(row["leased"].values()) for row in seen) == SEATS
-        assert sorted(seen[-1]["leased"]) == ["sequencer-0", "sequencer-1"]
+        assert max(sum(row["leased"].values()) for row in stats) == SEATS
+        assert sorted(stats[-1]["leased"]) == ["sequencer-0", "sequencer-1"]
         assert SEATS / 2 < max(in_hand) <= SEATS
 
-        psutil.Process(seen[-1]["pid"]).kill()
+        psutil.Process(stats[-1]["pid"]).kill()
 
         def leased() -> dict[str, int]:
             return dict(ray.get(registry.stats.remote())["leased"])

@@ -27,7 +27,7 @@ def tasks(step: str) -> list[Any]:
     from ray.util.state import list_tasks
     from ray.util.state.exception import RayStateApiException
 
-    here = ray.get_runtime_context().gcs_address
+    address = ray.get_runtime_context().gcs_address
     by_function: list[tuple[str, str, Any]] = [
         ("func_or_class_name", "=", step),
         ("state", "=", "FINISHED"),
@@ -37,7 +37,9 @@ def tasks(step: str) -> list[Any]:
     # Ray's dashboard may answer 500 just after a process was killed: the caller looks again.
     with suppress(RayStateApiException):
         return [
-            *list_tasks(here, filters=by_function, limit=10_000, detail=True, raise_on_missing_output=False)
+            *list_tasks(
+                address, filters=by_function, limit=10_000, detail=True, raise_on_missing_output=False
+            )
         ]
     return []
 
@@ -47,19 +49,21 @@ def tasks(step: str) -> list[Any]:
 async def test_the_tasks_are_listed_with_group_and_sequence_and_make_the_plain_loops_graph(
     tmp_path: Path, chunk: int
 ) -> None:
-    said = drafts(45)
-    expected = await plain_loops(tmp_path / "plain", said)
+    messages = drafts(45)
+    expected = await plain_loops(tmp_path / "plain", messages)
     chunks = {"runtime_chunk_episodes": chunk, "runtime_chunk_requests": chunk}
     with over_ray(tmp_path / "ray", **chunks) as memory:
-        before = {step: {row.task_id for row in tasks(step)} for step in ("extract_episode", "resolve_node")}
-        report = await memory.add_many(said)
+        tasks_before = {
+            step: {row.task_id for row in tasks(step)} for step in ("extract_episode", "resolve_node")
+        }
+        report = await memory.add_many(messages)
         assert (report.committed, report.failed) == (45, 0)
         assert await hashes(memory) == expected
         names: dict[str, list[str]] = {}
 
         def all_are_listed() -> bool:  # Ray tells its head of tasks once a second
-            for step, known in before.items():
-                names[step] = [row.name for row in tasks(step) if row.task_id not in known]
+            for step, known_ids in tasks_before.items():
+                names[step] = [row.name for row in tasks(step) if row.task_id not in known_ids]
             read = {
                 (group, int(number))
                 for name in names["extract_episode"]
@@ -70,16 +74,16 @@ async def test_the_tasks_are_listed_with_group_and_sequence_and_make_the_plain_l
 
         await until(all_are_listed)
         # Ray may list tasks of an earlier test late. Their names may be cut, or have no groups.
-        whole = [name for listed in names.values() for name in listed if NAME.fullmatch(name)]
-        assert {name.partition(" ")[0] for name in whole} == {"extract_episode", "resolve_node"}
+        full_names = [name for listed in names.values() for name in listed if NAME.fullmatch(name)]
+        assert {name.partition(" ")[0] for name in full_names} == {"extract_episode", "resolve_node"}
         if chunk == 1:
-            assert any("," not in name and name.count("group=") == 1 for name in whole)
+            assert any("," not in name and name.count("group=") == 1 for name in full_names)
 
 
 async def test_the_processes_of_tasks_are_killed_and_the_graph_is_the_same(tmp_path: Path) -> None:
     """Ray runs their work again: each episode is committed once. The tasks bear group and sequence."""
-    said = drafts(60)
-    expected = await plain_loops(tmp_path / "plain", said)
+    messages = drafts(60)
+    expected = await plain_loops(tmp_path / "plain", messages)
     names: set[str] = set()
     with over_ray(tmp_path / "ray") as memory:
         killed: set[int] = set()
@@ -97,7 +101,7 @@ async def test_the_processes_of_tasks_are_killed_and_the_graph_is_the_same(tmp_p
                             os.kill(pid, signal.SIGKILL)
                             killed.add(pid)
 
-        report = await memory.add_many(said, on_step=on_step)
+        report = await memory.add_many(messages, on_step=on_step)
         assert killed
         assert any(map(NAME.fullmatch, names))
         assert (report.committed, report.failed, report.stopped) == (60, 0, False)
@@ -129,6 +133,6 @@ def test_a_name_is_cut_where_a_chunk_has_many_groups() -> None:
 
     two = [request("team", 4), request("team", 5), request("other", 1)]
     assert name_of("extract_episode", two) == "extract_episode group=team sequence=4,5 group=other sequence=1"
-    many = name_of("extract_episode", [request(f"group-{n}", n) for n in range(50)])
-    assert len(many) == 160
-    assert many.endswith("...")
+    long_name = name_of("extract_episode", [request(f"group-{n}", n) for n in range(50)])
+    assert len(long_name) == 160
+    assert long_name.endswith("...")

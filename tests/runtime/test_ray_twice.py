@@ -1,4 +1,4 @@
-"""Two that start the actors of one store in one Ray at the same moment: one of them does."""
+"""Two processes that start the actors of one store in one Ray at the same moment: one of them succeeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kgray.settings import Settings
 from kgray.storage.ledger import accept
 from tests.waiting import wait_for
 
-AFTERWARDS_S = 6.0  # longer than between two looks for what is missing
+AFTERWARDS_S = 6.0  # longer than the interval between two checks for missing actors
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -54,8 +54,8 @@ def test_of_two_that_start_otherwise_one_is_refused_and_leaves_nothing(tmp_path:
     deployment = find(spec(tmp_path, 1).namespace)
     assert deployment is not None
     try:
-        (refused,) = [told for told in answers if isinstance(told, SettingsError)]
-        (started,) = [told for told in answers if told is not refused]
+        (refused,) = [answer for answer in answers if isinstance(answer, SettingsError)]
+        (started,) = [answer for answer in answers if answer is not refused]
         assert "profile extraction.workers is" in str(refused)
         assert list(deployment.actors) == list(started.actors)
         handles = deployment.actors.values()
@@ -70,7 +70,7 @@ def test_of_two_that_start_otherwise_one_is_refused_and_leaves_nothing(tmp_path:
 def test_missing_actors_of_a_deployment_that_stays_come_back_by_themselves(tmp_path: Path) -> None:
     """Killed for good, as a start that was killed, or a node that is gone, leaves them missing.
 
-    The writer alone brings back all others; they work with what was replaced. None comes back after the end.
+    The writer alone restores all others; they work with the replacement. None comes back after the end.
     """
     import ray
 
@@ -83,7 +83,11 @@ def test_missing_actors_of_a_deployment_that_stays_come_back_by_themselves(tmp_p
             for name in names:
                 if name.startswith(kinds):
                     ray.kill(ray.get_actor(name, namespace=full_deployment.spec.namespace), no_restart=True)
-            wait_for(lambda: (there := find(full_deployment.spec.namespace)) and list(there.actors) == names)
+            wait_for(
+                lambda: (
+                    (deployment := find(full_deployment.spec.namespace)) and list(deployment.actors) == names
+                )
+            )
             draft = Draft(group="g", source="s", kind="text", text=f"Ann met {kinds[0]}.", reference_time=1)
             accept(memory.store, [draft], now=times.now())
             wait_for(lambda: not memory.store.pending_count())

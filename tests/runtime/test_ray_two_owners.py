@@ -1,6 +1,6 @@
 """A group has one owner, through Ray too (R23): what takes the store from the actors unseen loses nothing.
 
-The model never answers the same twice, so that whoever decides on anything but what is stored is seen at
+The model never answers the same twice, so that a decision on anything but stored rows is noticed at
 once: the stored graph is then not what the records derive.
 """
 
@@ -35,15 +35,15 @@ PEOPLE, FIRMS = ("Ada", "Bo", "Cy", "Dee"), ("Acme", "Beta", "Gama", "Delta", "O
 TEXT = f"{', '.join(PEOPLE)} talked of {', '.join(FIRMS)}"
 
 
-def fickle(asked: Asked) -> Say:
+def fickle(request: Asked) -> Say:
     """Read something else, and judge otherwise, each time that it is asked."""
     chance = random.Random()
-    if asked.task == "batched":
-        return as_json({"answers": [judged(question, chance) for question in asked.sections["QUESTIONS"]]})
-    who, where = chance.choice(PEOPLE), chance.choice(FIRMS)
-    entities = [{"name": who, "type": "Person"}, {"name": where, "type": "Organization"}]
-    said = {"source": 0, "target": 1, "relation": "WORKS_AT", "fact": f"{who} works at {where}"}
-    return as_json({"entities": entities, "facts": [said]})
+    if request.task == "batched":
+        return as_json({"answers": [judged(question, chance) for question in request.sections["QUESTIONS"]]})
+    person, firm = chance.choice(PEOPLE), chance.choice(FIRMS)
+    entities = [{"name": person, "type": "Person"}, {"name": firm, "type": "Organization"}]
+    fact = {"source": 0, "target": 1, "relation": "WORKS_AT", "fact": f"{person} works at {firm}"}
+    return as_json({"entities": entities, "facts": [fact]})
 
 
 def judged(question: dict[str, Any], chance: random.Random) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def judged(question: dict[str, Any], chance: random.Random) -> dict[str, Any]:
         "cardinality": {"cardinality": chance.choice(["single", "single_object", "many", "depends"])},
         "verdict": {"reason": "", "contradicts": [item for item in ids if chance.random() < 0.5]},
     }
-    other = {"duplicate_of": chance.choice([*ids, None])}
-    return {"id": question["id"], **answers.get(question["kind"], other)}
+    duplicate = {"duplicate_of": chance.choice([*ids, None])}
+    return {"id": question["id"], **answers.get(question["kind"], duplicate)}
 
 
 def drafts() -> list[Draft]:
@@ -72,30 +72,30 @@ def drafts() -> list[Draft]:
 
 
 async def beside_others(
-    folder: Path, take: Callable[[], None], *, shards: int = 1, anew: int | None = None, **settings: Any
+    folder: Path, take: Callable[[], None], *, shards: int = 1, new_shards: int | None = None, **settings: Any
 ) -> None:
     """Ingest through Ray; then let a local run with the same model take the store.
 
-    shards: of the actors; anew: the others are no local run but a deployment of so many shards
+    shards: of the actors; new_shards: of the deployment that replaces them; None = a local run
     """
     server = ChatServer(fickle)
     model = {"model_backend": "openai", "model_name": "m", "model_base_url": server.url, "runtime_window": 8}
-    told: list[tuple[str, int]] = []
+    commits: list[tuple[str, int]] = []
     begun = asyncio.Event()
 
     def on_step(group: str, sequence: int, outcome: str) -> None:
         if outcome == "committed":
-            told.append((group, sequence))
-        if len(told) >= EPISODES // 4:
+            commits.append((group, sequence))
+        if len(commits) >= EPISODES // 4:
             begun.set()
 
     def locally() -> None:
         with closing(kgray.open_async(folder, create=True, **model, **settings)) as memory:
             take()
-            for shard in range(anew or 1):
-                own = [group for group in GROUPS if slot_of(group) % (anew or 1) == shard]
-                with memory.store.writing(shard=shard, shards=anew):
-                    asyncio.run(Runner(memory.parts).run(groups=own, on_step=on_step))
+            for shard in range(new_shards or 1):
+                groups = [group for group in GROUPS if slot_of(group) % (new_shards or 1) == shard]
+                with memory.store.writing(shard=shard, shards=new_shards):
+                    asyncio.run(Runner(memory.parts).run(groups=groups, on_step=on_step))
 
     try:
         with over_ray(folder, shards=shards, **model, **settings) as memory:
@@ -115,7 +115,7 @@ async def beside_others(
             for group in GROUPS:
                 rows = memory.store.rows(EPISODE_HEADS, group)
                 committed = {row.sequence for row in rows if row.state == COMMITTED}
-                assert {sequence for name, sequence in told if name == group} == committed
+                assert {sequence for name, sequence in commits if name == group} == committed
                 assert len(committed) == EPISODES // 2
                 assert differences(memory.store, group) == []
     finally:
@@ -123,17 +123,21 @@ async def beside_others(
 
 
 @pytest.mark.slow  # test_one_owner has two owners in each default run
-@pytest.mark.parametrize(("shards", "anew"), [(1, None), (2, None), (2, 3)])
-async def test_others_that_take_the_folder_from_ray(tmp_path: Path, shards: int, anew: int | None) -> None:
+@pytest.mark.parametrize(("shards", "new_shards"), [(1, None), (2, None), (2, 3)])
+async def test_others_that_take_the_folder_from_ray(
+    tmp_path: Path, shards: int, new_shards: int | None
+) -> None:
     """Its lock is gone, as on a file system without locks: one of the two is stale, and takes it back."""
     for run in range(10):
         folder = tmp_path / str(run)
-        await beside_others(folder, (folder / INGEST_LOCK).unlink, shards=shards, anew=anew)
+        await beside_others(folder, (folder / INGEST_LOCK).unlink, shards=shards, new_shards=new_shards)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("anew", [None, 3])
-async def test_others_that_take_the_server_from_ray(tmp_path: Path, own_neo4j: Any, anew: int | None) -> None:
+@pytest.mark.parametrize("new_shards", [None, 3])
+async def test_others_that_take_the_server_from_ray(
+    tmp_path: Path, own_neo4j: Any, new_shards: int | None
+) -> None:
     """The leases have run out, as when a process stood still."""
     with driver_of(own_neo4j) as driver:
 
@@ -145,4 +149,4 @@ async def test_others_that_take_the_server_from_ray(tmp_path: Path, own_neo4j: A
             driver.execute_query("MATCH (n) WHERE NOT n:KgrayMeta DETACH DELETE n")
             folder = tmp_path / str(run)
             folder.mkdir()
-            await beside_others(folder, take, shards=2, anew=anew, **on_server(own_neo4j, folder))
+            await beside_others(folder, take, shards=2, new_shards=new_shards, **on_server(own_neo4j, folder))

@@ -1,4 +1,4 @@
-"""A refresh through Ray killed at any instant: each group has the run before it or the new one, whole."""
+"""A refresh through Ray killed at any instant: each group has the complete previous run or the new run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CIRCLES = (("Ann", "Bob", "Cara", "Dan", "Eve", "Finn"), ("Gus", "Hana", "Ivo", 
 Rows = dict[str, dict[int, list[Any]]]  # group -> run -> its communities
 
 
-def told(cycle: int) -> Iterator[dict[str, Any]]:
+def episodes_of(cycle: int) -> Iterator[dict[str, Any]]:
     """Yield what each group is told before a refresh: at first who knows whom, then of a newcomer."""
     for group in GROUPS:
         pairs = [(a, b) for circle in CIRCLES for a in circle for b in circle if a < b]
@@ -38,7 +38,7 @@ def told(cycle: int) -> Iterator[dict[str, Any]]:
         yield {"group": group, "id": f"c{cycle}", "at": "2026-01-01", "triples": triples}
 
 
-def kept(memory: Any) -> Rows:
+def stored_runs(memory: Any) -> Rows:
     """Return the communities of each run that is kept, as a reader sees them, also while one is published."""
 
     def read(group: str) -> list[list[Any]]:
@@ -66,9 +66,9 @@ class Refreshes:
 
     def run(self, kill_after_s: float | None = None, *, from_publication: bool = False) -> bool:
         """Run one; whether it came to its end. from_publication: time from its first publication on."""
-        pipe, then = subprocess.PIPE, kept(self.memory)
+        pipe, runs_before = subprocess.PIPE, stored_runs(self.memory)
         process = subprocess.Popen(self._command, env=self._environ, stdout=pipe, stderr=pipe)
-        while from_publication and process.poll() is None and kept(self.memory) == then:
+        while from_publication and process.poll() is None and stored_runs(self.memory) == runs_before:
             time.sleep(0.02)  # a look costs as much processor time as the refresh has in it
         try:
             _, err = process.communicate(timeout=HANGS_S if kill_after_s is None else kill_after_s)
@@ -80,12 +80,12 @@ class Refreshes:
         assert process.returncode == 0, err.decode()
         return True
 
-    def look(self, before: Rows, expected: Rows) -> int:
-        """Return how many groups have the new run; each has that or the one before, whole."""
+    def look(self, runs_before: Rows, expected: Rows) -> int:
+        """Return the number of groups with the new run; the others have the complete previous run."""
         new = 0
-        for group, runs in kept(self.memory).items():
-            if runs.keys() == before[group].keys():
-                assert runs == before[group]
+        for group, runs in stored_runs(self.memory).items():
+            if runs.keys() == runs_before[group].keys():
+                assert runs == runs_before[group]
             else:
                 assert runs == expected[group]
                 new += 1
@@ -125,20 +125,20 @@ def test_a_refresh_that_is_killed_publishes_whole_runs(
         refreshes, cycle, took = Refreshes(memory, tmp_path / "killed", environ), 0, 0.0
         while refreshes.kills < KILLS:
             for item in (calm, memory):
-                assert item.add_many(told(cycle)).committed == len(GROUPS)
+                assert item.add_many(episodes_of(cycle)).committed == len(GROUPS)
             calm_model.communities.refresh()
-            expected, before = kept(calm), kept(memory)
+            expected, runs_before = stored_runs(calm), stored_runs(memory)
             while cycle and refreshes.kills < KILLS and (not landed or landed[-1] < len(GROUPS)):
                 late = dice.random() < 0.6  # between two publications; else anywhere before the first
                 after_s = dice.uniform(0, 0.02) if late else dice.uniform(0.1, 0.9) * took
                 if refreshes.run(after_s, from_publication=late):
                     break
-                landed.append(refreshes.look(before, expected))
+                landed.append(refreshes.look(runs_before, expected))
             began = time.monotonic()
             refreshes.run()
             took = min(took or HANGS_S, time.monotonic() - began)
             landed.append(-1)  # the end of a cycle
-            assert refreshes.look(before, expected) == len(GROUPS)
+            assert refreshes.look(runs_before, expected) == len(GROUPS)
             cycle += 1
     landed = [new for new in landed if new >= 0]
     print(f"{KILLS} kills, new groups after each: {landed}")  # noqa: T201 - what a slow run says

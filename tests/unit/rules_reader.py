@@ -12,7 +12,7 @@ from kgray.ports import ExtractionRequest
 
 READER = RulesExtractor(shipped())
 WEDNESDAY = "2026-03-11T09:30:00Z"
-NOW = "2026-03-11T09:30:00.000000Z"
+READ_AT = "2026-03-11T09:30:00.000000Z"
 
 
 def episode(
@@ -35,31 +35,31 @@ def episode(
     )
 
 
-def read(text: str, *, previous: tuple[tuple[str, str], ...] = (), **known: object) -> Extraction:
+def read(text: str, *, previous: tuple[tuple[str, str], ...] = (), **details: object) -> Extraction:
     """previous: (speaker, text), oldest first."""
-    earlier_value = tuple(
-        episode(said, speaker, sequence=i + 1) for i, (speaker, said) in enumerate(previous)
+    previous_episodes = tuple(
+        episode(message, speaker, sequence=i + 1) for i, (speaker, message) in enumerate(previous)
     )
     return asyncio.run(
-        READER.extract(ExtractionRequest(episode=episode(text, **known), previous=earlier_value))
+        READER.extract(ExtractionRequest(episode=episode(text, **details), previous=previous_episodes))
     )
 
 
 def named(extraction: Extraction, fact: ExtractedFact) -> tuple[str, str, str]:
-    """Return (subject, relation, object) with names; a value stands in angle brackets."""
+    """Return (subject, relation, object) with names; a value is in angle brackets."""
     end = f"<{fact.value.shown()}>" if fact.value else extraction.entities[fact.target or 0].name
     return extraction.entities[fact.source].name, fact.relation, end
 
 
-def told(text: str, **known: object) -> list[tuple[str, str, str, str]]:
+def triples_in(text: str, **details: object) -> list[tuple[str, str, str, str]]:
     """Return (subject, relation, object, kind) of each fact."""
-    extraction = read(text, **known)
+    extraction = read(text, **details)
     return [(*named(extraction, fact), fact.kind) for fact in extraction.facts]
 
 
-def timed(text: str, **known: object) -> list[tuple[str, str, str | None, str | None, bool]]:
+def timed(text: str, **details: object) -> list[tuple[str, str, str | None, str | None, bool]]:
     """Return (object, kind, from, to, inferred) of each fact; a moment as "2026-03-11 day"."""
-    extraction = read(text, **known)
+    extraction = read(text, **details)
     return [
         (
             named(extraction, fact)[2],
@@ -74,4 +74,4 @@ def timed(text: str, **known: object) -> list[tuple[str, str, str | None, str | 
 
 def _moment(instant: int | None, precision: str | None) -> str | None:
     output = show(instant)
-    return None if output is None else NOW if output == NOW else f"{output[:10]} {precision}"
+    return None if output is None else READ_AT if output == READ_AT else f"{output[:10]} {precision}"

@@ -33,19 +33,19 @@ class Ledger:
     """The part of a store that reports spending."""
 
     def __init__(self):
-        self.now = GroupCounts()
+        self.total = GroupCounts()
 
     def counts(self, _group=None):
-        return {"g": self.now}
+        return {"g": self.total}
 
 
 @pytest.mark.parametrize("bound", [{"calls": 5}, {"tokens": 500}])
 def test_near_the_end_of_a_budget_no_count_of_a_moment_ago_lets_more_in(bound):
     ledger = Ledger()
     budget = Budget(ledger, **bound)
-    ledger.now = GroupCounts(committed=1, calls=1, prompt_tokens=100)
+    ledger.total = GroupCounts(committed=1, calls=1, prompt_tokens=100)
     assert budget.room(1000, 0) == 4
-    ledger.now = GroupCounts(committed=4, calls=4, prompt_tokens=400)  # at once: the next look is not due
+    ledger.total = GroupCounts(committed=4, calls=4, prompt_tokens=400)  # at once: the next look is not due
 
     assert budget.room(1000, 1) == 0
     assert budget.room(1000, 0) == 1
@@ -72,9 +72,9 @@ def test_sequences_ascend():
 def test_totals_of_two_runs_are_joined():
     first = Totals(committed=2, stalls=1, first_claim=5.0, last_commit=6.0)
     first.seconds["write"] = 1.5
-    then = Totals(committed=3, failed=1, requests=4, first_claim=7.0, last_commit=9.0)
-    then.seconds["write"] = 0.5
-    both = joined(joined(Totals(), first), then)
+    second_totals = Totals(committed=3, failed=1, requests=4, first_claim=7.0, last_commit=9.0)
+    second_totals.seconds["write"] = 0.5
+    both = joined(joined(Totals(), first), second_totals)
     assert (both.committed, both.failed, both.requests, both.stalls) == (5, 1, 4, 1)
     assert (both.first_claim, both.last_commit, both.seconds["write"]) == (5.0, 9.0, 2.0)
 
@@ -103,7 +103,7 @@ def _write(path: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet", "md"])
 def test_a_reading_goes_on_behind_the_rows_that_were_read(tmp_path, kind):
-    """Refused rows count as well; the rest is what a reading from the start yields there."""
+    """Refused rows count as well; the remaining rows equal those of a reading from the start."""
     path = _write(tmp_path / f"a.{kind}", kind)
     complete_result = list(read_file(path, Defaults(group="g")))
     assert len(complete_result) >= 4
@@ -184,8 +184,8 @@ def test_a_line_is_told_every_few_seconds_where_nobody_watches(capsys, monkeypat
 def test_a_log_that_is_read_again_from_its_beginning_tells_each_line_once(connections):
     """Each connection sends it from the beginning, in pieces that are cut anywhere, and may break."""
     text = 'kgray: 3 accepted\n{"broken\n{"groups": {}}\nRay says more\nlast'
-    told: list[str] = []
-    log = JobLog(told.append)
+    lines: list[str] = []
+    log = JobLog(lines.append)
 
     async def sent(cuts):
         for start, end in pairwise([0, *sorted(cuts)]):
@@ -194,7 +194,7 @@ def test_a_log_that_is_read_again_from_its_beginning_tells_each_line_once(connec
     for cuts in [*connections, [len(text)]]:
         asyncio.run(log.read(sent(cuts)))
     log.end()
-    assert told == ["kgray: 3 accepted", '{"broken', "Ray says more", "last"]
+    assert lines == ["kgray: 3 accepted", '{"broken', "Ray says more", "last"]
     assert log.document == {"groups": {}}
 
 
@@ -247,10 +247,10 @@ QUICK = ServerTimes(away_s=1.0, pause_s=0.01)
 
 
 def test_a_job_server_that_stays_away_ends_the_following_in_one_line():
-    told: list[str] = []
+    lines: list[str] = []
     with pytest.raises(Unavailable, match=r"^the Ray job server went away \(ConnectionError\) while j"):
-        asyncio.run(followed(Jobs(2), "j", told.append, lambda: False, QUICK))
-    assert told[0] == "of j"
+        asyncio.run(followed(Jobs(2), "j", lines.append, lambda: False, QUICK))
+    assert lines[0] == "of j"
 
 
 @pytest.mark.parametrize(
@@ -266,9 +266,9 @@ def test_a_job_server_that_stays_away_ends_the_following_in_one_line():
 )
 def test_who_follows_a_job_gets_its_whole_log_and_its_exit_code(status, code, followers):
     """Also where the connection to the log broke: it is read on, and no line comes twice."""
-    told: list[str] = []
-    ended = asyncio.run(followed(Jobs(4, status, code), "j", told.append, lambda: False, QUICK))
-    assert (ended.status, ended.code, told) == (status, followers, ["of j", "and more"])
+    lines: list[str] = []
+    ended = asyncio.run(followed(Jobs(4, status, code), "j", lines.append, lambda: False, QUICK))
+    assert (ended.status, ended.code, lines) == (status, followers, ["of j", "and more"])
 
 
 def test_who_stops_following_leaves_the_job_alone():
@@ -280,9 +280,9 @@ def test_who_stops_following_leaves_the_job_alone():
 def test_what_is_left_is_estimated_once_something_was_measured():
     """The first episode takes long, because models are being started: it is no measure of the rest."""
     rate = RecentRate()
-    told = [rate.at(float(second), ended) for second, ended in enumerate([0, 0, 0, 0, 1, 4, 7, 9, 29])]
+    rates = [rate.at(float(second), ended) for second, ended in enumerate([0, 0, 0, 0, 1, 4, 7, 9, 29])]
 
-    assert told == [0.0] * 7 + [9 / 4, 29 / 5]
+    assert rates == [0.0] * 7 + [9 / 4, 29 / 5]
     assert RunProgress(ended=30, rate=rate.at(9.0, 30), total=60).left_s == 6.0
     assert RunProgress(ended=1, rate=0.0, total=8_071).left_s is None
 

@@ -16,7 +16,7 @@ from kgray.runtime.balance import PORTION, moves
     shards=st.integers(1, 7),
 )
 def test_after_the_moves_the_counts_are_even_and_no_fewer_moves_make_them_so(owners: list[int], shards: int):
-    earlier_value, later_value = Counter(owners), list(owners)
+    counts_before, later_value = Counter(owners), list(owners)
     moved = 0
     for move in moves(owners, shards):
         assert 1 <= len(move.slots) <= PORTION
@@ -31,7 +31,7 @@ def test_after_the_moves_the_counts_are_even_and_no_fewer_moves_make_them_so(own
     assert max(counts) - min(counts) <= 1
     # Whoever has which share: the slots that stay are at most the smaller of the two.
     shares = sorted(counts, reverse=True)
-    had = sorted((earlier_value[shard] for shard in range(shards)), reverse=True)
+    had = sorted((counts_before[shard] for shard in range(shards)), reverse=True)
     assert moved == len(owners) - sum(map(min, had, shares))
 
 

@@ -15,11 +15,13 @@ import pytest
 
 from kgray.models import belongings
 from kgray.models.belongings import Belongings
+from kgray.models.orphans import Guard
 from tests.waiting import wait_for
 
-# Maps a segment, as vLLM's processes do.
+# Maps a segment, as vLLM's processes do, and does not end at a signal.
 MAPS = """
-import mmap, sys, time
+import mmap, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with open(sys.argv[1], "wb+") as file:
     file.truncate(8)
     held = mmap.mmap(file.fileno(), 8)
@@ -59,14 +61,14 @@ def records(tmp_path, monkeypatch):
 @pytest.fixture
 def shared() -> Iterator[Callable[[str], Path]]:
     """Give names of shared memory that are free."""
-    given: list[Path] = []
+    paths: list[Path] = []
 
     def give(kind: str = "psm_") -> Path:
-        given.append(Path(f"/dev/shm/{kind}{uuid4().hex[:8]}"))  # noqa: S108
-        return given[-1]
+        paths.append(Path(f"/dev/shm/{kind}{uuid4().hex[:8]}"))  # noqa: S108
+        return paths[-1]
 
     yield give
-    for path in given:
+    for path in paths:
         path.unlink(missing_ok=True)
 
 
@@ -94,7 +96,7 @@ def next_start() -> None:
     later_value.end()
 
 
-def kept(folder: Path) -> list[Path]:
+def record_files(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if len(path.name) == 32]
 
 
@@ -105,12 +107,12 @@ def lives(pid: int) -> bool:
         return False
 
 
-def here() -> str:
+def this_process() -> str:
     return f"in {Path('/proc/self/ns/pid').readlink()}"
 
 
 def killed(owner: subprocess.Popen[str], child: int) -> None:
-    """Kill a process and its child: vLLM's children end by themselves."""
+    """Kill a process and its child."""
     os.kill(child, signal.SIGKILL)
     owner.kill()
     owner.wait()
@@ -121,8 +123,8 @@ def test_what_a_killed_process_left_goes_with_the_next_start_and_nothing_else(re
     """The memory of its engine's processes; not that of a process that lives, nor what nobody knows."""
     dead, living, stranger = shared(), shared(), shared()
     stranger.write_bytes(bytes(8))
-    owner, said = started(HOLDER, records, MAPS, dead)
-    killed(owner, int(said.split()[0]))
+    owner, output = started(HOLDER, records, MAPS, dead)
+    killed(owner, int(output.split()[0]))
     assert dead.exists()
     child = int(started(HOLDER, records, MAPS, living)[1].split()[0])  # the next start
     assert not dead.exists()
@@ -131,13 +133,38 @@ def test_what_a_killed_process_left_goes_with_the_next_start_and_nothing_else(re
     next_start()
 
     assert [item.exists() for item in (dead, living, stranger)] == [False, True, True]
-    assert len(kept(records)) == 1
+    assert len(record_files(records)) == 1
+
+
+def test_the_processes_of_a_killed_owner_end(records, started, shared):
+    """A kill for want of memory leaves no time: without an end, they would keep the card's memory."""
+    owner, line = started(HOLDER, records, "print('up', flush=True); import time; time.sleep(600)")
+    child = int(line.split()[0])
+    owner.kill()
+    owner.wait()
+
+    wait_for(lambda: not lives(child))
+
+
+def test_a_process_that_ignores_the_signal_is_killed_and_no_other(started):
+    ignore = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    program = f"{ignore}; print(1, flush=True); sys.stdin.read()"
+    stubborn, _ = started(program)
+    stranger, _ = started(program)
+    guard = Guard(grace_s=0.3)
+    guard.note([str(stubborn.pid), "999999999"])
+    assert lives(stubborn.pid)
+
+    guard.close()
+
+    assert not lives(stubborn.pid)
+    assert lives(stranger.pid)
 
 
 def test_a_semaphore_goes_too(records, started, shared):
     semaphore = shared("sem.loky-1-")
-    owner, said = started(HOLDER, records, SEMAPHORE, semaphore)
-    killed(owner, int(said.split()[0]))
+    owner, output = started(HOLDER, records, SEMAPHORE, semaphore)
+    killed(owner, int(output.split()[0]))
     assert semaphore.exists()
 
     next_start()
@@ -147,45 +174,45 @@ def test_a_semaphore_goes_too(records, started, shared):
 
 def test_what_a_process_has_mapped_stays_until_it_ends(records, started, shared):
     segment = shared()
-    owner, said = started(HOLDER, records, MAPS, segment)
-    child = int(said.split()[0])
+    owner, output = started(HOLDER, records, MAPS, segment)
+    child = int(output.split()[0])
     owner.kill()
     owner.wait()
     next_start()
     assert lives(child)
     assert segment.exists()
-    assert len(kept(records)) == 1
+    assert len(record_files(records)) == 1
 
     os.kill(child, signal.SIGKILL)
     wait_for(lambda: not lives(child))
     next_start()
 
     assert not segment.exists()
-    assert kept(records) == []
+    assert record_files(records) == []
 
 
 def test_another_segment_of_the_same_name_stays(records, shared):
     ours = shared()
     ours.write_bytes(bytes(8))
     records.mkdir(0o700)
-    told = [here(), f"{ours.name} 1", "psm"]
-    (records / uuid4().hex).write_text("\n".join(told))  # killed within its last line
+    record_lines = [this_process(), f"{ours.name} 1", "psm"]
+    (records / uuid4().hex).write_text("\n".join(record_lines))  # killed within its last line
 
     next_start()
 
-    assert kept(records) == []
+    assert record_files(records) == []
     assert ours.exists()
 
 
-@pytest.mark.parametrize("made", ["a link", "open to others", "a file"])
-def test_a_folder_that_another_user_may_have_made_is_refused(records, tmp_path, made):
+@pytest.mark.parametrize("kind", ["a link", "open to others", "a file"])
+def test_a_folder_that_another_user_may_have_made_is_refused(records, tmp_path, kind):
     target = tmp_path / "mail"
     target.mkdir(0o700)
     letter = target / uuid4().hex
-    letter.write_text(f"{here()}\n")
-    if made == "a link":
+    letter.write_text(f"{this_process()}\n")
+    if kind == "a link":
         records.symlink_to(target)
-    elif made == "a file":
+    elif kind == "a file":
         records.touch(0o700)
     else:
         records.mkdir()
@@ -206,13 +233,13 @@ def test_what_is_no_record_is_left_alone(records, tmp_path, shared):
     records.mkdir(0o700)
     for text in (f"Dear all,\n{good}", f"in pid:[1]\n{good}", good):  # the second: of another namespace
         (records / uuid4().hex).write_text(text)
-    (records / "notes").write_text(f"{here()}\n{good}")
-    earlier_value = {*records.iterdir()}
-    (records / uuid4().hex).write_text(f"{here()}\n../../{victim} {victim.stat().st_ino}\n")
+    (records / "notes").write_text(f"{this_process()}\n{good}")
+    files_before = {*records.iterdir()}
+    (records / uuid4().hex).write_text(f"{this_process()}\n../../{victim} {victim.stat().st_ino}\n")
 
     next_start()
 
-    assert {*records.iterdir()} - {records / "lock"} == earlier_value
+    assert {*records.iterdir()} - {records / "lock"} == files_before
     assert victim.exists()
     assert segment.exists()
 
@@ -243,18 +270,18 @@ with held.noting():
 held.end()
 """
     segment = shared()
-    _, said = started(program, records, MAPS, segment)
-    full, *lines = said.strip().split("|")
+    _, output = started(program, records, MAPS, segment)
+    full, *lines = output.strip().split("|")
     assert full == "5"
     assert [line.split()[0] for line in lines[1:]] == [segment.name]
 
 
 def test_a_folder_is_made_for_its_owner_alone_and_the_lock_is_free_after_the_start(records):
-    held = Belongings()
-    with held.noting():
+    belongings = Belongings()
+    with belongings.noting():
         assert records.stat().st_mode == 0o040700
         with (records / "lock").open("a") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        assert len(kept(records)) == 1
-    held.end()
-    assert kept(records) == []
+        assert len(record_files(records)) == 1
+    belongings.end()
+    assert record_files(records) == []

@@ -40,10 +40,10 @@ def test_a_folder_that_is_not_here_is_one_line_that_names_the_remedy(tmp_path):
 @pytest.mark.skipif(find_spec("FlagEmbedding") is not None, reason="FlagEmbedding is installed")
 def test_without_the_package_a_process_of_rays_knows_the_model_and_a_local_one_is_refused(tmp_path):
     overrides = {"embedder_backend": "bge", "embedder_name": str(tmp_path), "embedder_sparse": False}
-    existing_items = build_embedder(load(environ={}, overrides=overrides | {"runtime_backend": "ray"}))
-    assert existing_items.identity == f"bge:{tmp_path.name}"
+    pooled = build_embedder(load(environ={}, overrides=overrides | {"runtime_backend": "ray"}))
+    assert pooled.identity == f"bge:{tmp_path.name}"
     for ask in (
-        lambda: asyncio.run(existing_items.embed(["a text"])),
+        lambda: asyncio.run(pooled.embed(["a text"])),
         lambda: build_embedder(load(environ={}, overrides=overrides)),
     ):
         with pytest.raises(SettingsError, match=r"needs FlagEmbedding, which is not installed: run `pip"):

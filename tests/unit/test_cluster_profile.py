@@ -1,4 +1,4 @@
-"""A cluster profile is read strictly; what is shipped lists every key with its default."""
+"""A cluster profile is read strictly; the shipped profile lists every key with its default."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def test_sequencers_and_writers_ask_for_a_place_of_their_own(tmp_path):
     from kgray.runtime.deploy import order, plan_of
     from kgray.runtime.spec import spec_of
 
-    own = {"shards": 12, "cpus": 0.5, "memory_mb": 64, "labels": {"role": "control"}}
-    profile = profile_of({"sequencer": own, "extraction": {"labels": {"role": "gpu"}}}, "here")
+    sequencer = {"shards": 12, "cpus": 0.5, "memory_mb": 64, "labels": {"role": "control"}}
+    profile = profile_of({"sequencer": sequencer, "extraction": {"labels": {"role": "gpu"}}}, "here")
     settings = load_settings(None, environ={}, overrides={"store_backend": "neo4j"})
     plan = plan_of(spec_of(settings, tmp_path, profile.values()), detached=True)
 
-    asked = {name: options for name, (_, options, _) in plan.items()}
+    options_of = {name: options for name, (_, options, _) in plan.items()}
     place = {"num_cpus": 0.5, "memory": 64 << 20, "label_selector": {"role": "control"}}
-    assert asked["sequencer-11"] == place == asked["scheduler-0"]
-    assert asked["writer-3"] == place | {"max_pending_calls": Profile().limits.pending_writes}
-    assert asked["models-0"]["label_selector"] == {"role": "gpu"}
+    assert options_of["sequencer-11"] == place == options_of["scheduler-0"]
+    assert options_of["writer-3"] == place | {"max_pending_calls": Profile().limits.pending_writes}
+    assert options_of["models-0"]["label_selector"] == {"role": "gpu"}
     shards = [name for name in sorted(plan, key=order) if name.startswith("sequencer-")]
     assert shards == [f"sequencer-{number}" for number in range(12)]
 
@@ -84,7 +84,7 @@ def test_a_profile_says_only_what_differs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             "[extraktion]\n",
@@ -129,14 +129,14 @@ def test_a_profile_says_only_what_differs(tmp_path):
         ("[ray\n", "cluster profile room.toml is not valid TOML"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_key_and_file(tmp_path, monkeypatch, text, told):
+def test_what_is_wrong_is_told_with_its_key_and_file(tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "room.toml").write_text(text)
 
     with pytest.raises(SettingsError) as caught:
         load_profile(tmp_path.joinpath("room.toml").relative_to(tmp_path))
 
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_pool_has_as_many_workers_or_a_least_and_a_most():
@@ -163,14 +163,14 @@ def test_actors_are_replaced_for_the_keys_that_their_kind_uses(tmp_path: Path) -
         values = profile_of(profile, "the test").values()
         return spec_of(load(None, environ={}, overrides=settings), tmp_path, values)
 
-    before = spec({})
-    after = spec(
+    spec_before = spec({})
+    spec_after = spec(
         {"extraction": {"workers": 3}, "judging": {"workers": 0, "cpus": 2.0}, "limits": {"grace_s": 1.0}},
         **{"runtime.window": 9, "prompts.folder": tmp_path, "embedder.base_url": "http://h/v1"},
     )
     read = ["prompts.folder"]
     kinds = ("models", "judges", "embedder", "reranker")
-    assert {kind: changed_keys(after, before, kind) for kind in kinds} == {
+    assert {kind: changed_keys(spec_after, spec_before, kind) for kind in kinds} == {
         "models": read,
         "judges": ["profile judging.cpus", *read],
         "embedder": ["embedder.base_url"],
@@ -178,10 +178,10 @@ def test_actors_are_replaced_for_the_keys_that_their_kind_uses(tmp_path: Path) -
     }
     every = {"profile extraction.workers", "profile judging.cpus", "profile limits.grace_s", "runtime.window"}
     for kind in ("sequencer", "writer", "seats", "scheduler"):
-        assert set(changed_keys(after, before, kind)) == every | {*read, "embedder.base_url"}
+        assert set(changed_keys(spec_after, spec_before, kind)) == every | {*read, "embedder.base_url"}
 
 
 def test_another_number_of_shards_leaves_the_rest_of_a_spec(tmp_path: Path) -> None:
     spec = spec_of(Settings(), tmp_path, profile_of({"sequencer": {"cpus": 0.5}}, "the test").values())
-    assert differences(spec.with_shards(5), spec) == ["profile sequencer.shards is 5 here and 1 there"]
+    assert differences(spec.with_shards(5), spec) == []  # the store has their number
     assert spec_of(Settings(), tmp_path, {}).with_shards(5).cluster.sequencer.shards == 5

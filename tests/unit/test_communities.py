@@ -35,7 +35,7 @@ def ids(count):
     return [f"e{n:04}" for n in range(count)]
 
 
-def found(count, pairs, cap=500, order=None):
+def communities_of(count, pairs, cap=500, order=None):
     graph = graph_of(ids(count), pairs if order is None else order)
     labels = partition(graph, cap)
     return {frozenset(np.flatnonzero(labels == label).tolist()) for label in set(labels.tolist()) - {NOBODY}}
@@ -53,7 +53,7 @@ def graphs(draw):
 
 
 def test_two_entities_with_two_facts_are_one_community():
-    assert found(2, edges((0, 1, 4))) == {frozenset({0, 1})}
+    assert communities_of(2, edges((0, 1, 4))) == {frozenset({0, 1})}
 
 
 @pytest.mark.parametrize(
@@ -66,19 +66,19 @@ def test_two_entities_with_two_facts_are_one_community():
 )
 def test_small_graphs_end_in_one_community(pairs):
     count = 1 + max(max(a, b) for a, b, _ in pairs)
-    assert found(count, edges(*pairs)) == {frozenset(range(count))}
+    assert communities_of(count, edges(*pairs)) == {frozenset(range(count))}
 
 
 def potential(graph, labels):
     heads = graph.heads
-    inside = int(graph.weights[labels[heads] == labels[graph.ends]].sum())
-    return inside, int((np.bincount(labels, minlength=graph.nodes) ** 2).sum())
+    inner_weight = int(graph.weights[labels[heads] == labels[graph.ends]].sum())
+    return inner_weight, int((np.bincount(labels, minlength=graph.nodes) ** 2).sum())
 
 
 @settings(max_examples=tries(60), deadline=None)
 @given(graphs())
-def test_each_round_raises_the_weight_inside_or_the_squared_sizes(made):
-    rounds_rise(*made)
+def test_each_round_raises_the_weight_inside_or_the_squared_sizes(graph_rows):
+    rounds_rise(*graph_rows)
 
 
 def rounds_rise(count, pairs, cap):
@@ -92,10 +92,10 @@ def rounds_rise(count, pairs, cap):
         wanting, nodes_moving, targets = _moves(graph, labels, sizes, cap, nodes, turn)
         if not wanting.size:
             break
-        earlier_value, labels = potential(graph, labels), labels.copy()
+        potential_before, labels = potential(graph, labels), labels.copy()
         labels[nodes_moving] = targets
         assert len(nodes_moving) >= 1
-        assert potential(graph, labels) > earlier_value
+        assert potential(graph, labels) > potential_before
     else:
         pytest.fail("it did not end")
     assert np.bincount(labels).max() <= cap
@@ -103,19 +103,19 @@ def rounds_rise(count, pairs, cap):
 
 @settings(max_examples=tries(60), deadline=None)
 @given(graphs(), st.randoms(use_true_random=False))
-def test_the_order_of_rows_and_of_ends_changes_nothing(made, dice):
-    count, pairs, cap = made
+def test_the_order_of_rows_and_of_ends_changes_nothing(graph_rows, dice):
+    count, pairs, cap = graph_rows
     shuffled = [(b, a, w) if dice.random() < 0.5 else (a, b, w) for a, b, w in pairs]
     dice.shuffle(shuffled)
 
-    assert found(count, pairs, cap) == found(count, pairs, cap, shuffled)
+    assert communities_of(count, pairs, cap) == communities_of(count, pairs, cap, shuffled)
 
 
 @settings(max_examples=tries(60), deadline=None)
 @given(graphs())
-def test_other_entities_apart_change_nothing(made):
+def test_other_entities_apart_change_nothing(graph_rows):
     """Ids decide ties, not places: entities without a connection renumber the rest, and move nothing."""
-    count, pairs, cap = made
+    count, pairs, cap = graph_rows
     graph = graph_of(sorted([*ids(count), "a", "e0003x", "z"]), pairs)
     labels = partition(graph, cap)
     names = sorted([*ids(count), "a", "e0003x", "z"])
@@ -124,17 +124,17 @@ def test_other_entities_apart_change_nothing(made):
         if label != NOBODY:
             groups.setdefault(label, set()).add(int(name[1:]))
 
-    assert {frozenset(group) for group in groups.values()} == found(count, pairs, cap)
+    assert {frozenset(group) for group in groups.values()} == communities_of(count, pairs, cap)
 
 
 @settings(max_examples=tries(50), deadline=None)
 @given(graphs())
-def test_communities_are_connected_within_the_cap_and_nobody_with_a_neighbour_is_forgotten(made):
-    count, pairs, cap = made
+def test_communities_are_connected_within_the_cap_and_nobody_with_a_neighbour_is_forgotten(graph_rows):
+    count, pairs, cap = graph_rows
     graph = graph_of(ids(count), pairs)
     labels = partition(graph, cap)
     drawn = nx.Graph([(a, b) for a, b, _ in pairs if a != b])
-    for group in found(count, pairs, cap):
+    for group in communities_of(count, pairs, cap):
         assert 2 <= len(group) <= cap
         assert nx.is_connected(drawn.subgraph(f"e{n:04}" for n in group))
     assert all(labels[graph.degrees == 0] == NOBODY)
@@ -145,10 +145,10 @@ def planted(count, size, mu, seed=3):
     dice = random.Random(seed)
     pairs = []
     for node in range(count):
-        own = node // size * size
+        own_start = node // size * size
         for _ in range(5):
-            existing_items = dice.randrange(count) if dice.random() < mu else own + dice.randrange(size)
-            pairs.append((node, min(existing_items, count - 1), dice.choice((2, 2, 4))))
+            neighbour = dice.randrange(count) if dice.random() < mu else own_start + dice.randrange(size)
+            pairs.append((node, min(neighbour, count - 1), dice.choice((2, 2, 4))))
     return edges(*pairs)
 
 
@@ -168,19 +168,19 @@ def test_planted_communities_are_found():
     assert 90 <= len(set(labels.tolist()) - {NOBODY}) <= 115
 
 
-@pytest.mark.parametrize(("count", "mu", "least"), [(5000, 0.2, 0.98), (10_000, 0.3, 0.96)])
-def test_planted_communities_of_unequal_sizes_and_degrees_are_found(count, mu, least):
+@pytest.mark.parametrize(("count", "mu", "min_agreement"), [(5000, 0.2, 0.98), (10_000, 0.3, 0.96)])
+def test_planted_communities_of_unequal_sizes_and_degrees_are_found(count, mu, min_agreement):
     graph, truth = bench.planted(count, mu, seed=5)
     labels = partition(graph, 500)
-    known = labels != NOBODY
+    assigned_nodes = labels != NOBODY
 
-    assert bench.agreement(labels[known], truth[known]) >= least
+    assert bench.agreement(labels[assigned_nodes], truth[assigned_nodes]) >= min_agreement
 
 
 def test_the_first_fact_of_a_pair_weighs_three_times_as_much_as_each_further_one():
     def pair(number, count, ended):
-        told = [bench._fact(f"a{number}", f"b{number}", n, 1) for n in range(count)]
-        return [replace(fact, invalid_at=2 if n < ended else None) for n, fact in enumerate(told)]
+        facts = [bench._fact(f"a{number}", f"b{number}", n, 1) for n in range(count)]
+        return [replace(fact, invalid_at=2 if n < ended else None) for n, fact in enumerate(facts)]
 
     facts = [
         fact
@@ -199,12 +199,15 @@ def test_one_community_more_does_not_shuffle_those_above():
     pairs = edges(*zip(graph.heads[half], graph.ends[half], graph.weights[half].tolist(), strict=True))
     apart = [(f"a{a}", f"a{b}", 6) for a in range(6) for b in range(a)]
 
-    def above(names, found):
-        levels = levels_of(graph := graph_of(names, found), partition(graph, 500))
+    def top_communities(names, ties):
+        levels = levels_of(graph := graph_of(names, ties), partition(graph, 500))
         return {frozenset(names[n] for n in members) for members in levels[1]}
 
     alone = {frozenset(f"a{n}" for n in range(6))}
-    assert above([*sorted(*alone), *ids(5000)], [*pairs, *apart]) == above(ids(5000), pairs) | alone
+    assert (
+        top_communities([*sorted(*alone), *ids(5000)], [*pairs, *apart])
+        == top_communities(ids(5000), pairs) | alone
+    )
 
 
 @pytest.mark.slow  # the properties above try some of them
@@ -215,10 +218,10 @@ def test_on_a_thousand_random_graphs_each_round_rises_and_no_order_matters():
         some = [(dice.randrange(count), dice.randrange(count), dice.randint(1, 6)) for _ in range(3 * count)]
         pairs = edges(*some)
         rounds_rise(count, pairs, cap)
-        communities = found(count, pairs, cap)
+        communities = communities_of(count, pairs, cap)
         assert all(len(group) <= cap for group in communities)
         dice.shuffle(pairs)
-        assert found(count, pairs, cap) == communities
+        assert communities_of(count, pairs, cap) == communities
 
 
 def test_a_hub_makes_no_giant_and_what_hangs_on_it_alone_stays_with_it():
@@ -237,10 +240,10 @@ def test_a_warm_run_moves_only_what_is_touched():
     count, size = 2000, 50
     pairs = planted(count, size, 0.2)
     cold = partition(graph_of(ids(count), pairs), 500)
-    more = [*pairs, *edges((0, 1999, 2))]
+    extra_pairs = [*pairs, *edges((0, 1999, 2))]
     touched = np.zeros(count, bool)
     touched[[0, 1999]] = True
-    warm = partition(graph_of(ids(count), more), 500, cold, touched)
+    warm = partition(graph_of(ids(count), extra_pairs), 500, cold, touched)
 
     assert (warm != cold).sum() <= size
 
@@ -260,10 +263,10 @@ def test_levels_nest_and_the_upper_ones_are_fewer():
     levels = levels_of(graph, partition(graph, cap_for(3000)))
 
     assert len(levels) >= 2
-    for below, above in itertools.pairwise(levels):
-        assert len(below) > len(above)
-        of = {node: number for number, members in enumerate(above) for node in members.tolist()}
-        assert all(len({of[node] for node in members.tolist()}) == 1 for members in below)
+    for lower, upper in itertools.pairwise(levels):
+        assert len(lower) > len(upper)
+        community_of = {node: number for number, members in enumerate(upper) for node in members.tolist()}
+        assert all(len({community_of[node] for node in members.tolist()}) == 1 for members in lower)
 
 
 def test_parts_and_common_neighbours():
@@ -289,7 +292,7 @@ def test_ids_are_carried_over_by_more_than_half():
     old = {"A": ["a", "b", "c", "d"], "B": ["e", "f"]}
     new = [["a", "b", "c", "n"], ["d", "e"], ["f", "g"]]
 
-    assert carried(old, new, lambda least: f"new {least}") == ["A", "new d", "new f"]
+    assert carried(old, new, lambda member: f"new {member}") == ["A", "new d", "new f"]
     assert carried({}, new, str) == ["a", "d", "f"]
 
 

@@ -80,7 +80,7 @@ CONTEXT = """What was said: [date] SPEAKER: TEXT
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "is_repetition"),
     [
         pytest.param("my mum has joined a gym. She wears a HEADBAND", True, id="as-it-was-said"),
         pytest.param("my mum has joined a gym and runs", True, id="six-of-eight-words"),
@@ -92,8 +92,8 @@ CONTEXT = """What was said: [date] SPEAKER: TEXT
         pytest.param("🎉", False, id="no-words"),
     ],
 )
-def test_a_line_tells_a_message_by_three_fifths_of_its_words_in_order(message, told):
-    assert is_repeated(message, [words(line) for line in CONTEXT.splitlines()]) is told
+def test_a_line_tells_a_message_by_three_fifths_of_its_words_in_order(message, is_repetition):
+    assert is_repeated(message, [words(line) for line in CONTEXT.splitlines()]) is is_repetition
 
 
 def test_a_context_holds_what_it_tells_and_what_its_facts_rest_on():
@@ -108,13 +108,13 @@ def test_a_context_holds_what_it_tells_and_what_its_facts_rest_on():
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=9), st.lists(st.sampled_from("abcd"), max_size=9))
-def test_the_longest_common_subsequence_is_that_of_the_textbook(one, other):
-    table = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
-    for i, a in enumerate(one):
-        for j, b in enumerate(other):
+def test_the_longest_common_subsequence_is_that_of_the_textbook(first, second):
+    table = [[0] * (len(second) + 1) for _ in range(len(first) + 1)]
+    for i, a in enumerate(first):
+        for j, b in enumerate(second):
             table[i + 1][j + 1] = table[i][j] + 1 if a == b else max(table[i][j + 1], table[i + 1][j])
 
-    assert measures._common(one, other) == table[-1][-1]
+    assert measures._common(first, second) == table[-1][-1]
 
 
 def test_words_are_casefolded_and_without_punctuation():
@@ -151,14 +151,15 @@ def test_a_mean_of_nothing_is_refused():
 
 
 def test_measures_that_a_question_does_not_have_are_left_out_of_their_mean():
-    asked = Question(id="1", text="who?", type="any")
+    question = Question(id="1", text="who?", type="any")
     rows = [
-        Result(conversation="c", question=asked, marks=marks) for marks in ({"a": 1.0, "b": 0.5}, {"a": 0.0})
+        Result(conversation="c", question=question, marks=marks)
+        for marks in ({"a": 1.0, "b": 0.5}, {"a": 0.0})
     ]
     result = report(rows)["overall"]["measures"]
 
-    told = {name: (item["mean"], item["count"]) for name, item in result.items()}
-    assert told == {"a": (0.5, 2), "b": (0.5, 1)}
+    means_and_counts = {name: (item["mean"], item["count"]) for name, item in result.items()}
+    assert means_and_counts == {"a": (0.5, 2), "b": (0.5, 1)}
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 2), (0.95, 4), (0.25, 1), (0.0, 1)])

@@ -1,4 +1,4 @@
-"""What of a profile fits on its card: counts of weights against the published ones, and what is refused."""
+"""The share of a profile that fits on its card: counts of weights against published counts, and refusals."""
 
 from __future__ import annotations
 
@@ -23,8 +23,13 @@ MODELS = {
 
 
 def chosen(name: str):
-    own = {"model_backend": "vllm", "model_name": name, "embedder_backend": "bge", "reranker_backend": "bge"}
-    return load_settings(None, environ={}, overrides=own)
+    overrides = {
+        "model_backend": "vllm",
+        "model_name": name,
+        "embedder_backend": "bge",
+        "reranker_backend": "bge",
+    }
+    return load_settings(None, environ={}, overrides=overrides)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ def test_doctor_prints_the_table_and_refuses(tmp_path, monkeypatch):
 
 
 def test_fewer_bits_of_weights_and_cache_leave_more_room():
-    """By the model's name (AWQ), by vLLM while it loads (fp8), and in the cache."""
+    """Quantised by the model's name (AWQ), by vLLM during loading (fp8), and in the cache."""
     profile = load_profile(CLUSTER / "card-48gb.toml")
 
     def sizes(model: str, **args: str) -> dict[str, float]:

@@ -27,14 +27,14 @@ class FakeDeployment:
     def resume(self) -> None:
         """Nothing stands still."""
 
-    async def news(self, since: Mapping[int, int]) -> list[dict[str, Any]]:
+    async def news(self, starts: Mapping[int, int]) -> list[dict[str, Any]]:
         if self.is_away:
             raise Unavailable("a sequencer does not answer")
         return [
             {
                 "shard": shard,
                 "pid": self.pid,
-                "steps": self.steps[since.get(shard, 0) :],
+                "steps": self.steps[starts.get(shard, 0) :],
                 "posting": False,
                 "stepped": len(self.steps),
                 "totals": asdict(Totals(committed=self.committed)),
@@ -67,7 +67,7 @@ def follow(fake: FakeDeployment, own_sequences: range) -> tuple[Follower, list[i
 
 
 async def test_of_what_stays_up_only_ones_own_earlier_steps_are_told() -> None:
-    """A service keeps the steps of all runs; of those before the first look only some are this one's."""
+    """A service keeps the steps of all runs; only some steps from before the first look are this run's."""
     fake = FakeDeployment(fresh=False)
     fake.step(1, 2, 3)
     following, heard = follow(fake, range(3, 6))
@@ -94,7 +94,7 @@ async def test_of_a_fresh_one_all_is_ones_own() -> None:
 
 
 async def test_a_sequencer_that_was_started_anew_is_heard_from_its_start() -> None:
-    """Also where it has done more than the one before it, whose outages do not hide its own."""
+    """Also if it has done more than its predecessor, whose outages do not hide its own."""
     fake = FakeDeployment(fresh=False)
     fake.given_up = 3
     following, heard = follow(fake, range(0))
@@ -132,7 +132,7 @@ async def test_a_shard_that_is_added_during_a_run_is_followed() -> None:
     following, heard = follow(fake, range(3))
     fake.step(1, 2)
     await following.look()
-    fake.shards = 2  # of which the second reports the same steps
+    fake.shards = 2  # the second shard reports the same steps
     following.follow(following.deployment)
 
     assert await following.look() == ""

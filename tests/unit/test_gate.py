@@ -16,12 +16,12 @@ async def order_of(gate: Gate, wanting: Sequence[Urgency]) -> list[int]:
     """Return the order of admission, each staying for one turn of the loop."""
     entered: list[int] = []
 
-    async def one(number: int, urgency: Urgency) -> None:
+    async def pass_gate(number: int, urgency: Urgency) -> None:
         async with gate.pass_through(urgency):
             entered.append(number)
             await asyncio.sleep(0)
 
-    await asyncio.wait_for(asyncio.gather(*(one(n, w) for n, w in enumerate(wanting))), HANGS_S)
+    await asyncio.wait_for(asyncio.gather(*(pass_gate(n, w) for n, w in enumerate(wanting))), HANGS_S)
     return entered
 
 
@@ -44,15 +44,15 @@ async def test_bulk_leaves_the_places_that_are_held_back():
     admitted: list[str] = []
     leave = asyncio.Event()
 
-    async def one(name: str, *, bulk: bool) -> None:
+    async def pass_gate(name: str, *, bulk: bool) -> None:
         async with gate.pass_through(Urgency(bulk, len(name), 1)):
             admitted.append(name)
             await leave.wait()
 
-    tasks = [asyncio.create_task(one(name, bulk=True)) for name in ("a", "bb", "ccc")]
+    tasks = [asyncio.create_task(pass_gate(name, bulk=True)) for name in ("a", "bb", "ccc")]
     await asyncio.sleep(0)
     assert admitted == ["a", "bb"]
-    tasks.append(asyncio.create_task(one("live", bulk=False)))
+    tasks.append(asyncio.create_task(pass_gate("live", bulk=False)))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert admitted == ["a", "bb", "live"]
@@ -78,19 +78,19 @@ async def test_who_gives_up_waiting_loses_no_place():
     st.integers(0, 3),
     st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 1)), max_size=20),
 )
-def test_everyone_comes_in_and_never_too_many_at_once(width, held, wanting):
+def test_everyone_comes_in_and_never_too_many_at_once(width, held_back, wanting):
     async def run() -> None:
         gate = Gate(width)
-        gate.hold_back(min(held, width - 1))
+        gate.hold_back(min(held_back, width - 1))
         count = [0]
 
-        async def one(urgency: Urgency) -> None:
+        async def pass_gate(urgency: Urgency) -> None:
             async with gate.pass_through(urgency):
                 count[0] += 1
                 assert count[0] <= width
                 await asyncio.sleep(0)
                 count[0] -= 1
 
-        await asyncio.wait_for(asyncio.gather(*(one(Urgency(*one_)) for one_ in wanting)), 10)
+        await asyncio.wait_for(asyncio.gather(*(pass_gate(Urgency(*wish)) for wish in wanting)), 10)
 
     asyncio.run(run())

@@ -35,19 +35,22 @@ def episode(text: str, speaker: str | None = None, kind: Any = None) -> Episode:
 
 
 def read(
-    text: str, reply: dict[str, Any], *, speaker: str | None = None, before: tuple[Episode, ...] = ()
+    text: str, reply: dict[str, Any], *, speaker: str | None = None, state_before: tuple[Episode, ...] = ()
 ) -> Extraction:
     """Return a reply, grounded in a text."""
     message = episode(text, speaker)
-    return ground(parse_extraction(reply, message), ExtractionRequest(episode=message, previous=before))
+    return ground(parse_extraction(reply, message), ExtractionRequest(episode=message, previous=state_before))
 
 
 def names_in(
-    text: str, *names: str, speaker: str | None = None, before: tuple[Episode, ...] = ()
+    text: str, *names: str, speaker: str | None = None, state_before: tuple[Episode, ...] = ()
 ) -> list[str]:
     """Return which of some names stay."""
     result = read(
-        text, {"entities": [{"name": n} for n in names], "facts": []}, speaker=speaker, before=before
+        text,
+        {"entities": [{"name": n} for n in names], "facts": []},
+        speaker=speaker,
+        state_before=state_before,
     )
     return [entity.name for entity in result.entities if entity.name in names]
 
@@ -118,8 +121,8 @@ def test_a_name_of_which_nothing_stands_in_the_text_is_dropped(text: str, name: 
 
 def test_a_name_stays_that_the_speaker_or_the_previous_context_gives() -> None:
     """A pronoun is resolved from them."""
-    earlier_value = (episode("Elena Fisk has bought a lamp.", "Tom"),)
-    assert names_in("She likes it.", "Elena Fisk", "lamp", "Tom", before=earlier_value) == [
+    previous = (episode("Elena Fisk has bought a lamp.", "Tom"),)
+    assert names_in("She likes it.", "Elena Fisk", "lamp", "Tom", state_before=previous) == [
         "Elena Fisk",
         "lamp",
         "Tom",
@@ -144,9 +147,9 @@ def test_what_a_model_copies_from_the_prompts_example_is_dropped_and_told() -> N
     assert len(result.dropped) == len(copied["entities"]) + len(copied["facts"])
 
 
-def fact(**more: Any) -> dict[str, Any]:
+def fact(**fields: Any) -> dict[str, Any]:
     """Return a reply about a lamp."""
-    item = {"source": "lamp", "relation": "COSTS", "fact": "The lamp costs it", "kind": "holds", **more}
+    item = {"source": "lamp", "relation": "COSTS", "fact": "The lamp costs it", "kind": "holds", **fields}
     return {"entities": [{"name": "lamp"}], "facts": [item]}
 
 

@@ -27,12 +27,12 @@ def ends_of(items: list[dict]) -> list[int]:
 )
 def test_a_reply_cut_anywhere_keeps_exactly_its_complete_items(around):
     """Brackets inside a text are no brackets, wherever the cut is."""
-    earlier_value = len(around.format(""))
+    head_length = len(around.format(""))
     for cut in range(len(REPLY)):
         entities = [item for item, end in zip(ENTITIES, ends_of(ENTITIES), strict=True) if end <= cut]
         facts = [item for item, end in zip(FACTS, ends_of(FACTS), strict=True) if end <= cut]
 
-        result = salvage(around.format(REPLY)[: earlier_value + cut], KEYS)
+        result = salvage(around.format(REPLY)[: head_length + cut], KEYS)
 
         assert result == ({"entities": entities, "facts": facts} if entities else None), REPLY[:cut]
 

@@ -114,10 +114,10 @@ def selects(selector: dict[str, Any], labels: Labels) -> bool:
 
 def comes_from(peer: dict[str, Any], source: End) -> bool:
     if "namespaceSelector" in peer:
-        existing_items = (
+        namespace_labels = (
             {"kubernetes.io/metadata.name": "kgray"} if source.namespace is None else source.namespace
         )
-        is_inside = selects(peer["namespaceSelector"], existing_items)
+        is_inside = selects(peer["namespaceSelector"], namespace_labels)
     else:
         is_inside = source.namespace is None
     return is_inside and selects(peer.get("podSelector", {}), source.labels)
@@ -400,10 +400,10 @@ def test_the_backup_job_makes_the_days_and_keeps_the_newest(tmp_path: Path):
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TO": str(backups), "KEEP": "2"}
     for _ in range(2):  # the second time the day is there already
         subprocess.run(container["command"], env=env, check=True)
-    remaining_items = sorted(path.name for path in backups.iterdir())
-    assert remaining_items[0] == "2020-01-03"
-    assert remaining_items[2:] == ["lost+found"]
-    assert re.fullmatch(r"20\d\d-\d\d-\d\d", remaining_items[1])
+    backup_names = sorted(path.name for path in backups.iterdir())
+    assert backup_names[0] == "2020-01-03"
+    assert backup_names[2:] == ["lost+found"]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", backup_names[1])
 
 
 @needs_kubectl

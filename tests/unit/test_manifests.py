@@ -43,7 +43,7 @@ from tests.manifests import (
 KUBERNETES = "1.36"
 OURS = "kgray"
 IMAGES = ("kgray", "kgray-door")
-OTHERS = ("ray.io/", "monitoring.", "kustomize.")  # kinds that are not Kubernetes' own
+FOREIGN_APIS = ("ray.io/", "monitoring.", "kustomize.")  # kinds that are not Kubernetes' own
 RAY_PORTS = {
     "gcs-server": 6379, "dashboard": 8265, "client": 10001, "serve": 8000, "metrics": 8080,
     "as-metrics": 44217, "dash-metrics": 44227,
@@ -84,19 +84,19 @@ def test_every_choice_of_components_renders_into_one_namespace(choice):
     every_service_and_budget_selects_a_pod(result)
 
 
-def unique_names(found: list[Document]) -> None:
-    names = [(d["kind"], d["metadata"]["name"]) for d in found]
+def unique_names(documents_of_choice: list[Document]) -> None:
+    names = [(d["kind"], d["metadata"]["name"]) for d in documents_of_choice]
     assert len(names) == len(set(names))
 
 
-def every_service_and_budget_selects_a_pod(found: list[Document]) -> None:
-    pods = [labels_and_ports(d) for d in found if d["kind"] in {"Deployment", "StatefulSet"}]
-    (cluster,) = [d for d in found if d["kind"] == "RayCluster"]
+def every_service_and_budget_selects_a_pod(documents_of_choice: list[Document]) -> None:
+    pods = [labels_and_ports(d) for d in documents_of_choice if d["kind"] in {"Deployment", "StatefulSet"}]
+    (cluster,) = [d for d in documents_of_choice if d["kind"] == "RayCluster"]
     for group in cluster["spec"]["workerGroupSpecs"]:
         labels, ports = labels_and_ports(group)
         pods.append((labels | {"ray.io/cluster": "kgray", "ray.io/group": group["groupName"]}, ports))
     pods.append(({"ray.io/cluster": "kgray", "ray.io/node-type": "head"}, {*RAY_PORTS.values()}))
-    for document in found:
+    for document in documents_of_choice:
         selector = document["spec"].get("selector") if "spec" in document else None
         if document["kind"] == "Service":
             ports = {port["port"] for port in document["spec"]["ports"]}
@@ -115,7 +115,7 @@ def labels_and_ports(holder: Document) -> tuple[dict[str, str], set[int]]:
 
 @pytest.mark.parametrize(
     "document",
-    [d for _, d in documents() if not d["apiVersion"].startswith(OTHERS)],
+    [d for _, d in documents() if not d["apiVersion"].startswith(FOREIGN_APIS)],
     ids=lambda d: f"{d['kind']}-{d['metadata'].get('name') or d['metadata']['generateName']}",
 )
 def test_what_kubernetes_knows_is_in_its_schema(document):
@@ -301,7 +301,7 @@ def test_pods_are_watched_at_ports_that_they_have_with_a_key_that_the_page_makes
 def test_the_board_is_one_that_grafana_draws():
     panels = board()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
-    taken: set[tuple[int, int]] = set()
+    cells_taken: set[tuple[int, int]] = set()
     for panel in panels:
         place = panel["gridPos"]
         cells = {
@@ -309,9 +309,9 @@ def test_the_board_is_one_that_grafana_draws():
             for x in range(place["x"], place["x"] + place["w"])
             for y in range(place["y"], place["y"] + place["h"])
         }
-        assert not cells & taken, f"{panel['title']} lies over another panel"
+        assert not cells & cells_taken, f"{panel['title']} lies over another panel"
         assert max(x for x, _ in cells) < 24
-        taken |= cells
+        cells_taken |= cells
         assert panel["type"] == "row" or all(
             item["datasource"]["uid"] == "${source}" for item in panel["targets"]
         )
@@ -319,18 +319,18 @@ def test_the_board_is_one_that_grafana_draws():
 
 def test_neo4js_own_chart_gets_what_our_manifest_has():
     values = next(yaml.load_all(VALUES.read_text(encoding="utf-8"), StrictLoader))
-    (own,) = [item for item in objects("StatefulSet") if item["metadata"]["name"] == "neo4j"]
-    (container,) = own["spec"]["template"]["spec"]["containers"]
-    said = {item["name"]: item.get("value") for item in container["env"]}
+    (stateful_set,) = [item for item in objects("StatefulSet") if item["metadata"]["name"] == "neo4j"]
+    (container,) = stateful_set["spec"]["template"]["spec"]["containers"]
+    environment = {item["name"]: item.get("value") for item in container["env"]}
     for name, value in values["config"].items():
-        assert said["NEO4J_" + name.replace("_", "__").replace(".", "_")] == value
+        assert environment["NEO4J_" + name.replace("_", "__").replace(".", "_")] == value
     assert values["neo4j"]["resources"] == container["resources"]["requests"]
-    claim = own["spec"]["volumeClaimTemplates"][0]["spec"]
+    claim = stateful_set["spec"]["volumeClaimTemplates"][0]["spec"]
     assert values["volumes"]["data"]["defaultStorageClass"] == {
         "accessModes": claim["accessModes"],
         "requests": claim["resources"]["requests"],
     }
-    label = own["spec"]["template"]["metadata"]["labels"]["app"]
+    label = stateful_set["spec"]["template"]["metadata"]["labels"]["app"]
     assert values["neo4j"]["name"] == label  # the chart gives its pods this label, which network.yaml knows
     page = (K8S / "README.md").read_text(encoding="utf-8")
     assert f"secret generic {values['neo4j']['passwordFromSecret']} --from-literal=NEO4J_AUTH=" in page
@@ -366,7 +366,9 @@ def test_every_pod_may_be_reached_by_those_who_must_and_policies_select_somebody
         expectation = (guard["spec"].get("podSelector") or guard["spec"].get("selector") or {}).get(
             "matchLabels", {}
         )
-        assert any(expectation.items() <= given.items() for given in labels), guard["metadata"]["name"]
+        assert any(expectation.items() <= pod_labels.items() for pod_labels in labels), guard["metadata"][
+            "name"
+        ]
 
 
 # ------------------------------------------------------------------------ agreement with kgray
@@ -400,8 +402,8 @@ def test_every_command_and_script_that_is_run_exists():
         if command[0] == OURS:
             called = cli.get_command(None, command[1])  # type: ignore[arg-type]
             assert called is not None, command
-            known = {name for option in called.params for name in option.opts}
-            assert {word for word in command if word.startswith("--")} <= known
+            known_options = {name for option in called.params for name in option.opts}
+            assert {word for word in command if word.startswith("--")} <= known_options
         elif command[0] == "python":
             assert (ROOT / "jobs" / Path(command[1]).name).is_file(), command
 
@@ -428,26 +430,28 @@ def test_what_the_profile_asks_for_has_its_group_with_room(choice, tmp_path):
     (tmp_path / "profile.toml").write_text(settings["data"]["profile.toml"], encoding="utf-8")
     groups = {group["groupName"]: group for group in cluster["spec"]["workerGroupSpecs"]}
     profile = load_profile(tmp_path / "profile.toml")
-    own = profile.sequencer
-    at_store = 2 * own.shards + 1  # sequencers, writers, and the scheduler
-    pools = [(at_store, own.cpus, 0.0, own.memory_mb, dict(own.labels))]
+    sequencer = profile.sequencer
+    at_store = 2 * sequencer.shards + 1  # sequencers, writers, and the scheduler
+    pools = [(at_store, sequencer.cpus, 0.0, sequencer.memory_mb, dict(sequencer.labels))]
     pools += [
         (pool.maximum, pool.cpus, pool.gpus, pool.memory_mb, dict(pool.labels))
         for pool in (profile.extraction, profile.judging, profile.embedding, profile.reranking)
         if pool.maximum
     ]
-    asked: dict[str, list[float]] = {}
+    resources_of: dict[str, list[float]] = {}
     for actors, *each, labels in pools:
         assert labels.keys() == {"kgray"}
-        total = asked.setdefault(labels["kgray"], [0.0, 0.0, 0.0])
-        asked[labels["kgray"]] = [sum(pair) for pair in zip(total, (actors * n for n in each), strict=True)]
-    for name, (cpus, gpus, memory_mb) in asked.items():
+        total = resources_of.setdefault(labels["kgray"], [0.0, 0.0, 0.0])
+        resources_of[labels["kgray"]] = [
+            sum(pair) for pair in zip(total, (actors * n for n in each), strict=True)
+        ]
+    for name, (cpus, gpus, memory_mb) in resources_of.items():
         assert groups[name]["labels"] == {"kgray": name}
         (container,) = groups[name]["template"]["spec"]["containers"]
-        has, most = container["resources"]["limits"], groups[name]["maxReplicas"]
-        assert cpus <= most * int(has["cpu"])
-        assert gpus <= most * int(has.get("nvidia.com/gpu", 0))
-        assert memory_mb <= most * int(has["memory"].removesuffix("Gi")) * 1024
+        has, max_replicas = container["resources"]["limits"], groups[name]["maxReplicas"]
+        assert cpus <= max_replicas * int(has["cpu"])
+        assert gpus <= max_replicas * int(has.get("nvidia.com/gpu", 0))
+        assert memory_mb <= max_replicas * int(has["memory"].removesuffix("Gi")) * 1024
     (container,) = groups["control"]["template"]["spec"]["containers"]
     env = {item["name"]: item.get("value") for item in container["env"]}
     drain_s = float(env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])

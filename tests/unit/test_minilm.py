@@ -32,7 +32,7 @@ class TestWithWeights:
     pytestmark = semantic
 
     @pytest.mark.parametrize(
-        ("one", "other", "cosine"),
+        ("first", "second", "cosine"),
         [
             # The figures that the model's authors publish for it (sbert.net, semantic textual similarity).
             ("The cat sits outside", "The dog plays in the garden", 0.2838),
@@ -40,10 +40,10 @@ class TestWithWeights:
             ("The new movie is awesome", "The new movie is so great", 0.8939),
         ],
     )
-    def test_the_vectors_are_the_models(self, embedder, one, other, cosine):
-        here, existing_items = embed(embedder, one, other)
+    def test_the_vectors_are_the_models(self, embedder, first, second, cosine):
+        first_vector, second_vector = embed(embedder, first, second)
 
-        assert float(here @ existing_items) == pytest.approx(cosine, abs=2e-4)
+        assert float(first_vector @ second_vector) == pytest.approx(cosine, abs=2e-4)
 
     def test_questions_find_their_facts_without_a_word_in_common(self, embedder):
         facts = [
@@ -52,8 +52,8 @@ class TestWithWeights:
             "Bob resides in Oslo",
             "Mia plays chess",
         ]
-        asked = ["Who works for which company?", "What is the price of furniture?", "Where does he live?"]
-        rows = embed(embedder, *facts, *asked)
+        questions = ["Who works for which company?", "What is the price of furniture?", "Where does he live?"]
+        rows = embed(embedder, *facts, *questions)
 
         scores = rows[4:] @ rows[:4].T
 

@@ -27,9 +27,9 @@ def episode(text: str, *, speaker: str | None = "Marta Ruiz", kind: str | None =
     )  # fmt: skip
 
 
-def fact(subject="Leo", relation="WORKS_AT", target="Nordwind", **more) -> dict:
+def fact(subject="Leo", relation="WORKS_AT", target="Nordwind", **fields) -> dict:
     plain = {"fact": f"{subject} {relation} {target}", "status": "current", "start": None, "end": None}
-    return {"subject": subject, "relation": relation, "object": target, **plain, **more}
+    return {"subject": subject, "relation": relation, "object": target, **plain, **fields}
 
 
 def read(text: str, *facts: dict, entities=("Leo", "Nordwind"), speaker="Marta Ruiz") -> Extraction:
@@ -111,8 +111,8 @@ def test_any_text_is_a_name_or_a_value_that_parses(text):
      ("Pet", "Other"), ("Vessel", "Vessel"), ("Gizmo", "")],
 )  # fmt: skip
 def test_types_map_by_a_table_and_unknown_ones_count_as_unknown(raw, kind):
-    known = {"cities": ""}.get(raw, kind)  # a plural that is not regular is not in the table
-    assert ScriptForm(episode("x"), types=("Person", "Vessel")).type_of(raw) == known
+    expected = {"cities": ""}.get(raw, kind)  # a plural that is not regular is not in the table
+    assert ScriptForm(episode("x"), types=("Person", "Vessel")).type_of(raw) == expected
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ def test_types_map_by_a_table_and_unknown_ones_count_as_unknown(raw, kind):
 def test_statuses_and_dates(text, status, start, end, expected):
     (result,) = read(text, fact(status=status, start=start, end=end)).facts
     kind, start_time, deadline = expected
-    known = {None: None, "now": T0}
+    deadlines = {None: None, "now": T0}
     assert result.kind == kind
-    assert result.valid_to == (known[deadline] if deadline in known else times.parse(deadline)[0])
+    assert result.valid_to == (deadlines[deadline] if deadline in deadlines else times.parse(deadline)[0])
     if start_time is not None:
         assert result.valid_from == times.parse(start_time)[0]
     elif kind == "holds":
@@ -160,12 +160,12 @@ def test_the_same_fact_twice_counts_once_and_is_noted():
 
 
 def test_entities_of_the_previous_context_alone_are_left_out():
-    earlier_value = episode("Ines moved to Leeds.", speaker="Priya")
+    previous = episode("Ines moved to Leeds.", speaker="Priya")
     result = read("Leo likes it", fact(target="tea"), entities=("Leo", "Ines", "Leeds", "Bo"))
 
-    remaining_items = without_previous(result, [earlier_value])
+    kept_result = without_previous(result, [previous])
 
-    assert [entity.name for entity in remaining_items.entities] == ["Marta Ruiz", "Leo", "Bo"]
+    assert [entity.name for entity in kept_result.entities] == ["Marta Ruiz", "Leo", "Bo"]
 
 
 def test_facts_that_stand_in_a_question_are_left_out_with_a_line():
@@ -182,19 +182,19 @@ def test_facts_that_stand_in_a_question_are_left_out_with_a_line():
 
 def test_facts_without_any_word_of_the_text_are_left_out_where_the_context_was_shown():
     text = "If it happens again, I would move there too. I work there."
-    earlier_value = [episode("Sluice runs in Frankfurt, at Nordwind.", speaker="Priya")]
+    previous = [episode("Sluice runs in Frankfurt, at Nordwind.", speaker="Priya")]
     facts = [
         fact("Leo", "RUNS_IN", "Frankfurt", fact="Leo runs in Frankfurt"),
         fact("Marta Ruiz", "WORKS_AT", "Nordwind", fact="Marta Ruiz works at Nordwind"),
     ]
     result = read(text, *facts)
 
-    remaining_items = without_foreign_facts(result, episode(text), earlier_value)
+    kept_result = without_foreign_facts(result, episode(text), previous)
 
-    assert [f.relation for f in remaining_items.facts] == ["WORKS_AT"]
-    assert remaining_items.dropped == ("facts: 'Leo runs in Frankfurt' has no word of the text",)
-    asked = [episode("Where does Leo run?", speaker="Priya")]
-    assert without_foreign_facts(result, episode(text), asked) == result
+    assert [f.relation for f in kept_result.facts] == ["WORKS_AT"]
+    assert kept_result.dropped == ("facts: 'Leo runs in Frankfurt' has no word of the text",)
+    question = [episode("Where does Leo run?", speaker="Priya")]
+    assert without_foreign_facts(result, episode(text), question) == result
     assert without_foreign_facts(result, episode(text), []) == result
 
 
@@ -210,8 +210,8 @@ def test_facts_without_any_word_of_the_text_are_left_out_where_the_context_was_s
     ],
 )
 def test_the_previous_context_is_shown_to_texts_that_need_it(text, is_shown):
-    asked = episode("Since when have you been there?", speaker="Priya")
-    assert needed_context(episode(text), [asked]) == ([asked] if is_shown else ())
+    question = episode("Since when have you been there?", speaker="Priya")
+    assert needed_context(episode(text), [question]) == ([question] if is_shown else ())
 
 
 def test_a_record_needs_no_context():

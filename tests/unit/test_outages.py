@@ -12,34 +12,38 @@ NOWHERE = Path("/nowhere")  # so that nothing is noted
 
 
 def test_an_outage_is_told_of_at_growing_intervals_and_when_it_is_over() -> None:
-    said: list[str] = []
-    teller = WaitReporter(NOWHERE, said.append)
+    reports: list[str] = []
+    teller = WaitReporter(NOWHERE, reports.append)
     OUTAGES.failed("the model", "is down", since=1000.0, patience_s=600.0)
 
     heard = []
     for second in range(121):
-        earlier_value = len(said)
+        count_before = len(reports)
         teller.look(1000.0 + second)
-        heard += [second] * (len(said) - earlier_value)
+        heard += [second] * (len(reports) - count_before)
     OUTAGES.answered("the model")
     teller.look(1121.0)
 
     assert heard == [1, 10, 20, 40, 80]
-    assert said[0].startswith("waiting: the model is down; it is tried again for up to 599 s more. Start it")
-    assert said[3] == "still waiting, for 40 s now: the model is down; it is tried again for up to 560 s more"
-    assert said[5:] == ["the model answers again after 121 s"]
+    assert reports[0].startswith(
+        "waiting: the model is down; it is tried again for up to 599 s more. Start it"
+    )
+    assert (
+        reports[3] == "still waiting, for 40 s now: the model is down; it is tried again for up to 560 s more"
+    )
+    assert reports[5:] == ["the model answers again after 121 s"]
 
 
 def test_an_outage_of_a_moment_is_not_told_of() -> None:
-    said: list[str] = []
-    teller = WaitReporter(NOWHERE, said.append)
+    reports: list[str] = []
+    teller = WaitReporter(NOWHERE, reports.append)
     OUTAGES.failed("the model", "answers 429", since=1000.0, patience_s=600.0)
 
     teller.look(1000.9)
     OUTAGES.answered("the model")
     teller.look(1002.0)
 
-    assert said == []
+    assert reports == []
 
 
 def test_a_call_without_an_answer_is_told_of_earlier_where_the_server_never_answered() -> None:

@@ -13,7 +13,7 @@ from kgray.ingest.outbox import BatchSize, Outbox
 from kgray.ports import RowChanges
 from kgray.schema.kinds import EPISODES
 
-MOST = 32
+MAX_CHANGES = 32
 
 
 class Slow:
@@ -41,26 +41,26 @@ def commit(sequence: int, group: str = "g", **fields: Any) -> RowChanges:
 
 async def test_what_comes_while_a_batch_is_on_its_way_goes_with_the_next_in_order():
     writer = Slow()
-    outbox = Outbox(writer, most=MOST)
+    outbox = Outbox(writer, most=MAX_CHANGES)
     durable: list[int] = []
     for sequence in range(3):
         outbox.post(commit(sequence), lambda s=sequence: durable.append(s))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    for sequence in range(3, 3 + MOST + 2):
+    for sequence in range(3, 3 + MAX_CHANGES + 2):
         outbox.post(commit(sequence), lambda s=sequence: durable.append(s))
     assert durable == []
     assert not outbox.idle
     await outbox.flush()
-    assert [len(batch) for batch in writer.batches] == [3, MOST, 2]
-    assert durable == [s for batch in writer.batches for s in batch] == list(range(5 + MOST))
+    assert [len(batch) for batch in writer.batches] == [3, MAX_CHANGES, 2]
+    assert durable == [s for batch in writer.batches for s in batch] == list(range(5 + MAX_CHANGES))
     assert outbox.idle
 
 
 async def test_a_batch_that_cannot_be_written_is_told_to_all_who_wait_and_nothing_goes_after_it():
     writer = Slow()
     writer.fails = StaleWriter("an older epoch")
-    outbox = Outbox(writer, most=MOST)
+    outbox = Outbox(writer, most=MAX_CHANGES)
     durable: list[int] = []
     outbox.post(commit(1), lambda: durable.append(1))
     for _ in range(2):
@@ -80,7 +80,7 @@ async def test_a_batch_that_cannot_be_written_is_told_to_all_who_wait_and_nothin
 
 async def test_answers_are_recalled_while_they_are_on_their_way():
     """R21: an equal question at the same time gets the first answer, before the journal has it."""
-    outbox = Outbox(Slow(), most=MOST)
+    outbox = Outbox(Slow(), most=MAX_CHANGES)
     outbox.remember("g", "k", ({"duplicate_of": 0},))
     outbox.remember("h", "k", ({"duplicate_of": 1},))
     assert outbox.answers.get(("g", "k")) == ({"duplicate_of": 0},)
@@ -92,7 +92,7 @@ async def test_answers_are_recalled_while_they_are_on_their_way():
 
 async def test_answers_that_an_erased_episode_may_have_used_are_forgotten():
     """R25: removed answers are requested again, also from memory; another group keeps its answers."""
-    outbox = Outbox(Slow(), most=MOST)
+    outbox = Outbox(Slow(), most=MAX_CHANGES)
     outbox.remember("g", "k", ({"duplicate_of": 0},))
     outbox.remember("h", "k", ({"duplicate_of": 1},))
     outbox.post(commit(1, erases=True))
@@ -102,23 +102,23 @@ async def test_answers_that_an_erased_episode_may_have_used_are_forgotten():
 
 
 async def test_flushing_what_is_empty_waits_for_nothing():
-    outbox = Outbox(Slow(), most=MOST)
+    outbox = Outbox(Slow(), most=MAX_CHANGES)
     await outbox.flush()
     assert outbox.idle
 
 
 async def test_who_waits_is_not_kept_waiting_by_those_who_post_on_and_on():
     """A group that is read from the store, and a correction, wait only for earlier changes."""
-    outbox = Outbox(Slow(), most=MOST)
+    outbox = Outbox(Slow(), most=MAX_CHANGES)
     posted = 0
 
-    def again() -> None:
+    def post_again() -> None:
         nonlocal posted
         posted += 1
         if posted < 500:
-            outbox.post(commit(posted, "busy"), again)
+            outbox.post(commit(posted, "busy"), post_again)
 
-    again()
+    post_again()
     outbox.post(commit(1))
     outbox.post(commit(1, "h", recorded_at=None))
     assert (outbox.moves("g"), outbox.moves("busy"), outbox.moves("h")) == (True, True, False)
@@ -142,7 +142,7 @@ async def test_what_a_store_refuses_of_one_group_is_not_told_durable_and_the_oth
             written.extend(change.group for change in changes)
             outbox.faults.clear()
 
-    outbox = Outbox(Refuses(), most=MOST)
+    outbox = Outbox(Refuses(), most=MAX_CHANGES)
     durable: list[str] = []
     for group in ("bad", "one", "bad", "two"):
         outbox.post(commit(len(durable), group), lambda g=group: durable.append(g))
@@ -151,7 +151,7 @@ async def test_what_a_store_refuses_of_one_group_is_not_told_durable_and_the_oth
 
 
 class Lanes:
-    """A writer whose batches end when they are let go; notes those that are on their way at once."""
+    """A writer whose batches end when released; notes the batches that are on their way at once."""
 
     def __init__(self) -> None:
         self.going: dict[tuple[str, ...], asyncio.Future[None]] = {}
@@ -231,7 +231,7 @@ async def test_a_failure_in_one_lane_is_told_once_the_other_lanes_have_ended() -
 
 
 @pytest.mark.parametrize(
-    ("once", "each", "least", "most"),
+    ("once", "each", "lower", "upper"),
     [
         (0.1, 0.001, 256, 256),  # each transaction costs much: the more go together the better
         (0.0, 0.001, 32, 128),  # they cost nothing by themselves: nothing is gained
@@ -239,13 +239,13 @@ async def test_a_failure_in_one_lane_is_told_once_the_other_lanes_have_ended() -
     ],
 )
 def test_a_batch_grows_while_that_pays_and_shrinks_where_it_takes_too_long(
-    once: float, each: float, least: int, most: int
+    once: float, each: float, lower: int, upper: int
 ) -> None:
     size = BatchSize(64)
     for _ in range(50):
         size.note(3, once + 3 * each)  # it was not full
         size.note(size.most, once + size.most * each)
-    assert least <= size.most <= most
+    assert lower <= size.most <= upper
 
 
 def test_a_batch_grows_again_when_the_server_is_faster() -> None:
@@ -262,9 +262,9 @@ class Gathering:
     """An outbox whose writes wait for others while more are expected."""
 
     def __init__(self, gather_s: float) -> None:
-        self.more = True
+        self.has_more = True
         self.writer = Slow()
-        self.outbox = Outbox(self.writer, most=MOST, gather_s=gather_s, expects=lambda: self.more)
+        self.outbox = Outbox(self.writer, most=MAX_CHANGES, gather_s=gather_s, expects=lambda: self.has_more)
 
     async def post(self, *sequences: int) -> list[list[int]]:
         """Post changes, and return the batches that were written soon after."""
@@ -278,14 +278,14 @@ async def test_a_write_waits_for_others_while_more_are_expected_but_not_a_full_b
     gathering = Gathering(60.0)
 
     assert await gathering.post(1) == []
-    assert await gathering.post(*range(2, MOST + 1)) == [list(range(1, MOST + 1))]
+    assert await gathering.post(*range(2, MAX_CHANGES + 1)) == [list(range(1, MAX_CHANGES + 1))]
 
 
 async def test_the_last_write_of_a_run_waits_for_nobody() -> None:
     """So a single message is durable at once."""
     gathering = Gathering(60.0)
     await gathering.post(1)
-    gathering.more = False
+    gathering.has_more = False
 
     assert await gathering.post(2) == [[1, 2]]
 

@@ -80,7 +80,7 @@ def test_rows_of_a_call_that_was_given_up_take_no_place():
 
 
 class Device:
-    """Answers a row with its number of tokens; holds passes back until it is let go."""
+    """Answers a row with its number of tokens; holds passes back until released."""
 
     def __init__(self) -> None:
         self.shapes: list[tuple[int, ...]] = []
@@ -100,16 +100,16 @@ class Device:
 @pytest.fixture
 def loop():
     with ThreadPoolExecutor(1) as thread:
-        yield lambda device, ahead=0: PassLoop(device, thread, tokens=256, pad=PAD, ahead=ahead)
+        yield lambda device, passes_ahead=0: PassLoop(device, thread, tokens=256, pad=PAD, ahead=passes_ahead)
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
-async def test_concurrent_calls_get_their_own_answers_in_their_order(loop, ahead):
+@pytest.mark.parametrize("passes_ahead", [0, 1])
+async def test_concurrent_calls_get_their_own_answers_in_their_order(loop, passes_ahead):
     device = Device()
-    passes = loop(device, ahead)
+    passes = loop(device, passes_ahead)
     calls = [[row(length) for length in range(2, 60, step)] for step in range(1, 9)]
     answers = await asyncio.gather(*(passes.ask(call, is_query=False) for call in calls))
-    assert [list(map(int, found)) for found in answers] == [[len(ids) for ids in call] for call in calls]
+    assert [list(map(int, answer)) for answer in answers] == [[len(ids) for ids in call] for call in calls]
     assert {rows * length <= 256 for rows, length in device.shapes} == {True}
     assert await passes.ask([], is_query=False) == []
 

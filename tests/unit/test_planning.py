@@ -67,16 +67,12 @@ def test_questions_take_the_calls_that_were_measured(resolution, calls):
     ],
 )
 def test_the_previous_context_counts_only_where_the_prompt_shows_it(text, speaker, shows):
-    earlier_value = Draft(
-        group="g", source="s", kind="message", text="x" * 400 + " Is that so?", speaker="Bob"
-    )
+    first = Draft(group="g", source="s", kind="message", text="x" * 400 + " Is that so?", speaker="Bob")
     later_value = Draft(group="g", source="s", kind="message", text=text, speaker=speaker)
     prompts = Prompts(shipped())
 
     def prompt_tokens(**settings):
-        return estimate_work(
-            [earlier_value, later_value], prompts, PipelineSettings(**settings)
-        ).prompt_tokens
+        return estimate_work([first, later_value], prompts, PipelineSettings(**settings)).prompt_tokens
 
     context = prompt_tokens() - prompt_tokens(previous_episodes=0)
 

@@ -52,17 +52,15 @@ class Hands:
         self.numbers += [number for number, _ in chunk]
         tasks = {asyncio.ensure_future(self._one(request)): number for number, request in chunk}
         loss = asyncio.ensure_future(self.lost.wait())
-        remaining_items: set[Any] = {*tasks, loss}
+        pending: set[Any] = {*tasks, loss}
         try:
-            while remaining_items != {loss}:
-                ended, remaining_items = await asyncio.wait(
-                    remaining_items, return_when=asyncio.FIRST_COMPLETED
-                )
+            while pending != {loss}:
+                ended, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 if loss in ended:
                     raise Lost(f"{self.name} died")
                 yield [(tasks[task], task.result()) for task in ended]
         finally:
-            for task in remaining_items:
+            for task in pending:
                 task.cancel()
 
     async def _one(self, request: Any) -> Any:
@@ -305,10 +303,10 @@ async def test_one_worker_whose_start_failed_of_many_gets_no_work(workers: int, 
     bad = Bad("bad", echo)
     pool = pool_of(*(Hands(f"good {n}", echo) for n in range(workers - 1)), bad)
     chunks = Chunker(pool, size=4, linger_s=0.0)
-    remaining_items = iter(range(calls))
+    call_numbers = iter(range(calls))
 
     async def ask() -> None:
-        for n in remaining_items:
+        for n in call_numbers:
             assert await chunks.ask(n) == f"<{n}>"
 
     await asyncio.gather(*(ask() for _ in range(4 * workers)))

@@ -13,19 +13,19 @@ from kgray.search.query import Question, Speakers, language_of, languages
 from kgray.search.query import read_question as read
 from tests.tries import tries
 
-NOW = parse("2024-06-12T10:00:00Z")[0]
+CLOCK = parse("2024-06-12T10:00:00Z")[0]
 SPEAKERS = ("Caroline", "Anna Weber", "Dr. Bob Smith", "user", "assistant", "李娜", "Anna-Lena Koch", "Will")
 
 
 def ask(text: str, speakers=SPEAKERS) -> Question:
-    return read(text, speakers=Speakers(speakers), clock=NOW)
+    return read(text, speakers=Speakers(speakers), clock=CLOCK)
 
 
-def shown(question: Question) -> list[str]:
+def spans_of(question: Question) -> list[str]:
     return [f"{str(show(start))[:10]} {str(show(end))[:10]}" for start, end in question.spans]
 
 
-# question | content words | speakers | dates: "from to" of each span; MAY: those of the last five years
+# question | content words | speakers | dates: "from to" of each span; MAY: the Mays of the last five years
 MAY = ", ".join(f"{year}-05-01 {year}-06-01" for year in range(2024, 2019, -1))
 FEBRUARY = ", ".join(f"{year}-02-09 {year}-02-10" for year in range(2024, 2019, -1))
 TABLE = """
@@ -135,12 +135,12 @@ def test_what_a_question_says(language, text, content, speakers, dates):
     question = ask(text)
 
     expected = set(words(content))
-    if language in {"zh", "ja"}:  # of its characters and pairs, those that matter are among the words
+    if language in {"zh", "ja"}:  # important characters and pairs are among the words
         assert expected <= set(question.words)
     else:
         assert set(question.words) == expected
     assert ", ".join(question.speakers) == speakers
-    assert ", ".join(shown(question)) == dates.replace("MAY", MAY).replace("FEBRUARY", FEBRUARY)
+    assert ", ".join(spans_of(question)) == dates.replace("MAY", MAY).replace("FEBRUARY", FEBRUARY)
 
 
 def test_words_are_distinct_and_in_order():
@@ -187,7 +187,7 @@ def test_the_language_is_that_of_most_stop_words_else_english():
 
 def test_dates_are_looked_for_in_every_language():
     for code in languages():
-        assert mentioned("2023-05-07", NOW, code) == mentioned("2023-05-07", NOW)
+        assert mentioned("2023-05-07", CLOCK, code) == mentioned("2023-05-07", CLOCK)
 
 
 def test_one_word_or_an_open_quotation_is_no_phrase():
@@ -227,7 +227,7 @@ def test_the_topic_is_the_question_without_names(text, topic):
 
 
 @pytest.mark.parametrize(
-    ("known", "text", "named"),
+    ("speakers", "text", "named"),
     [
         pytest.param(("Anna Weber", "Anna Koch"), "Where is Anna?", (), id="two begin with Anna"),
         pytest.param(("Anna Weber", "Anna Koch"), "Where is anna koch?", ("Anna Koch",), id="in full"),
@@ -243,12 +243,12 @@ def test_the_topic_is_the_question_without_names(text, topic):
         pytest.param(("田中太郎",), "田中太郎は誰ですか", ("田中太郎",), id="Japanese"),
     ],
 )
-def test_a_first_name_names_who_alone_bears_it(known, text, named):
-    assert ask(text, known).speakers == named
+def test_a_first_name_names_who_alone_bears_it(speakers, text, named):
+    assert ask(text, speakers).speakers == named
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "is_person"),
     [
         ("Where does Bill live?", True), ("How high is the bill for electricity?", False),
         ("What did the user say?", False), ("User, what now?", False), ("what does carol like?", True),
@@ -256,25 +256,25 @@ def test_a_first_name_names_who_alone_bears_it(known, text, named):
         ("What sells best?", False),
     ],
 )  # fmt: skip
-def test_a_name_is_of_somebody_where_it_is_written_as_one(text, meant):
-    known = frozenset({"Bill", "user", "carol", "王芳"})
-    assert read(text, speakers=Speakers(known), clock=NOW).of_somebody is meant
+def test_a_name_is_of_somebody_where_it_is_written_as_one(text, is_person):
+    speakers = frozenset({"Bill", "user", "carol", "王芳"})
+    assert read(text, speakers=Speakers(speakers), clock=CLOCK).of_somebody is is_person
 
 
 def test_a_thousand_speakers_are_read_once():
     """The collection may be a new list each time: derived values are cached by its content."""
-    known = [f"Name{number} Family{number}" for number in range(1000)]
+    speakers = [f"Name{number} Family{number}" for number in range(1000)]
 
-    assert ask("Where is name7?", known).speakers == ("Name7 Family7",)
-    assert ask("Where are Name8 Family8 and Name9?", list(reversed(known))).speakers == (
+    assert ask("Where is name7?", speakers).speakers == ("Name7 Family7",)
+    assert ask("Where are Name8 Family8 and Name9?", list(reversed(speakers))).speakers == (
         "Name8 Family8",
         "Name9 Family9",
     )
 
 
 def test_a_month_of_this_year_that_has_not_come_is_last_years():
-    assert shown(ask("in December"))[0] == "2023-12-01 2024-01-01"
-    assert shown(ask("on 29 February")) == ["2024-02-29 2024-03-01", "2020-02-29 2020-03-01"]
+    assert spans_of(ask("in December"))[0] == "2023-12-01 2024-01-01"
+    assert spans_of(ask("on 29 February")) == ["2024-02-29 2024-03-01", "2020-02-29 2020-03-01"]
 
 
 def test_dates_at_the_ends_of_the_calendar():
@@ -298,8 +298,8 @@ SAYS = st.one_of(
 
 @settings(max_examples=tries(150), deadline=None)
 @given(SAYS, st.lists(st.text(max_size=12), max_size=4), st.integers(-(10**16), 10**16))
-def test_any_text_is_read(text, known, now):
-    question = read(text, speakers=Speakers({*known, "Caroline", "Anna Weber"}), clock=now)
+def test_any_text_is_read(text, speakers, clock):
+    question = read(text, speakers=Speakers({*speakers, "Caroline", "Anna Weber"}), clock=clock)
 
     assert question.text == text
     assert list(question.words) == list(dict.fromkeys(question.words))
@@ -318,9 +318,9 @@ NAMED = st.sampled_from(
 
 @settings(max_examples=tries(60), deadline=None)
 @given(st.lists(NAMED, unique=True), st.randoms(use_true_random=False))
-def test_whom_a_name_calls_does_not_depend_on_who_spoke_first(known, dice):
-    other = dice.sample(known, len(known))
+def test_whom_a_name_calls_does_not_depend_on_who_spoke_first(speakers, dice):
+    shuffled = dice.sample(speakers, len(speakers))
     text = "Did Ann tell Ann Lee or Ann Roe that Bob met 李娜, the user?"
 
-    assert ask(text, known) == ask(text, other)
-    assert set(ask(text, known).speakers) <= set(known)
+    assert ask(text, speakers) == ask(text, shuffled)
+    assert set(ask(text, speakers).speakers) <= set(speakers)

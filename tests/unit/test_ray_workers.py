@@ -81,16 +81,16 @@ async def test_a_query_passes_ingestion_by_and_too_many_queries_are_refused(
     worker = workers.EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
     free, embed = {"text": asyncio.Event(), "query": asyncio.Event()}, worker._embedder.embed
 
-    async def held(texts: Sequence[str]) -> Any:
+    async def waiting(texts: Sequence[str]) -> Any:
         await free[texts[0]].wait()
         return await embed(texts)
 
-    monkeypatch.setattr(worker._embedder, "embed", held)
+    monkeypatch.setattr(worker._embedder, "embed", waiting)
     bulk = asyncio.create_task(outcomes(worker, [(1, ("text",))]))
-    asked = asyncio.create_task(outcomes(worker, [(n, QueryText("query")) for n in (2, 3, 4)]))
+    queries = asyncio.create_task(outcomes(worker, [(n, QueryText("query")) for n in (2, 3, 4)]))
     await until(lambda: worker._queries == 2)
     free["query"].set()
-    result = await asked
+    result = await queries
     refused = [outcome for outcome in result.values() if isinstance(outcome, Unavailable)]
     assert [str(item) for item in refused] == ["2 queries wait at embedder-0: try again"]
     assert sum(isinstance(outcome, tuple) for outcome in result.values()) == 2
@@ -114,9 +114,9 @@ async def test_a_text_that_cannot_be_embedded_fails_nobody_who_shares_its_batch(
 
     worker = EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
     monkeypatch.setattr(worker, "_embedder", Refusing(16))
-    asked = {number: (f"text {number}",) for number in range(20)} | {7: ("fine", "too long")}
+    texts_by_number = {number: (f"text {number}",) for number in range(20)} | {7: ("fine", "too long")}
 
-    result = await outcomes(worker, list(asked.items()))
+    result = await outcomes(worker, list(texts_by_number.items()))
 
     assert [number for number, item in result.items() if isinstance(item, Refused)] == [7]
     assert all(item[0].shape == (1, 16) for number, item in result.items() if number != 7)
@@ -128,13 +128,13 @@ async def test_a_server_that_garbles_everything_is_not_asked_text_by_text(
     from kgray.runtime.spec import spec_of
     from kgray.runtime.workers import EmbedWorker
 
-    asked: list[Sequence[str]] = []
+    batches: list[Sequence[str]] = []
 
     class Garbling(HashingEmbedder):
         garbled: Sequence[str] = ()
 
         async def embed(self, texts: Sequence[str]) -> Any:
-            asked.append(texts)
+            batches.append(texts)
             if not self.garbled or set(self.garbled) & set(texts):
                 raise Garbled("no vectors")
             return await super().embed(texts)
@@ -146,7 +146,7 @@ async def test_a_server_that_garbles_everything_is_not_asked_text_by_text(
 
     result = await outcomes(worker, chunk)
     assert all(isinstance(item, Garbled) for item in result.values())
-    assert len(asked) <= 1 + 4 * 7  # together, then by halves: 127 would be text by text
+    assert len(batches) <= 1 + 4 * 7  # together, then by halves: 127 would be text by text
 
     for garbled in ({7}, {7, 40}, {*range(0, 64, 3)}):
         embedder.garbled = tuple(f"text {number}" for number in garbled)
@@ -155,15 +155,15 @@ async def test_a_server_that_garbles_everything_is_not_asked_text_by_text(
         assert all(item[0].shape == (1, 16) for number, item in result.items() if number not in garbled)
     embedder.garbled = ("text 7",)
 
-    asked.clear()
-    waited, remaining_items = (
+    batches.clear()
+    waited, cancelled = (
         asyncio.get_running_loop().create_future(),
         asyncio.get_running_loop().create_future(),
     )
-    remaining_items.cancel()
-    await worker._embed_batch([("text 7", remaining_items), ("text 8", waited)])
+    cancelled.cancel()
+    await worker._embed_batch([("text 7", cancelled), ("text 8", waited)])
     assert waited.result().vector.shape == (16,)
-    assert asked == [["text 8"]]  # nobody waits for the other any longer
+    assert batches == [["text 8"]]  # nobody waits for the other any longer
 
 
 async def test_each_text_that_is_refused_fails_alone_however_many_there_are(
@@ -173,13 +173,13 @@ async def test_each_text_that_is_refused_fails_alone_however_many_there_are(
     from kgray.runtime.spec import spec_of
     from kgray.runtime.workers import EmbedWorker
 
-    asked: list[Sequence[str]] = []
+    batches: list[Sequence[str]] = []
 
     class Refusing(HashingEmbedder):
         refused: Sequence[str] = ()
 
         async def embed(self, texts: Sequence[str]) -> Any:
-            asked.append(texts)
+            batches.append(texts)
             if set(self.refused) & set(texts):
                 raise Refused("too long")
             return await super().embed(texts)
@@ -189,19 +189,19 @@ async def test_each_text_that_is_refused_fails_alone_however_many_there_are(
     monkeypatch.setattr(worker, "_embedder", embedder)
     chunk = [(number, (f"text {number}",)) for number in range(64)]
     for bad in ({3, 60}, {*range(1, 64, 2)}, {*range(64)} - {1, 33}):
-        asked.clear()
+        batches.clear()
         embedder.refused = tuple(f"text {number}" for number in bad)
         result = await outcomes(worker, chunk)
         assert {number for number, item in result.items() if isinstance(item, Refused)} == bad
-        assert len(asked) <= 127
+        assert len(batches) <= 127
 
-    asked.clear()
+    batches.clear()
     embedder.refused = tuple(f"text {number}" for number in range(64))
     result = await outcomes(worker, chunk)
-    alone = {texts[0] for texts in asked if len(texts) == 1}
+    alone = {texts[0] for texts in batches if len(texts) == 1}
     assert {f"text {number}" for number, item in result.items() if isinstance(item, Refused)} == alone
     assert all(isinstance(item, Refused | Garbled) for item in result.values())
-    assert len(asked) <= 1 + 4 * 7
+    assert len(batches) <= 1 + 4 * 7
 
 
 async def test_a_worker_whose_settings_are_wrong_carries_out_nothing_and_says_why(tmp_path: Path) -> None:
@@ -287,15 +287,15 @@ async def test_each_router_is_told_of_an_outage_and_of_its_end(tmp_path: Path, m
     OUTAGES.forget()
     OUTAGES.failed("a server", "is down", since=1.0, patience_s=9.0)
 
-    async def told(number: int) -> list[int]:
+    async def count_reports(number: int) -> list[int]:
         return [
-            len(said)
+            len(report)
             async for ended in worker.work([(number, ("a",))])
-            for at, said in ended
+            for at, report in ended
             if at == OUTAGES_CHANGED
         ]
 
-    both = asyncio.gather(told(1), told(2))
+    both = asyncio.gather(count_reports(1), count_reports(2))
     await asyncio.sleep(0.1)
     OUTAGES.answered("a server")
     await asyncio.sleep(0.1)
@@ -382,8 +382,8 @@ async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_writ
     from kgray.runtime.writer import GraphWriter, RemoteWriter
 
     memory = kgray.open(tmp_path, create=True)
-    asked = Operation(group="g", kind="undo", target=1)
-    batch = [refused(replace(asked, sequence=request(memory.store, asked)), "no such merge", 5)]
+    operation = Operation(group="g", kind="undo", target=1)
+    batch = [refused(replace(operation, sequence=request(memory.store, operation)), "no such merge", 5)]
     graph_writer = GraphWriter(spec_of(Settings(), tmp_path, {}), "writer-0")
     handle = Losing(graph_writer)
     idle = RemoteWriter(lambda: handle, 0, deadline_s=60.0, patience_s=60.0)
@@ -415,15 +415,15 @@ def test_a_shards_epoch_writes_nothing_of_a_group_of_another(tmp_path: Path) -> 
     from kgray.runtime.writer import GraphWriter
 
     memory = kgray.open(tmp_path, create=True)
-    asked = Operation(group="g", kind="undo", target=1)
-    batch = [refused(replace(asked, sequence=request(memory.store, asked)), "no such merge", 5)]
+    operation = Operation(group="g", kind="undo", target=1)
+    batch = [refused(replace(operation, sequence=request(memory.store, operation)), "no such merge", 5)]
     writer = GraphWriter(spec_of(Settings(), tmp_path, {"sequencer": {"shards": 2}}), "writer-0")
-    epochs, own = [writer.begin(shard) for shard in (0, 1)], slot_of("g") % 2
+    epochs, own_shard = [writer.begin(shard) for shard in (0, 1)], slot_of("g") % 2
 
-    assert isinstance(writer.write(1 - own, epochs[1 - own], batch), StaleWriter)
+    assert isinstance(writer.write(1 - own_shard, epochs[1 - own_shard], batch), StaleWriter)
     assert result(memory.store, "g", 1) is None
-    writer.begin(1 - own)  # a writer of foreign groups has lost its lock
-    assert writer.write(own, epochs[own], batch) is None
+    writer.begin(1 - own_shard)  # a writer of foreign groups has lost its lock
+    assert writer.write(own_shard, epochs[own_shard], batch) is None
     for shard in (0, 1):
         writer._release(shard)
     writer._store.close()
@@ -463,14 +463,14 @@ class Blocking:
         self.began: list[Any] = []
         self.end = asyncio.Event()
 
-    async def extract(self, asked: Any) -> str:
-        self.began.append(asked)
+    async def extract(self, request: Any) -> str:
+        self.began.append(request)
         await self.end.wait()
         return "read"
 
-    async def write(self, asked: Any) -> tuple[dict[str, str], Any]:
-        self.began.append(asked)
-        return {"summary": asked.data}, Cost(1, 5, 2)
+    async def write(self, request: Any) -> tuple[dict[str, str], Any]:
+        self.began.append(request)
+        return {"summary": request.data}, Cost(1, 5, 2)
 
 
 async def test_a_worker_that_leaves_ends_its_calls_in_time_and_gives_the_others_back(tmp_path: Path) -> None:
@@ -579,22 +579,22 @@ async def test_a_worker_that_has_nothing_to_load_is_up_at_once_and_one_that_ends
 
 
 def starting(
-    monkeypatch: Any, tmp_path: Path, looks: Sequence[dict[str, Any]], *more: str
+    monkeypatch: Any, tmp_path: Path, looks: Sequence[dict[str, Any]], *extra: str
 ) -> tuple[Any, list[str]]:
     """Return a deployment of models-0, writer-0 and more that is looked at so often, a second apart.
 
-    looks: what answers each look, by name. With it: whom a model was asked of.
+    looks: the answers of each look, by name. Returned with it: the names of the models that were asked.
     """
     from kgray.runtime import deploy
     from kgray.runtime.spec import LimitsProfile, Profile, WorkersProfile, spec_of
 
-    class Found(deploy.Deployment):
+    class StartedDeployment(deploy.Deployment):
         def status(self, *_: object) -> dict[str, dict[str, Any]]:
             clock.append(clock[-1] + 1.0)
             state = {"spec": self.spec, "fault": None, "loading": False, "queued": False, "pid": 1}
             return {name: state | row for name, row in next(answers).items()}
 
-    clock, asked, answers = [0.0], list[str](), iter(looks)
+    clock, calls, answers = [0.0], list[str](), iter(looks)
     fakes = SimpleNamespace(monotonic=lambda: clock[-1], sleep=lambda _: None)
     monkeypatch.setattr(deploy, "time", fakes)
     monkeypatch.setattr(deploy, "head_listens", lambda: True)
@@ -603,9 +603,9 @@ def starting(
         extraction=WorkersProfile(start_deadline_s=9.0),
         limits=LimitsProfile(start_deadline_s=3.0, health_every_s=2.0),
     )
-    handle = SimpleNamespace(ready=Call(lambda: asked.append("models-0")))
-    actors = {"writer-0": None, "models-0": handle} | dict.fromkeys(more, handle)
-    return Found(spec_of(Settings(), tmp_path, profile.values()), actors, fresh=True), asked
+    handle = SimpleNamespace(ready=Call(lambda: calls.append("models-0")))
+    actors = {"writer-0": None, "models-0": handle} | dict.fromkeys(extra, handle)
+    return StartedDeployment(spec_of(Settings(), tmp_path, profile.values()), actors, fresh=True), calls
 
 
 def test_a_worker_that_is_started_again_while_it_loads_is_asked_again(
@@ -614,14 +614,14 @@ def test_a_worker_that_is_started_again_while_it_loads_is_asked_again(
     """Neither who did not answer one look, nor a writer that was up before, ends the start."""
     from kgray.runtime import deploy
 
-    def loads(**how: object) -> dict[str, Any]:
-        return {"writer-0": {}, "models-0": {"loaded": False} | how}
+    def loads(**options: object) -> dict[str, Any]:
+        return {"writer-0": {}, "models-0": {"loaded": False} | options}
 
     second_result = [*[loads(pid=2)] * 3, loads(pid=2, loading=True)]
     looks = [loads(), loads(loading=True), {}, {}, *second_result, {"models-0": {"loaded": True, "pid": 2}}]
-    result, asked = starting(monkeypatch, tmp_path, looks)
+    result, calls = starting(monkeypatch, tmp_path, looks)
     assert len(deploy._come_up(result, lambda _: None)) == 2
-    assert asked == ["models-0"] * 2  # after a pause: the first process has ended while it loaded
+    assert calls == ["models-0"] * 2  # after a pause: the first process has ended while it loaded
     assert result.quarantined == {}
 
 
@@ -630,19 +630,19 @@ def test_a_start_with_a_bad_worker_succeeds_and_names_it_unless_all_are_bad(
 ) -> None:
     from kgray.runtime import deploy
 
-    said: list[str] = []
+    reports: list[str] = []
     bad = {"loaded": False, "fault": SettingsError("no memory on the card")}
     late = {"writer-0": {}, "models-0": bad, "models-1": {"loaded": False, "loading": True}}
     result, _ = starting(monkeypatch, tmp_path, [late, late | {"models-1": {"loaded": True}}], "models-1")
-    assert len(deploy._come_up(result, said.append)) == 2
+    assert len(deploy._come_up(result, reports.append)) == 2
     assert result.quarantined == {"models-0": "no memory on the card"}
-    assert said[-1] == (
+    assert reports[-1] == (
         "models-0 is quarantined: it gets no work, and is started again after growing pauses "
         "(no memory on the card)"
     )
     result, _ = starting(monkeypatch, tmp_path, [late, late | {"models-1": bad}], "models-1")
     with pytest.raises(SettingsError, match="no memory on the card"):
-        deploy._come_up(result, said.append)
+        deploy._come_up(result, reports.append)
 
 
 @pytest.mark.parametrize(
@@ -682,8 +682,8 @@ def test_where_the_missing_cannot_be_started_the_workers_are_tended_all_the_same
     profile = Profile(limits=LimitsProfile(health_every_s=0.01))
     monkeypatch.setattr(keeper, "_FIRST_LOOK_S", 0.0)
     monkeypatch.setattr(keeper, "names_in", fails)
-    of = spec_of(Settings(), tmp_path, profile.values())
-    both, item = keeper.Keeper(of, stays=True, tends=True), keeper.Keeper(of, stays=False)
+    spec = spec_of(Settings(), tmp_path, profile.values())
+    both, item = keeper.Keeper(spec, stays=True, tends=True), keeper.Keeper(spec, stays=False)
     wait_for(lambda: len(looked) > 3)
     both.end()
     item.end()
@@ -693,14 +693,14 @@ def test_a_ray_is_not_left_under_who_starts_actors_in_it(tmp_path: Path, monkeyp
     """Its head is back when they are up; where they did not come up, it is left."""
     from kgray.runtime import ingest
 
-    remaining_items: list[str] = []
+    closings: list[str] = []
     monkeypatch.setattr(ingest, "_WATCH_S", 0.01)
     with kgray.open(tmp_path, create=True) as memory:
         for is_up in (True, False):
             looked = threading.Event()
             session: Any = SimpleNamespace(
                 ended=lambda looked=looked: looked.set() or True,
-                close=lambda: remaining_items.append("left"),
+                close=lambda: closings.append("left"),
                 address="a",
             )
             runtime = ingest.RayIngest(Settings(), tmp_path, memory.store)
@@ -710,14 +710,14 @@ def test_a_ray_is_not_left_under_who_starts_actors_in_it(tmp_path: Path, monkeyp
                 watch.start()
                 assert looked.wait(HANGS_S)
                 time.sleep(0.05)
-                assert remaining_items == []
+                assert closings == []
                 runtime._deployment = object() if is_up else None  # type: ignore[assignment]
             if is_up:
                 time.sleep(0.05)
-                assert remaining_items == []
+                assert closings == []
                 runtime._session = None  # ends the watch
             watch.join(HANGS_S)
-    assert remaining_items == ["left"]
+    assert closings == ["left"]
 
 
 @pytest.mark.parametrize(

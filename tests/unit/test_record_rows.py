@@ -241,10 +241,8 @@ def test_another_layout_is_refused_with_its_number(column: str) -> None:
 def test_a_row_without_some_evidence_is_that_of_the_other_evidence(
     records: EntryRecords, gone: set[int]
 ) -> None:
-    remaining_items = replace(
-        records, evidence=[item for item in records.evidence if item.ordinal not in gone]
-    )
-    assert without_evidence(records.row(), gone) == remaining_items.row()
+    expected = replace(records, evidence=[item for item in records.evidence if item.ordinal not in gone])
+    assert without_evidence(records.row(), gone) == expected.row()
 
 
 @given(JUDGEMENTS, NAMES, STATEMENT_VECTORS, STATEMENT_VECTORS)

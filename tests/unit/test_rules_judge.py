@@ -101,13 +101,13 @@ WORD = st.sampled_from("Alice Bob Acme left works at sold owns is no longer not 
 @given(st.lists(WORD, max_size=6), st.lists(WORD, max_size=6))
 def test_any_two_sentences_have_a_word(first, second):
     """Equality has no direction, and every sentence equals itself."""
-    here, existing_items = (
+    forward, backward = (
         compare_sentences(" ".join(first), " ".join(second)),
         compare_sentences(" ".join(second), " ".join(first)),
     )
 
-    assert {here, existing_items} <= set(COMPARISONS)
-    assert (here == "same") == (existing_items == "same")
+    assert {forward, backward} <= set(COMPARISONS)
+    assert (forward == "same") == (backward == "same")
     assert compare_sentences(" ".join(first), " ".join(first)) == "same"
 
 

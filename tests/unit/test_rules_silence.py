@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.rules_reader import told
+from tests.unit.rules_reader import triples_in
 
 SENTENCES = r"""
 Do you work at Acme?
@@ -481,7 +481,7 @@ SEVERAL_LINES = [
 
 @pytest.mark.parametrize("text", [*SENTENCES, *CHAT, *SEVERAL_LINES])
 def test_it_says_nothing(text):
-    assert told(text) == []
+    assert triples_in(text) == []
 
 
 @pytest.mark.parametrize(
@@ -503,7 +503,7 @@ def test_it_says_nothing(text):
     ],
 )
 def test_who_is_spoken_to_or_left_out_is_no_subject(text, facts):
-    assert told(text) == facts
+    assert triples_in(text) == facts
 
 
 @pytest.mark.parametrize(
@@ -520,13 +520,13 @@ def test_who_is_spoken_to_or_left_out_is_no_subject(text, facts):
     ],
 )
 def test_no_hedged_opening_lets_a_plain_sentence_through(opening, text):
-    assert told(text) != []
-    assert told(f"{opening} {text}") == []
+    assert triples_in(text) != []
+    assert triples_in(f"{opening} {text}") == []
 
 
 @pytest.mark.parametrize(
     "ending", [", maybe", ", I think", " if Carol agrees", " or so", ", said Carol", "?"]
 )
 def test_no_hedged_ending_lets_a_plain_sentence_through(ending):
-    assert told("Bob works at Acme.") != []
-    assert told(f"Bob works at Acme{ending}") == []
+    assert triples_in("Bob works at Acme.") != []
+    assert triples_in(f"Bob works at Acme{ending}") == []

@@ -20,7 +20,7 @@ MARCH, MAY = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 5, 1, tzinfo=UTC)
 TAGS = ["<FACTS>", "</FACTS>", "<ENTITIES>", "</ENTITIES>", "<EPISODES>", "</EPISODES>"]
 
 
-def fact_hit(text, start=MARCH, end=None, *, score=1.0, by=(), id_="f"):
+def fact_hit(text, start=MARCH, end=None, *, score=1.0, episodes=(), id_="f"):
     fact = FactSpan(
         id=id_,
         statement="s",
@@ -34,7 +34,7 @@ def fact_hit(text, start=MARCH, end=None, *, score=1.0, by=(), id_="f"):
         expired_at=None,
         valid_at=start,
         invalid_at=end,
-        episodes=tuple((episode, None) for episode in by),
+        episodes=tuple((episode, None) for episode in episodes),
         ended_by=None,
     )
     return Hit(scope="fact", id=id_, text=text, score=score, group="g", fact=fact)
@@ -60,7 +60,7 @@ def episode_hit(text, speaker=None, *, score=1.0, id_="p", at=MAY, source=None, 
     )
 
 
-def said(sequence, text, speaker="Ann", *, score=0.5, at=MAY, source="chat"):
+def message_hit(sequence, text, speaker="Ann", *, score=0.5, at=MAY, source="chat"):
     return episode_hit(
         text, speaker, score=score, id_=f"p{sequence}", at=at, source=source, sequence=sequence
     )
@@ -77,7 +77,7 @@ def test_the_block_has_the_papers_form():
     """Zep, arXiv 2501.13956, section 3: facts with their date ranges, then entities; raw episodes after."""
     hits = [
         episode_hit("I work at Acme now.", "Alice"),
-        fact_hit("Alice works at Acme", MARCH, MAY, by=["m"]),
+        fact_hit("Alice works at Acme", MARCH, MAY, episodes=["m"]),
         entity_hit("Alice Webb", ("Person",), ("A. Webb", "Alice")),
         fact_hit("Alice likes tea", None, id_="t"),
         entity_hit("Acme"),
@@ -123,42 +123,44 @@ def test_a_line_that_does_not_fit_makes_room_for_a_later_one():
 
 def test_the_best_of_all_scopes_come_first():
     """By score, for any scope and length."""
-    best = [said(n, f"word {n} " * 10, score=0.9) for n in (1, 4, 7)]
+    best = [message_hit(n, f"word {n} " * 10, score=0.9) for n in (1, 4, 7)]
     worse = [fact_hit(f"Al is in Rome {n}", score=0.2, id_=f"f{n}") for n in range(9)]
     assert write([*worse, *best], 150).hits == tuple(best)
 
 
 def test_a_fact_comes_last_where_its_message_is_shown_unless_it_says_an_end():
-    message = said(1, "I work at Acme now, " * 2, score=0.5)
-    told = fact_hit("Ann works at Acme as an engineer of old bridges", score=0.9, by=["p1"], id_="told")
-    ended = fact_hit("Ann worked at Beta", MARCH, MAY, score=0.4, by=["p1"], id_="ended")
-    other = said(9, "Ann was here, too " * 4, score=0.1)
-    hits = [told, ended, message, other]
-    room = write([message, ended, other], 1500).tokens + 2  # lines are counted one by one, rounded up
+    message = message_hit(1, "I work at Acme now, " * 2, score=0.5)
+    stated = fact_hit(
+        "Ann works at Acme as an engineer of old bridges", score=0.9, episodes=["p1"], id_="told"
+    )
+    ended = fact_hit("Ann worked at Beta", MARCH, MAY, score=0.4, episodes=["p1"], id_="ended")
+    greeting = message_hit(9, "Ann was here, too " * 4, score=0.1)
+    hits = [stated, ended, message, greeting]
+    room = write([message, ended, greeting], 1500).tokens + 2  # lines are counted one by one, rounded up
 
-    assert write(hits, room).hits == (ended, message, other)
-    assert write(hits, 1500).hits == (ended, told, message, other)
+    assert write(hits, room).hits == (ended, message, greeting)
+    assert write(hits, 1500).hits == (ended, stated, message, greeting)
 
 
 def test_names_come_only_where_they_add_something():
     assert write([entity_hit("Acme")], 1500).hits == (entity_hit("Acme"),), "nothing else was found"
-    message, plain = said(1, "Acme is here"), entity_hit("Acme")
-    known = entity_hit("Acme", aliases=("ACME Inc.",))
-    assert write([plain, known, message], 1500).hits == (known, message)
-    assert write([plain, known, message], MIN_TOKENS).hits == (message,)
+    message, plain = message_hit(1, "Acme is here"), entity_hit("Acme")
+    aliased = entity_hit("Acme", aliases=("ACME Inc.",))
+    assert write([plain, aliased, message], 1500).hits == (aliased, message)
+    assert write([plain, aliased, message], MIN_TOKENS).hits == (message,)
 
 
 def test_messages_that_follow_one_another_are_one_excerpt():
     """In their order and with one date; a short message between two that are shown comes with them."""
     june = datetime(2026, 6, 2, 9, tzinfo=UTC)
     hits = [
-        said(7, "Why Rome?", "Bob", score=0.7),
-        said(5, "I moved to Rome.", score=0.8),
-        said(6, "Oh.", "Bob", score=0.11),
-        said(8, "Something else. " * 30, score=0.1),
-        said(10, "For a job.", score=0.6),
-        said(6, "Another talk.", "Eve", score=0.5, source="mail"),
-        said(11, "It is fine.", score=0.4, at=june),
+        message_hit(7, "Why Rome?", "Bob", score=0.7),
+        message_hit(5, "I moved to Rome.", score=0.8),
+        message_hit(6, "Oh.", "Bob", score=0.11),
+        message_hit(8, "Something else. " * 30, score=0.1),
+        message_hit(10, "For a job.", score=0.6),
+        message_hit(6, "Another talk.", "Eve", score=0.5, source="mail"),
+        message_hit(11, "It is fine.", score=0.4, at=june),
     ]
     assert section(write(hits, 140), "EPISODES") == [
         "Fri 1 May 2026",
@@ -175,20 +177,20 @@ def test_messages_that_follow_one_another_are_one_excerpt():
 
 def test_a_long_message_is_cut_around_what_is_asked():
     text = "The weather was fine. " * 60 + "Then she adopted a dog called Rex in Oslo. " + "It rained. " * 90
-    _, line = section(write([said(1, text)], 300, query="Which dog was adopted?"), "EPISODES")
+    _, line = section(write([message_hit(1, text)], 300, query="Which dog was adopted?"), "EPISODES")
     assert "... " in line
     assert "she adopted a dog called Rex in Oslo." in line
     assert len(line) < EXCERPT + 60
-    _, line = section(write([said(1, text)], 300, query="xyzzy"), "EPISODES")
+    _, line = section(write([message_hit(1, text)], 300, query="xyzzy"), "EPISODES")
     assert line.startswith("1 Ann: The weather was fine.")
     unspaced = "\u5929\u6c14" * 300 + "\u5979\u517b\u4e86\u4e00\u6761\u72d7" + "\u4e0b\u96e8" * 300
-    _, line = section(write([said(1, unspaced)], 900, query="\u72d7\u53eb\u4ec0\u4e48"), "EPISODES")
+    _, line = section(write([message_hit(1, unspaced)], 900, query="\u72d7\u53eb\u4ec0\u4e48"), "EPISODES")
     assert "\u5979\u517b\u4e86\u4e00\u6761\u72d7" in line
 
 
 def test_a_callers_counter_is_obeyed():
     """Also where a whole takes more than its lines."""
-    hits = [said(n, f"word {n}") for n in range(1, 40, 3)]
+    hits = [message_hit(n, f"word {n}") for n in range(1, 40, 3)]
 
     def characters(text):
         return len(text) + 40 * (text.count("\n") > 6)
@@ -199,7 +201,7 @@ def test_a_callers_counter_is_obeyed():
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "shown"),
+    ("start", "end", "expected_text"),
     [
         pytest.param("2026-03-01", "2026-05-01", "2026-03-01 - 2026-05-01", id="days"),
         pytest.param("2026-03-01T09:30:15Z", None, "2026-03-01 - present", id="still"),
@@ -210,8 +212,11 @@ def test_a_callers_counter_is_obeyed():
         pytest.param("0900", None, "0900-01-01 - present", id="early-year"),
     ],
 )
-def test_dates_are_as_precise_as_helps(start, end, shown):
-    assert dates(*(to_datetime(parse(moment)[0]) if moment else None for moment in (start, end))) == shown
+def test_dates_are_as_precise_as_helps(start, end, expected_text):
+    assert (
+        dates(*(to_datetime(parse(moment)[0]) if moment else None for moment in (start, end)))
+        == expected_text
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,10 +271,12 @@ def test_no_block_exceeds_its_budget_or_breaks_its_form(hits, tokens, moment, qu
     assert block.tokens == count_tokens(block.text) <= tokens
     lines = block.text.split("\n")
     assert len(block.text.splitlines()) == len(lines)
-    within = [line for tag in ("FACTS", "ENTITIES", "EPISODES") for line in section(block, tag)]
-    within = [line for line in within if not re.fullmatch(r"[A-Z][a-z]{2} \d+ [A-Z][a-z]{2}( \d{4})?", line)]
-    assert len(within) == len(block.hits)
-    numbers = [re.match(r"(?:- \[(\d+)\]| ?(\d+)(?=:| \S))", line) for line in within]
+    block_lines = [line for tag in ("FACTS", "ENTITIES", "EPISODES") for line in section(block, tag)]
+    block_lines = [
+        line for line in block_lines if not re.fullmatch(r"[A-Z][a-z]{2} \d+ [A-Z][a-z]{2}( \d{4})?", line)
+    ]
+    assert len(block_lines) == len(block.hits)
+    numbers = [re.match(r"(?:- \[(\d+)\]| ?(\d+)(?=:| \S))", line) for line in block_lines]
     marked = zip(numbers, block.hits, strict=True)
     cited = [int(match[1] or match[2]) for match, hit in marked if match and hit.scope != "entity"]
     assert cited == list(range(1, len(block.cited) + 1))
@@ -311,7 +318,10 @@ def test_no_speaker_can_pass_for_the_number_of_a_line():
 def test_messages_of_a_day_stand_in_the_order_in_which_they_were_said():
     """Also where the later one was told first: only what was said next, and told next, follows."""
     noon, hour = (datetime(2026, 5, 1, hour, tzinfo=UTC) for hour in (12, 11))
-    hits = [said(1, "Yes, for a job.", at=noon), said(2, "Did you move to Rome?", "Bob", at=hour)]
+    hits = [
+        message_hit(1, "Yes, for a job.", at=noon),
+        message_hit(2, "Did you move to Rome?", "Bob", at=hour),
+    ]
     assert section(write(hits, 140), "EPISODES") == [
         "Fri 1 May 2026", "1 Bob: Did you move to Rome?", "2 Ann: Yes, for a job.",
     ]  # fmt: skip

@@ -289,7 +289,7 @@ def test_mmr_picks_what_a_naive_loop_picks():
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(13, 5))
     query, *items = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-    remaining_items, picked = list(range(12)), []
+    candidates, picked = list(range(12)), []
 
     def value(index):
         like = max(
@@ -297,9 +297,9 @@ def test_mmr_picks_what_a_naive_loop_picks():
         )
         return 0.5 * max(0.0, float(items[index] @ query)) - 0.5 * like
 
-    while remaining_items:
-        best = max(remaining_items, key=lambda index: (round(value(index), 6), -index))
-        remaining_items.remove(best)
+    while candidates:
+        best = max(candidates, key=lambda index: (round(value(index), 6), -index))
+        candidates.remove(best)
         picked.append(best)
     assert [index for index, _ in mmr(query, np.array(items), keep=12)] == picked
 
@@ -330,9 +330,11 @@ def test_one_list_goes_by_score_and_ties_fall_fact_entity_episode():
     assert ids(one_list(scoped, 10, {"fact": 1}, once=True)[0]) == ["g", "e", "p"]
 
 
-def told_once(facts, messages, limit=9, places=None, **how):
+def told_once(facts, messages, limit=9, places=None, **options):
     result = {"fact": [Candidate(row=fact(x, *of), score=s) for x, s, of in facts]}
-    return one_list({**result, "episode": scored(episode, *messages)}, limit, places or {}, once=True, **how)
+    return one_list(
+        {**result, "episode": scored(episode, *messages)}, limit, places or {}, once=True, **options
+    )
 
 
 def test_a_message_goes_with_the_first_of_its_facts_and_a_fact_with_all_its_messages():

@@ -37,17 +37,17 @@ async def nothing(_: list[str]) -> Any:
 
 
 async def settled(ask: Any) -> Any:
-    asked = settle(READ, PER_NODE, attempt=attempt, embed=nothing, look_up=nothing, ask=ask)
-    return await asyncio.wait_for(asked, HANGS_S)
+    settling = settle(READ, PER_NODE, attempt=attempt, embed=nothing, look_up=nothing, ask=ask)
+    return await asyncio.wait_for(settling, HANGS_S)
 
 
 async def test_a_question_that_rests_on_one_answer_does_not_wait_for_a_slower_one() -> None:
     was_asked = asyncio.Event()
-    asked: list[str] = []
+    items: list[str] = []
 
     async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
         (question,) = request.questions
-        asked.append(question.item)
+        items.append(question.item)
         if question == SLOW:
             await was_asked.wait()
         if question == LATER:
@@ -57,7 +57,7 @@ async def test_a_question_that_rests_on_one_answer_does_not_wait_for_a_slower_on
     change, last = await settled(ask)
     assert change is CHANGE
     assert not last.questions
-    assert asked == ["first", "slow", "later"], "each is asked once"
+    assert items == ["first", "slow", "later"], "each is asked once"
 
 
 async def test_an_error_is_raised_once_all_calls_have_ended() -> None:

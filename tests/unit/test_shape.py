@@ -34,18 +34,18 @@ def extraction(relation: str, *types: str, value: Value | None = None) -> Extrac
     return Extraction(entities=tuple(names), facts=(fact,))
 
 
-def shaped(found: Extraction, relations=COMMANDS, types=TYPES) -> tuple[list[str], int]:
+def shaped(extraction: Extraction, relations=COMMANDS, types=TYPES) -> tuple[list[str], int]:
     """Return the types of the names, and how many facts are left."""
-    result = shape(found, EPISODE, shipped().extended(relations, types))
+    result = shape(extraction, EPISODE, shipped().extended(relations, types))
     return [entity.type for entity in result.entities], len(result.facts)
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"),
+    ("type_name", "expected_type"),
     [("Ship", "Ship"), ("ship", "Ship"), ("SHIP", "Ship"), ("Boat", ""), ("", "")],
 )
-def test_a_type_that_is_not_declared_is_unknown(said, kept):
-    assert shaped(extraction("KNOWS", said, "Person")) == ([kept, "Person"], 1)
+def test_a_type_that_is_not_declared_is_unknown(type_name, expected_type):
+    assert shaped(extraction("KNOWS", type_name, "Person")) == ([expected_type, "Person"], 1)
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_a_type_that_is_not_declared_is_unknown(said, kept):
 )
 def test_a_fact_needs_the_declared_pair_or_unknown_types(source, target, facts):
     """The names of a dropped fact stay: they were mentioned."""
-    types, remaining_items = shaped(extraction("COMMANDS", source, target))
+    types, fact_count = shaped(extraction("COMMANDS", source, target))
 
-    assert (len(types), remaining_items) == (2, facts)
+    assert (len(types), fact_count) == (2, facts)
 
 
 def test_one_declared_end_limits_that_end_alone():
@@ -99,9 +99,9 @@ def test_the_ends_of_shipped_relations_limit_nothing():
 
     assert shaped(extraction("WORKS_AT", "Person", "Company"), {}, types)[1] == 1
     assert shaped(extraction("WORKS_AT", "Person", "Company"), {"WORKS_AT": {"description": "d"}}, types)[1]
-    asked = {"WORKS_AT": {"object_type": "Company"}}
-    assert shaped(extraction("WORKS_AT", "Person", "Company"), asked, types)[1] == 1
-    assert shaped(extraction("WORKS_AT", "Person", "Organization"), asked, types)[1] == 0
+    relations = {"WORKS_AT": {"object_type": "Company"}}
+    assert shaped(extraction("WORKS_AT", "Person", "Company"), relations, types)[1] == 1
+    assert shaped(extraction("WORKS_AT", "Person", "Organization"), relations, types)[1] == 0
 
 
 LABELS = st.sampled_from(["", "Person", "Ship", "Boat"])
@@ -113,13 +113,13 @@ FACTS = st.lists(
 
 @given(types=st.lists(LABELS, min_size=4, max_size=4), facts=FACTS)
 def test_without_declared_types_nothing_changes(types, facts):
-    told = tuple(
+    stated_facts = tuple(
         ExtractedFact(source=a, relation=name, text="t", target=b, valid_from=5)
         for a, b, name in facts
         if a != b
     )
     names = tuple(ExtractedEntity(name=chr(65 + n), type=kind) for n, kind in enumerate(types))
-    result = Extraction(entities=names, facts=told)
+    result = Extraction(entities=names, facts=stated_facts)
 
     assert shape(result, EPISODE, shipped().extended(COMMANDS, {})) == shape(result, EPISODE, shipped())
     assert shape(result, EPISODE, shipped().extended(COMMANDS, {})) == result
@@ -127,7 +127,7 @@ def test_without_declared_types_nothing_changes(types, facts):
 
 @given(types=st.lists(LABELS, min_size=4, max_size=4), facts=FACTS)
 def test_what_is_kept_keeps_to_the_declared_pairs(types, facts):
-    told = tuple(
+    stated_facts = tuple(
         ExtractedFact(source=a, relation=name, text="t", target=b, valid_from=5)
         for a, b, name in facts
         if a != b
@@ -135,7 +135,7 @@ def test_what_is_kept_keeps_to_the_declared_pairs(types, facts):
     names = tuple(ExtractedEntity(name=chr(65 + n), type=kind) for n, kind in enumerate(types))
     ontology = shipped().extended(COMMANDS, TYPES)
 
-    result = shape(Extraction(entities=names, facts=told), EPISODE, ontology)
+    result = shape(Extraction(entities=names, facts=stated_facts), EPISODE, ontology)
 
     assert {entity.type for entity in result.entities} <= {"", "Person", "Ship"}
     ends = [
@@ -144,6 +144,6 @@ def test_what_is_kept_keeps_to_the_declared_pairs(types, facts):
         if f.relation == "COMMANDS" and f.target is not None
     ]
     assert all(a in ("", "Person") and b in ("", "Ship") for a, b in ends)
-    kept = [f for f in told if f.relation != "COMMANDS"]
-    assert [f for f in result.facts if f.relation != "COMMANDS"] == kept
+    kept_facts = [f for f in stated_facts if f.relation != "COMMANDS"]
+    assert [f for f in result.facts if f.relation != "COMMANDS"] == kept_facts
     assert shape(result, EPISODE, ontology) == result

@@ -33,18 +33,20 @@ async def flight(stage: Stage) -> InFlight:
     return item
 
 
-@pytest.mark.parametrize(("before", "after"), list(product(STAGES_AFTER, STAGES_AFTER)))
-async def test_a_stage_follows_where_the_table_says_so_and_nowhere_else(before: Stage, after: Stage) -> None:
-    item = await flight(before)
-    if after in STAGES_AFTER[before]:
-        item.enter(after)
-        assert item.stage == after
+@pytest.mark.parametrize(("stage", "next_stage"), list(product(STAGES_AFTER, STAGES_AFTER)))
+async def test_a_stage_follows_where_the_table_says_so_and_nowhere_else(
+    stage: Stage, next_stage: Stage
+) -> None:
+    item = await flight(stage)
+    if next_stage in STAGES_AFTER[stage]:
+        item.enter(next_stage)
+        assert item.stage == next_stage
     else:
         with pytest.raises(
-            RuntimeError, match=f"sequence 3 of group 'g' is {before}: it cannot become {after}"
+            RuntimeError, match=f"sequence 3 of group 'g' is {stage}: it cannot become {next_stage}"
         ):
-            item.enter(after)
-        assert item.stage == before
+            item.enter(next_stage)
+        assert item.stage == stage
 
 
 def test_every_stage_but_the_first_is_reached_and_the_two_ends_have_no_way_out() -> None:

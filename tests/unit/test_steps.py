@@ -48,11 +48,11 @@ def replies(*texts: object) -> list[ModelReply]:
     ]
 
 
-def call_of(found: object) -> ModelCall:
+def call_of(step: object) -> ModelCall:
     """Return the call that a step asks for."""
-    assert isinstance(found, NextCall)
-    assert isinstance(found.call, ModelCall)
-    return found.call
+    assert isinstance(step, NextCall)
+    assert isinstance(step.call, ModelCall)
+    return step.call
 
 
 def test_an_episode_is_a_call_and_then_its_grounded_extraction() -> None:
@@ -61,8 +61,8 @@ def test_an_episode_is_a_call_and_then_its_grounded_extraction() -> None:
     assert (first.stage, first.group, first.sequence) == ("extract", "team", 7)
     assert "I work at Acme" in call_of(first).data
 
-    said = {"entities": [*NAMES, {"name": "Zanzibar", "type": "Place"}], "facts": [FACT]}
-    result = extract_episode(EXTRACTOR, shipped(), READING, replies(said))
+    reply = {"entities": [*NAMES, {"name": "Zanzibar", "type": "Place"}], "facts": [FACT]}
+    result = extract_episode(EXTRACTOR, shipped(), READING, replies(reply))
     assert not isinstance(result, NextCall)
     assert [entity.name for entity in result.entities] == ["Alice", "Acme"]
     assert "entities[2]: 'Zanzibar' is not in the text" in result.dropped
@@ -101,11 +101,11 @@ def test_a_reply_that_cannot_be_used_leads_to_a_repair_then_to_a_weaker_form_the
     ],
 )
 def test_a_rejected_call_is_made_in_another_way(words: str, expected: dict[str, Any]) -> None:
-    earlier_value = call_of(extract_episode(EXTRACTOR, shipped(), READING, ()))
+    first_call = call_of(extract_episode(EXTRACTOR, shipped(), READING, ()))
     rejected = [ModelReply(mode="json_schema", rejection=words)]
     later_value = call_of(extract_episode(EXTRACTOR, shipped(), READING, rejected))
-    room = earlier_value.room if expected["weaker"] else earlier_value.room // 4
-    assert later_value == replace(earlier_value, room=room, **expected)
+    room = first_call.room if expected["weaker"] else first_call.room // 4
+    assert later_value == replace(first_call, room=room, **expected)
 
 
 def test_a_rejection_of_the_text_itself_is_a_refusal() -> None:
@@ -116,10 +116,15 @@ def test_a_rejection_of_the_text_itself_is_a_refusal() -> None:
 
 
 def test_reading_in_steps_asks_for_names_then_facts_then_dates() -> None:
-    said = replies({"entities": NAMES}, {"facts": [FACT]}, {"facts": [{"id": 0, "start": None, "end": None}]})
-    tasks = [call_of(extract_episode(STEPWISE, shipped(), READING, said[:count])).task for count in range(3)]
+    model_replies = replies(
+        {"entities": NAMES}, {"facts": [FACT]}, {"facts": [{"id": 0, "start": None, "end": None}]}
+    )
+    tasks = [
+        call_of(extract_episode(STEPWISE, shipped(), READING, model_replies[:count])).task
+        for count in range(3)
+    ]
     assert tasks == ["extract_entities", "extract_facts", "date_facts"]
-    result = extract_episode(STEPWISE, shipped(), READING, said)
+    result = extract_episode(STEPWISE, shipped(), READING, model_replies)
     assert not isinstance(result, NextCall)
     assert len(result.facts) == 1
 
@@ -131,10 +136,10 @@ def test_open_nodes_are_asked_about_together_or_one_by_one(apart: bool, calls: l
         QuestionRequest(episode=EPISODE, questions=QUESTIONS),
     )
     merged, compared = {"id": 0, "duplicate_of": 0}, {"id": 1, "answers": ["same", "independent"]}
-    said = replies({"answers": [merged, compared]})
+    model_replies = replies({"answers": [merged, compared]})
     if apart:
-        said = replies({"answers": [merged]}, {"answers": [compared | {"id": 0}]})
-    result = [resolve_node(judge, request, said[:count]) for count in range(len(said) + 1)]
+        model_replies = replies({"answers": [merged]}, {"answers": [compared | {"id": 0}]})
+    result = [resolve_node(judge, request, model_replies[:count]) for count in range(len(model_replies) + 1)]
     assert [call_of(item).task for item in result[:-1]] == calls
     assert result[-1].answers == ({"duplicate_of": 0}, {"answers": ["same", "independent"]})  # type: ignore[union-attr]
 
@@ -148,36 +153,36 @@ def test_a_model_without_prompts_is_asked_as_a_whole() -> None:
 
 
 async def test_the_loop_enters_a_place_around_each_call_and_adds_up_their_cost() -> None:
-    said = iter(replies("no object", {"entities": NAMES, "facts": [FACT]}))
-    inside: list[str] = []
+    model_replies = iter(replies("no object", {"entities": NAMES, "facts": [FACT]}))
+    events: list[str] = []
 
     @asynccontextmanager
     async def place() -> AsyncIterator[None]:
-        inside.append("in")
+        events.append("in")
         yield
-        inside.append("out")
+        events.append("out")
 
     async def step(reading: Reading, so_far: Sequence[Any]) -> Any:
-        assert inside.count("in") == inside.count("out"), "no step runs in a place at the model"
+        assert events.count("in") == events.count("out"), "no step runs in a place at the model"
         return extract_episode(EXTRACTOR, shipped(), reading, so_far)
 
     async def answer(_: NextCall) -> ModelReply:
-        return next(said)
+        return next(model_replies)
 
     result = await Stepping(step, answer).carry_out(READING, place)
     assert result.cost == Cost(2, 20, 4)
-    assert inside == ["in", "out"] * 2
+    assert events == ["in", "out"] * 2
 
 
 async def test_an_error_has_the_cost_of_the_calls_before_it() -> None:
-    said = iter(replies("no object"))
+    model_replies = iter(replies("no object"))
 
     async def step(reading: Reading, so_far: Sequence[Any]) -> Any:
         return extract_episode(EXTRACTOR, shipped(), reading, so_far)
 
     async def answer(_: NextCall) -> ModelReply:
         try:
-            return next(said)
+            return next(model_replies)
         except StopIteration:
             error = Unavailable("away")
             error.spent = Cost(1, 5, 0)

@@ -69,8 +69,8 @@ def test_no_unit_exceeds_its_size_unless_a_word_does(text, size):
 
     large = [unit.text for unit in units if count_tokens(unit.text) > size.tokens]
     assert [unit for unit in large if len(unit.split()) > 1] == []
-    for earlier_value, later_value in pairwise(units):
-        assert count_tokens(text[later_value.start : earlier_value.end].strip()) <= size.overlap
+    for first_unit, next_unit in pairwise(units):
+        assert count_tokens(text[next_unit.start : first_unit.end].strip()) <= size.overlap
 
 
 @settings(max_examples=tries(200), deadline=None)
@@ -162,15 +162,15 @@ def test_a_record_that_is_no_list_is_read_whole():
 
 
 def test_each_unit_has_the_newest_previous_texts_as_long_as_one_unit():
-    earlier_value = [episode(f"Old text {n}. " + "It goes on and on. " * 3, sequence=n) for n in (1, 2, 3)]
+    previous = [episode(f"Old text {n}. " + "It goes on and on. " * 3, sequence=n) for n in (1, 2, 3)]
     size = UnitSize(30, 0)
-    request = ExtractionRequest(episode=episode(" ".join(SENTENCES)), previous=tuple(earlier_value))
+    request = ExtractionRequest(episode=episode(" ".join(SENTENCES)), previous=tuple(previous))
 
     requests = [request for _, request in unit_requests(request, size)]
 
     output = [[each.text for each in request.previous] for request in requests]
     assert len(requests) > 1
-    assert output == [["It goes on and on.", earlier_value[2].text]] * len(requests)
+    assert output == [["It goes on and on.", previous[2].text]] * len(requests)
     assert [each.id for each in requests[0].previous] == ["e2", "e3"]
     assert unit_requests(request, None) == [(TextUnit(request.episode.text, 0), request)]
 

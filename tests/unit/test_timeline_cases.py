@@ -232,7 +232,7 @@ def test_ten_thousand_values_may_arrive_newest_first():
 
 def lines_run(work: Callable[[], object]) -> int:
     """Return how many lines of Python a call runs; each round of a comprehension is one."""
-    count, earlier_value = 0, sys.gettrace()
+    count, trace_before = 0, sys.gettrace()
 
     def trace(_frame: FrameType, event: str, _arg: object) -> Any:
         nonlocal count
@@ -243,7 +243,7 @@ def lines_run(work: Callable[[], object]) -> int:
     try:
         work()
     finally:
-        sys.settrace(earlier_value)
+        sys.settrace(trace_before)
     return count
 
 

@@ -137,9 +137,9 @@ def test_any_order_in_any_batches_gives_the_same_spans(claims, group, data):
         size = data.draw(st.integers(1, 4))
         changes = sweep.add(given_order[count : count + size])
         count = min(count + size, len(claims))
-        for statement, (earlier_value, later_value) in changes.items():
-            assert earlier_value == spans_so_far[statement] != later_value
-            spans_so_far[statement] = later_value
+        for statement, (spans_before, spans_after) in changes.items():
+            assert spans_before == spans_so_far[statement] != spans_after
+            spans_so_far[statement] = spans_after
         fresh_result = timeline(given_order[:count], group)
         assert {name: sweep.spans(name) for name in fresh_result} == fresh_result
         assert {name: spans_so_far[name] for name in fresh_result} == fresh_result
@@ -189,10 +189,10 @@ def test_no_span_meets_another_of_its_statement_or_of_a_rival(claims, group):
 def test_evidence_that_was_set_aside_leaves_no_trace(claims, group):
     """R6: the spans come from the evidence that no later denial of its statement sets aside."""
     denials = [claim for claim in claims if claim.kind == "denied"]
-    remaining_items = [
+    claims_left = [
         c for c in claims if not any(d.statement == c.statement and c.said < d.said for d in denials)
     ]
-    assert rows_of(timeline(claims, group)) == rows_of(timeline(remaining_items, group))
+    assert rows_of(timeline(claims, group)) == rows_of(timeline(claims_left, group))
 
 
 @given(histories(told_apart=True), GROUPS, st.data())

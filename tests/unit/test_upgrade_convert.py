@@ -27,32 +27,43 @@ def row(kind: str, /, **values: Any) -> OldRow:
 
 
 def episode(sequence: int, **values: Any) -> OldRow:
-    said = {
+    columns = {
         "reference_time": sequence * 100,
         "ended_at": sequence * 1_000,
         "state": COMMITTED,
         "kind": "message",
         "source": "chat",
     }
-    return row("episodes", sequence=sequence, id=f"e{sequence}", **said | values)
+    return row("episodes", sequence=sequence, id=f"e{sequence}", **columns | values)
 
 
 def mention(sequence: int, ordinal: int, surface: str, entity: str, **values: Any) -> OldRow:
-    given = {"type": "", "sentence": "", "key": False} | values
-    return row("mentions", sequence=sequence, ordinal=ordinal, surface=surface, entity=entity, **given)
+    columns = {"type": "", "sentence": "", "key": False} | values
+    return row("mentions", sequence=sequence, ordinal=ordinal, surface=surface, entity=entity, **columns)
 
 
 def evidence(
     sequence: int, statement: str, relation: str, subject: int = 0, target: int = 1, **values: Any
 ) -> OldRow:
-    said = {"kind": "holds", "variant": 0, "text": "", "inferred": True, "every_variant": False, "ordinal": 0}
+    columns = {
+        "kind": "holds",
+        "variant": 0,
+        "text": "",
+        "inferred": True,
+        "every_variant": False,
+        "ordinal": 0,
+    }
     ends = {"subject": subject, "object": target, "valid_from": sequence * 100}
-    return row("evidence", sequence=sequence, statement=statement, relation=relation, **said | ends | values)
+    return row(
+        "evidence", sequence=sequence, statement=statement, relation=relation, **columns | ends | values
+    )
 
 
 def ruling(sequence: int, ordinal: int, name: str, aspect: str, value: str, **values: Any) -> OldRow:
-    given = {"judge": "ontology", "other": "", "reason": "", "recorded_at": sequence * 1_000} | values
-    return row("rulings", sequence=sequence, ordinal=ordinal, name=name, aspect=aspect, value=value, **given)
+    columns = {"judge": "ontology", "other": "", "reason": "", "recorded_at": sequence * 1_000} | values
+    return row(
+        "rulings", sequence=sequence, ordinal=ordinal, name=name, aspect=aspect, value=value, **columns
+    )
 
 
 def reading(sequence: int, entities: list[Any] = [], facts: list[Any] = []) -> OldRow:  # noqa: B006 - not changed
@@ -75,7 +86,7 @@ ANSWER = [row("answers", request="r", calls=1, prompt_tokens=0, completion_token
 
 
 @pytest.mark.parametrize(
-    ("surface", "uses", "kind", "by"),
+    ("surface", "uses", "kind", "resolver"),
     [
         pytest.param("robert smith", USE, "message", "name", id="it bears this name"),
         pytest.param("Bob", USE, "message", "model", id="the episode used an answer"),
@@ -84,7 +95,7 @@ ANSWER = [row("answers", request="r", calls=1, prompt_tokens=0, completion_token
         pytest.param("Bob", USE, "triples", "name", id="a triple asks nobody"),
     ],
 )
-def test_how_a_mention_was_resolved(surface, uses, kind, by):
+def test_how_a_mention_was_resolved(surface, uses, kind, resolver):
     content = converted(
         episodes=[episode(1), episode(2, kind=kind)],
         mentions=[mention(1, 0, "Robert Smith", BOB), mention(2, 0, surface, BOB)],
@@ -93,7 +104,7 @@ def test_how_a_mention_was_resolved(surface, uses, kind, by):
         answer_uses=uses,
     )
 
-    assert [item.resolved_by for item in content.mentions] == ["name", by]
+    assert [item.resolved_by for item in content.mentions] == ["name", resolver]
 
 
 def test_evidence_under_an_inverse_name_has_the_other_direction():
@@ -181,7 +192,7 @@ def test_rulings_of_the_ontology_are_declarations_that_lead_to_its_main_name():
 
 
 def both_directions() -> GroupContent:
-    """Return a group in which "Acme has Alice on its payroll" is a statement beside "Alice works at Acme"."""
+    """Return a group with the statements "Acme has Alice on its payroll" and "Alice works at Acme"."""
     return converted(
         episodes=[episode(1), episode(2), episode(3)],
         mentions=[
@@ -198,16 +209,16 @@ def both_directions() -> GroupContent:
     )
 
 
-SHOWN = {(1, 0): WORKS, (2, 0): WORKS, (3, 0): WORKS}
+STATEMENTS = {(1, 0): WORKS, (2, 0): WORKS, (3, 0): WORKS}
 
 
 def test_statements_that_a_model_called_inverse_are_one_whose_evidence_has_both_directions():
     content = both_directions()
     rulings = [ruling(2, 0, "HAS_ON_PAYROLL", "pair", "inverse_of", other="WORKS_AT", judge="some-model")]
 
-    made = convert_rulings(content, rulings, [], SHOWN)
+    converted = convert_rulings(content, rulings, [], STATEMENTS)
 
-    assert made == Converted(verdicts=0, attached=2, had_rulings=True)
+    assert converted == Converted(verdicts=0, attached=2, had_rulings=True)
     assert [(item.statement, item.is_reversed) for item in content.evidence] == [
         (WORKS, False), (WORKS, True), (WORKS, True),
     ]  # fmt: skip
@@ -224,10 +235,10 @@ def test_statements_that_a_model_called_inverse_are_one_whose_evidence_has_both_
 )
 def test_a_ruling_that_is_in_force_no_more_or_was_a_person_s_attaches_nothing(later):
     content = both_directions()
-    given = {"value": "inverse_of", "other": "WORKS_AT", "judge": "some-model"} | later
-    rulings = [ruling(2, 0, "HAS_ON_PAYROLL", "pair", **given)]
+    pair = {"value": "inverse_of", "other": "WORKS_AT", "judge": "some-model"} | later
+    rulings = [ruling(2, 0, "HAS_ON_PAYROLL", "pair", **pair)]
 
-    assert convert_rulings(content, rulings, [], SHOWN).attached == 0
+    assert convert_rulings(content, rulings, [], STATEMENTS).attached == 0
     assert EMPLOYS in content.births
 
 

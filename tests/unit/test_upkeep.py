@@ -55,7 +55,7 @@ def test_a_start_that_fails_is_made_again_after_growing_pauses(how: str) -> None
             pid += 1
         moment += 1.0
 
-    pauses = [round(later_value - earlier_value) for earlier_value, later_value in pairwise(tried)]
+    pauses = [round(second - first) for first, second in pairwise(tried)]
     assert pauses == sorted(pauses)
     assert pauses[:4] == pytest.approx([10, 20, 40, 80], abs=3)
     assert max(pauses) == pytest.approx(300, abs=3)

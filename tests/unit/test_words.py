@@ -34,7 +34,7 @@ def test_a_text_becomes_its_words(text, expected):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("She works", "working"),
         ("der Hund", "die Hunde"),
@@ -43,15 +43,15 @@ def test_a_text_becomes_its_words(text, expected):
         ("la escuela", "las escuelas"),
     ],
 )
-def test_forms_of_a_word_are_one(one, other):
-    assert words(one)[-1] == words(other)[-1]
+def test_forms_of_a_word_are_one(first, second):
+    assert words(first)[-1] == words(second)[-1]
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("ten", "tea"), ("pen", "pet"), ("GPT-4", "GPT-5"), ("see", "sea"), ("note", "not")]
+    ("first", "second"), [("ten", "tea"), ("pen", "pet"), ("GPT-4", "GPT-5"), ("see", "sea"), ("note", "not")]
 )
-def test_other_words_stay_apart(one, other):
-    assert words(one) != words(other)
+def test_other_words_stay_apart(first, second):
+    assert words(first) != words(second)
 
 
 @given(st.text())

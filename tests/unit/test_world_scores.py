@@ -49,7 +49,7 @@ def true(target: str, start: float | None, end: float | None = None) -> TrueFact
 
 
 @dataclass
-class Known:
+class FixedTruth:
     """The facts of a truth, given as they are."""
 
     given: list[TrueFact] = field(default_factory=list)
@@ -59,13 +59,13 @@ class Known:
         return self.given
 
 
-SAME = Matched({"E1": "alice", "A": "acme", "B": "beta"}, {"alice": "E1", "acme": "A", "beta": "B"})
+MATCHED = Matched({"E1": "alice", "A": "acme", "B": "beta"}, {"alice": "E1", "acme": "A", "beta": "B"})
 
 
-def scored(shown: list[Fact], told: list[TrueFact]) -> Scores:
+def scored(facts: list[Fact], true_facts: list[TrueFact]) -> Scores:
     scores = Scores()
-    truth: Any = Known(told)
-    scoring.score_facts(ShownGraph(facts=shown), SAME, truth, scores)
+    truth: Any = FixedTruth(true_facts)
+    scoring.score_facts(ShownGraph(facts=facts), MATCHED, truth, scores)
     return scores
 
 
@@ -93,10 +93,10 @@ def test_an_end_at_another_day_is_no_right_end_and_tells_how_far_it_is():
 
 
 def test_the_spans_of_one_statement_are_paired_by_their_starts():
-    told = [true("acme", 0, 60), true("acme", 120)]
+    true_facts = [true("acme", 0, 60), true("acme", 120)]
 
-    assert scored([fact("A", 120), fact("A", 0, 60)], told).fact_recall == 1
-    late = scored([fact("A", 120), fact("A", 10, 60)], told)
+    assert scored([fact("A", 120), fact("A", 0, 60)], true_facts).fact_recall == 1
+    late = scored([fact("A", 120), fact("A", 10, 60)], true_facts)
     assert (late.fact_recall, late.facts) == (0.5, 2)
 
 
@@ -116,11 +116,11 @@ def test_a_fact_is_recognised_under_each_name_and_from_either_end():
     """The same fact under three names of statements of their own: one is right, two stand twice."""
     synonym = replace(fact("A", 0, 60, statement="s1"), relation="IS_EMPLOYED_AT")
     turned = replace(fact("E1", 60, statement="s2"), source="B", relation="EMPLOYS")
-    told = [true("acme", 0, 60), true("beta", 60)]
-    asked = [WorldQuestion(("alice", "WORKS_AT"), day(at)) for at in (10, 70)]
+    true_facts = [true("acme", 0, 60), true("beta", 60)]
+    questions = [WorldQuestion(("alice", "WORKS_AT"), day(at)) for at in (10, 70)]
 
-    scores = scored([synonym, turned], told)
-    twice = scored([synonym, turned, fact("B", 60, statement="s3")], told)
+    scores = scored([synonym, turned], true_facts)
+    twice = scored([synonym, turned, fact("B", 60, statement="s3")], true_facts)
 
     assert (scores.fact_recall, scores.fact_precision, scores.inv_recall, scores.duplicate_rate) == (
         1,
@@ -129,8 +129,8 @@ def test_a_fact_is_recognised_under_each_name_and_from_either_end():
         0,
     )
     assert (twice.fact_recall, twice.fact_precision, twice.duplicate_rate) == (1, 2 / 3, 1 / 3)
-    given = scoring.graph_answers(ShownGraph(facts=[synonym, turned]), SAME, asked)
-    assert given == [{"acme"}, {"beta"}]
+    answers = scoring.graph_answers(ShownGraph(facts=[synonym, turned]), MATCHED, questions)
+    assert answers == [{"acme"}, {"beta"}]
 
 
 def test_a_symmetric_fact_is_recognised_from_either_end():
@@ -138,14 +138,14 @@ def test_a_symmetric_fact_is_recognised_from_either_end():
     married = TrueFact(
         key=("person-0-0", "MARRIED_TO", "person-0-1"), valid_at=day(0), invalid_at=None, episodes=()
     )
-    asked = [WorldQuestion(("person-0-0", "MARRIED_TO"), day(1))]
+    questions = [WorldQuestion(("person-0-0", "MARRIED_TO"), day(1))]
     for source, target in ("P0", "P1"), ("P1", "P0"):
         output = replace(fact(target, 0), source=source, relation="IS_WED_TO")
         scores = Scores()
-        scoring.score_facts(ShownGraph(facts=[output]), people, Known([married]), scores)  # type: ignore[arg-type]
+        scoring.score_facts(ShownGraph(facts=[output]), people, FixedTruth([married]), scores)  # type: ignore[arg-type]
         assert (scores.fact_recall, scores.fact_precision) == (1, 1)
-        given = scoring.graph_answers(ShownGraph(facts=[output]), people, asked)
-        assert given == [{"person-0-1"}]
+        answers = scoring.graph_answers(ShownGraph(facts=[output]), people, questions)
+        assert answers == [{"person-0-1"}]
 
 
 @pytest.mark.parametrize(
@@ -158,43 +158,43 @@ def test_a_symmetric_fact_is_recognised_from_either_end():
 )
 def test_an_end_of_its_own_name_must_have_ended_the_state(end, recall, precision):
     """The record of the end ("left", from then on) is no fact of the world, and does not count for it."""
-    remaining_items = replace(fact("A", 31, statement="left"), relation="LEFT")
-    truth: Any = Known([true("acme", 0, 31)], {(("alice", "WORKS_AT", "acme"), day(31))})
+    departure = replace(fact("A", 31, statement="left"), relation="LEFT")
+    truth: Any = FixedTruth([true("acme", 0, 31)], {(("alice", "WORKS_AT", "acme"), day(31))})
     scores = Scores()
 
-    scoring.score_facts(ShownGraph(facts=[fact("A", 0, end), remaining_items]), SAME, truth, scores)
+    scoring.score_facts(ShownGraph(facts=[fact("A", 0, end), departure]), MATCHED, truth, scores)
 
     assert (scores.named_ends, scores.named_end_recall) == (1, recall)
     assert (scores.inv_recall, scores.inv_precision, scores.fact_precision) == (recall, precision, 1)
-    asked = [WorldQuestion(("alice", "WORKS_AT"), day(40))]
-    given = scoring.graph_answers(ShownGraph(facts=[remaining_items]), SAME, asked)
-    assert given == [frozenset()]
+    questions = [WorldQuestion(("alice", "WORKS_AT"), day(40))]
+    answers = scoring.graph_answers(ShownGraph(facts=[departure]), MATCHED, questions)
+    assert answers == [frozenset()]
 
 
 def test_an_end_that_stands_beside_its_open_state_is_one_too_many():
     """A reader called it an end, no state was found for it, and it made a span of its own."""
-    remaining_items = replace(fact("A", None, 31, statement="left"), relation="LEFT")
+    departure = replace(fact("A", None, 31, statement="left"), relation="LEFT")
 
-    scores = scored([fact("A", 0), remaining_items], [true("acme", 0, 31)])
+    scores = scored([fact("A", 0), departure], [true("acme", 0, 31)])
 
     assert (scores.inv_recall, scores.inv_precision) == (0, 0)
 
 
 def test_an_answer_counts_as_a_whole():
-    asked = [WorldQuestion(("alice", "WORKS_AT"), day(at)) for at in (10, 70, 100)]
+    questions = [WorldQuestion(("alice", "WORKS_AT"), day(at)) for at in (10, 70, 100)]
     facts = [true("acme", 0, 60), true("beta", 60)]
     graph = ShownGraph(facts=[fact("A", 0), fact("B", 60)])
 
-    right, given = true_answers(facts, asked), scoring.graph_answers(graph, SAME, asked)
+    right, answers = true_answers(facts, questions), scoring.graph_answers(graph, MATCHED, questions)
 
     assert right == [{"acme"}, {"beta"}, {"beta"}]
-    assert given == [{"acme"}, {"acme", "beta"}, {"acme", "beta"}]
-    assert scoring.accuracy(right, given) == pytest.approx(1 / 3)
-    assert scoring.stale(facts, asked, given) == pytest.approx(2 / 3)
+    assert answers == [{"acme"}, {"acme", "beta"}, {"acme", "beta"}]
+    assert scoring.accuracy(right, answers) == pytest.approx(1 / 3)
+    assert scoring.stale(facts, questions, answers) == pytest.approx(2 / 3)
 
 
 def test_mentions_are_counted_in_pairs_and_by_mention():
-    """Three mentions of alice, one of them split off, and two of bob: 4 pairs are true, 2 in the graph."""
+    """Three mentions of alice, one of them split off, and two of bob: 4 pairs are true, the graph has 2."""
     surfaces = [
         ("Alice", "E1", "alice"),
         ("A.", "E1", "alice"),
@@ -207,7 +207,7 @@ def test_mentions_are_counted_in_pairs_and_by_mention():
     scores = Scores()
 
     graph = ShownGraph(facts=[], mentions=mentions, names=names)
-    matched = scoring.match_entities(graph, _told(surfaces), scores)
+    matched = scoring.match_entities(graph, truth_of(surfaces), scores)
 
     assert (scores.mentions, scores.mention_recall) == (5, 1)
     assert (scores.er_precision, scores.er_recall) == (1, 0.5)
@@ -221,7 +221,7 @@ def test_mentions_are_counted_in_pairs_and_by_mention():
     assert scores.faults == ["entity: 1 of alice in ['Ally'], beside ['Alice', 'A.']"]
 
 
-def _told(surfaces: list[tuple[str, str, str]]) -> Truth:
+def truth_of(surfaces: list[tuple[str, str, str]]) -> Truth:
     readings: list[tuple[WorldEpisode, tuple[ToldFact, ...]]] = []
     for n, (surface, _, entity) in enumerate(surfaces, start=1):
         draft = Draft(group="g", source="s", kind="text", text=surface, reference_time=n, client_id=f"e{n}")

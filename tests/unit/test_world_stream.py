@@ -99,7 +99,7 @@ def test_the_rates_are_those_of_the_plan():
 
 
 def test_every_way_of_naming_is_used():
-    forms = {t.id: {surface: how for how, surface in t.aliases} for t in WORLD.entities("world-0")}
+    forms = {t.id: {surface: form for form, surface in t.aliases} for t in WORLD.entities("world-0")}
     used = {forms[entity].get(surface, "full") for e in EPISODES for surface, entity, _ in e.mentions}
 
     assert used == {"full", "initial", "first", "inverted", "case", "nickname", "legal", "acronym", "turned"}
@@ -108,19 +108,19 @@ def test_every_way_of_naming_is_used():
 @pytest.mark.parametrize("place", range(0, 600, 7))
 def test_a_reply_reads_as_what_was_told(place):
     """The parser of replies and the world's own reading of its dates agree, and nothing is dropped."""
-    told = EPISODES[place]
-    at = told.draft.reference_time or 0
-    result = parse_extraction(told.extraction_reply, as_episode(told.draft))
+    episode = EPISODES[place]
+    at = episode.draft.reference_time or 0
+    result = parse_extraction(episode.extraction_reply, as_episode(episode.draft))
 
     assert result.dropped == ()
-    assert [e.name for e in result.entities] == [surface for surface, _, _ in told.mentions]
+    assert [e.name for e in result.entities] == [surface for surface, _, _ in episode.mentions]
     assert [(f.kind, f.relation, f.text, f.value) for f in result.facts] == [
-        (s.kind, s.relation, s.text, s.value) for s in told.said
+        (s.kind, s.relation, s.text, s.value) for s in episode.said
     ]
     assert [(f.valid_from, f.inferred) for f in result.facts if f.kind == "holds"] == [
-        start_of(s, at) for s in told.said if s.kind == "holds"
+        start_of(s, at) for s in episode.said if s.kind == "holds"
     ]
-    assert [f.valid_to for f in result.facts] == [end_of(s, at) for s in told.said]
+    assert [f.valid_to for f in result.facts] == [end_of(s, at) for s in episode.said]
 
 
 FREE = World(plan=WorldPlan(seed=3, episodes=1500, entities=200, ends=0.15, relations="free"))
@@ -128,7 +128,7 @@ TOLD_FREELY = list(FREE)
 
 
 def test_relations_are_named_freely_and_the_same_each_time():
-    """By names of the ontology and other names, from either end, and ends by separate names."""
+    """With names of the ontology and other names, from either end, and ends by separate names."""
     names = Counter(s.name or s.relation for e in TOLD_FREELY for s in e.said)
     ends = [s for e in TOLD_FREELY for s in e.said if s.is_named_end]
     unlisted = [name for name in names if shipped().get(name) is None]
@@ -142,42 +142,42 @@ def test_relations_are_named_freely_and_the_same_each_time():
 
 
 def test_an_end_has_a_name_of_its_own_only_where_its_state_was_told():
-    told: set[tuple] = set()
+    stated: set[tuple] = set()
     for episode in TOLD_FREELY:
         for fact in episode.said:
             if fact.is_named_end:
-                assert key_of(fact) in told
-            (told.discard if fact.kind in ("ended", "denied") else told.add)(key_of(fact))
+                assert key_of(fact) in stated
+            (stated.discard if fact.kind in ("ended", "denied") else stated.add)(key_of(fact))
 
 
-@pytest.mark.parametrize("told", TOLD_FREELY[::25], ids=lambda told: str(told.draft.client_id))
-def test_a_free_reply_reads_as_what_was_told(told):
-    at = told.draft.reference_time or 0
-    result = parse_extraction(told.extraction_reply, as_episode(told.draft))
-    surfaces = {entity: surface for surface, entity, _ in told.mentions}
+@pytest.mark.parametrize("episode", TOLD_FREELY[::25], ids=lambda episode: str(episode.draft.client_id))
+def test_a_free_reply_reads_as_what_was_told(episode):
+    at = episode.draft.reference_time or 0
+    result = parse_extraction(episode.extraction_reply, as_episode(episode.draft))
+    surfaces = {entity: surface for surface, entity, _ in episode.mentions}
 
     assert result.dropped == ()
-    for fact, said in zip(result.facts, told.said, strict=True):
+    for fact, true_fact in zip(result.facts, episode.said, strict=True):
         name = NAMES[fact.relation]
         ends = [result.entities[fact.source].name]
         ends += [] if fact.target is None else [result.entities[fact.target].name]
-        expected = [surfaces[e] for e in (said.subject, said.object) if e]
-        assert name.relation == said.relation
+        expected = [surfaces[e] for e in (true_fact.subject, true_fact.object) if e]
+        assert name.relation == true_fact.relation
         assert ends == (expected[::-1] if name.reversed else expected) or (
-            RELATIONS[said.relation].symmetric and ends == expected[::-1]
+            RELATIONS[true_fact.relation].symmetric and ends == expected[::-1]
         )
-        assert fact.kind == (said.reported_as or said.kind)
-        if said.is_named_end:
+        assert fact.kind == (true_fact.reported_as or true_fact.kind)
+        if true_fact.is_named_end:
             instant = fact.valid_to if fact.kind == "ended" else fact.valid_from
-            assert (instant, fact.inferred) == (end_of(said, at), not said.until)
+            assert (instant, fact.inferred) == (end_of(true_fact, at), not true_fact.until)
 
 
 def test_nobody_is_married_to_two_persons_at_one_time():
     facts = [f for f in FREE.truth().facts() if f.key[1] == "MARRIED_TO"]
-    for item, other in permutations(facts, 2):
-        shared = {item.key[0], item.key[2]} & {other.key[0], other.key[2]}
+    for item, rival in permutations(facts, 2):
+        shared = {item.key[0], item.key[2]} & {rival.key[0], rival.key[2]}
         if shared and item.valid_at is not None:
-            assert item.key == other.key or not other.holds_at(item.valid_at)
+            assert item.key == rival.key or not rival.holds_at(item.valid_at)
 
 
 def test_names_stand_in_the_text_or_speak():
@@ -193,8 +193,8 @@ def test_a_first_name_alone_means_one_person_of_its_conversation():
             (surface, entity) for surface, entity, _ in episode.mentions if surface == people.get(entity)
         ]
         for surface, entity in firsts:
-            others = [e for _, e, _ in episode.mentions if people.get(e) == surface]
-            assert others == [entity]
+            namesakes = [e for _, e, _ in episode.mentions if people.get(e) == surface]
+            assert namesakes == [entity]
 
 
 def test_no_two_persons_share_a_name_unless_asked_for():
@@ -209,11 +209,11 @@ def test_no_two_persons_share_a_name_unless_asked_for():
 def test_groups_know_nothing_of_each_other():
     world = World(seed=1, episodes=200, groups=3)
     ids = {group: {t.id for t in world.entities(group)} for group in world.groups}
-    told = list(world)
+    episodes = list(world)
 
-    assert Counter(e.draft.group for e in told) == {"world-0": 67, "world-1": 67, "world-2": 66}
+    assert Counter(e.draft.group for e in episodes) == {"world-0": 67, "world-1": 67, "world-2": 66}
     assert not ids["world-0"] & ids["world-1"] | ids["world-1"] & ids["world-2"]
-    for episode in told:
+    for episode in episodes:
         assert {entity for _, entity, _ in episode.mentions} <= ids[episode.draft.group]
 
 

@@ -20,10 +20,10 @@ def iso(number: int) -> str:
     return str(times.show(day(number)))[:10]
 
 
-def told(
+def claim(
     at: int, target: str, kind: str = "holds", **dates: str
 ) -> tuple[WorldEpisode, tuple[ToldFact, ...]]:
-    said = ToldFact(
+    stated = ToldFact(
         subject="alice",
         relation="WORKS_AT",
         text=f"at {target}",
@@ -40,7 +40,7 @@ def told(
         reference_time=day(at),
         client_id=f"{at}-{target}",
     )
-    return WorldEpisode(draft=draft, said=(said,), mentions=()), (said,)
+    return WorldEpisode(draft=draft, said=(stated,), mentions=()), (stated,)
 
 
 def spans(*readings: tuple[WorldEpisode, tuple[ToldFact, ...]], known_at: int | None = None) -> set[tuple]:
@@ -54,49 +54,49 @@ def _number(instant: int | None) -> int | None:
 
 def test_a_change_ends_what_held():
     """Case a."""
-    assert spans(told(0, "acme"), told(60, "beta")) == {("acme", 0, 60), ("beta", 60, None)}
+    assert spans(claim(0, "acme"), claim(60, "beta")) == {("acme", 0, 60), ("beta", 60, None)}
 
 
 def test_a_return_opens_a_second_span():
     """Case b."""
-    result = spans(told(0, "acme"), told(60, "beta"), told(120, "acme"))
+    result = spans(claim(0, "acme"), claim(60, "beta"), claim(120, "acme"))
 
     assert result == {("acme", 0, 60), ("acme", 120, None), ("beta", 60, 120)}
 
 
 def test_a_span_in_between_leaves_the_rest():
     """Case q."""
-    result = spans(told(25, "acme", since=iso(18)), told(26, "beta", since=iso(21), until=iso(22)))
+    result = spans(claim(25, "acme", since=iso(18)), claim(26, "beta", since=iso(21), until=iso(22)))
 
     assert result == {("acme", 18, 21), ("beta", 21, 22), ("acme", 22, None)}
 
 
 def test_a_denial_sets_aside_what_was_said_before():
     """Case t."""
-    result = spans(told(0, "acme"), told(50, "acme"), told(80, "acme", "denied"), told(90, "acme"))
+    result = spans(claim(0, "acme"), claim(50, "acme"), claim(80, "acme", "denied"), claim(90, "acme"))
 
     assert result == {("acme", 90, None)}
 
 
 def test_an_end_without_a_start_begins_nobody_knows_when():
     """Case v; an unknown start of a current state is the same."""
-    assert spans(told(90, "acme", "ended")) == {("acme", None, 90)}
-    assert spans(told(90, "acme", since="unknown")) == {("acme", None, None)}
+    assert spans(claim(90, "acme", "ended")) == {("acme", None, 90)}
+    assert spans(claim(90, "acme", since="unknown")) == {("acme", None, None)}
 
 
 def test_an_end_of_its_own_name_is_an_end_of_the_state():
-    remaining_items = (
-        replace(told(90, "acme", "ended", until=iso(31))[1][0], name="LEFT", reported_as="happened"),
+    departure = (
+        replace(claim(90, "acme", "ended", until=iso(31))[1][0], name="LEFT", reported_as="happened"),
     )
-    episode = told(90, "acme")[0]
-    truth = Truth.of_readings([], (told(0, "acme"), (episode, remaining_items)))
+    episode = claim(90, "acme")[0]
+    truth = Truth.of_readings([], (claim(0, "acme"), (episode, departure)))
 
     assert [(f.key, _number(f.invalid_at)) for f in truth.facts()] == [(("alice", "WORKS_AT", "acme"), 31)]
     assert truth.named_ends == {(("alice", "WORKS_AT", "acme"), day(31))}
 
 
 def test_what_was_known_earlier_is_asked_by_the_number_of_episodes():
-    readings = (told(0, "acme"), told(60, "beta"))
+    readings = (claim(0, "acme"), claim(60, "beta"))
 
     assert spans(*readings, known_at=1) == {("acme", 0, None)}
     assert spans(*readings, known_at=2) == spans(*readings)
@@ -116,9 +116,9 @@ def test_questions_are_answered_by_the_facts_that_hold_as_known_then():
     truth = world.truth()
     for questions in rounds(truth, 2, world.end()):
         facts = truth.facts(questions.known_at)
-        for asked, answer in zip(questions.asked, true_answers(facts, questions.asked), strict=True):
-            held = {f.key[2] for f in facts if f.key[:2] == asked.slot and f.holds_at(asked.at)}
-            assert answer == held
+        for question, answer in zip(questions.asked, true_answers(facts, questions.asked), strict=True):
+            true_objects = {f.key[2] for f in facts if f.key[:2] == question.slot and f.holds_at(question.at)}
+            assert answer == true_objects
 
 
 def test_every_slot_is_asked_about_now_and_then_and_the_same_each_time():

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from kgray.timeline import Claim
 
 BEFORE_ALL = -math.inf
-Said = tuple[int, int, int]
-Row = tuple[str, Said, str, float, float, Said | None, tuple[Said, ...]]
+Source = tuple[int, int, int]
+Row = tuple[str, Source, str, float, float, Source | None, tuple[Source, ...]]
 
 
 @dataclass
@@ -32,15 +32,15 @@ class _Span:
     def is_open(self) -> bool:
         return self.end is None
 
-    def has_length(self, now: float) -> bool:
-        return self.start < (now if self.end is None else self.end)
+    def has_length(self, instant: float) -> bool:
+        return self.start < (instant if self.end is None else self.end)
 
 
 def _start(claim: Claim) -> float:
     return BEFORE_ALL if claim.start is None else claim.start
 
 
-def _told(claim: Claim) -> tuple[Said, bool, str]:
+def _order_of(claim: Claim) -> tuple[Source, bool, str]:
     """R6: an end of several variants comes first for its recorded variant."""
     return claim.said, claim.other_variant, claim.statement
 
@@ -87,32 +87,32 @@ class Oracle:
 
     def _points(self) -> list[tuple[float, str, Claim]]:
         """R7."""
-        result: list[tuple[float, int, Said, bool, str, str, Claim]] = []
+        result: list[tuple[float, int, Source, bool, str, str, Claim]] = []
         for claim in self.evidence:
             if claim.kind == "ended":
                 assert claim.end is not None
-                own = [
+                own_claims = [
                     c
                     for c in self.evidence
                     if c.kind == "holds" and c.statement == claim.statement and _start(c) == claim.end
                 ]
-                late = any(c.said < claim.said for c in own)
-                result.append((claim.end, 2 if late else 0, *_told(claim), "end", claim))
+                late = any(c.said < claim.said for c in own_claims)
+                result.append((claim.end, 2 if late else 0, *_order_of(claim), "end", claim))
                 continue
-            result.append((_start(claim), 2, *_told(claim), "start", claim))
+            result.append((_start(claim), 2, *_order_of(claim), "start", claim))
             if (
                 claim.kind == "holds"
                 and not _inferred(claim)
                 and _start(claim) < claim.said[0]
                 and claim.end is None
             ):
-                result.append((claim.said[0], 1, *_told(claim), "confirmation", claim))
+                result.append((claim.said[0], 1, *_order_of(claim), "confirmation", claim))
         result.sort(key=lambda row: row[:5])
         return [(row[0], row[5], row[6]) for row in result]
 
     def _last(self, statement: str) -> _Span | None:
-        own = [span for span in self.spans if span.statement == statement]
-        return own[-1] if own else None
+        own_spans = [span for span in self.spans if span.statement == statement]
+        return own_spans[-1] if own_spans else None
 
     def _open(self, statement: str) -> _Span | None:
         last = self._last(statement)
@@ -134,23 +134,23 @@ class Oracle:
         )
         return None if lifted else last
 
-    def _expire(self, now: float) -> None:
+    def _expire(self, instant: float) -> None:
         for span in self.spans:
             stated = self._stated(span) if span.is_open else None
-            if stated is not None and stated.end is not None and stated.end <= now:
+            if stated is not None and stated.end is not None and stated.end <= instant:
                 span.end, span.ended = max(stated.end, span.start), stated
 
-    def _finish(self, span: _Span, at: float, by: Claim, *, cut: bool = False) -> None:
-        span.end, span.ended, span.cut = at, by, cut
+    def _finish(self, span: _Span, at: float, claim: Claim, *, cut: bool = False) -> None:
+        span.end, span.ended, span.cut = at, claim, cut
         if span.start == span.end == BEFORE_ALL:
             self.spans.remove(span)  # R12
 
     def _end(self, t: float, _: str, claim: Claim) -> None:
         """R8, and R6 for an end that was recorded with another variant."""
-        own = self._last(claim.statement)
+        last_span = self._last(claim.statement)
         ends = (
-            own is not None
-            and own.is_open
+            last_span is not None
+            and last_span.is_open
             and not any(
                 c.kind == "holds"
                 and c.statement == claim.statement
@@ -162,10 +162,10 @@ class Oracle:
         )
         if claim.other_variant and not ends:
             return
-        if own is not None:
-            own.support.append(claim)
+        if last_span is not None:
+            last_span.support.append(claim)
             if ends:
-                self._finish(own, t, claim)
+                self._finish(last_span, t, claim)
             return
         rivals = [span for span in self._of_rivals(claim.statement) if span.has_length(t)]
         first = min(rivals, key=lambda span: (span.start, span.opened.said), default=None)
@@ -207,9 +207,9 @@ class Oracle:
 
     def _begin(self, t: float, kind: str, claim: Claim) -> None:
         """R9-R11."""
-        own = self._open(claim.statement)
-        if own is not None:
-            own.support.append(claim)
+        open_span = self._open(claim.statement)
+        if open_span is not None:
+            open_span.support.append(claim)
             self._expire(t)
             return
         last = self._last(claim.statement)

@@ -219,14 +219,15 @@ class EarlierNeo4j(EarlierStore):
             self._db.write(self._lock_out)
             self._phase = "moving"
         if self._phase == "moving":
-            names = [row[0] for row in self._db.rows(_MARKED)]
+            names = [name for name, *_ in self._db.rows(_MARKED)]
             for statement in (
                 *_DERIVED,
                 *(_moving(kind) for kind in OLD_KINDS.values() if kind.name != "facts"),
             ):
                 self._repeat(statement, groups=names)
             self._enter("building")
-        copies = [row[0] for row in self._db.rows(_MARKED) if row[4]]  # copies that were cut off
+        # Copies that were cut off.
+        copies = [name for name, _, _, _, copied in self._db.rows(_MARKED) if copied]
         ids = [group_key(name) for name in (*copies, *(group.name for group in self.groups()))]
         self._db.write(lambda running: self._free(running, ids))
         self._drop_rules()

@@ -15,7 +15,9 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import starmap
 from pathlib import Path
+from typing import NamedTuple
 
 from kgray.errors import KgrayError, Locked, StoreError
 from kgray.ports import SLOTS
@@ -126,25 +128,28 @@ def _take(
     if number != stored:  # divide the groups again, unless a process holds a shard of the stored map
         if epoch is not None:
             raise stale(db.location, f"another one, of {stored} shards", epoch)
-        rows = db.run(running, cypher.LOCK_SHARDS, shards=list(range(max(stored, number))))
-        for _, holder, _, _, _, every, _ in _living(rows):
-            if every:
-                raise Locked(f"{holder} is ingesting {db.location} now; what is added is ingested by it")
+        for lease in _living(_locked_leases(db, running, range(max(stored, number)))):
+            if lease.every:
+                raise Locked(
+                    f"{lease.holder} is ingesting {db.location} now; what is added is ingested by it"
+                )
             raise StoreError(
-                f"the groups in {db.location} are divided among {stored} shards, and {holder} serves one; "
-                f"this deployment has {number}: set sequencer.shards = {stored}, or end the other one "
+                f"the groups in {db.location} are divided among {stored} shards, and {lease.holder} serves "
+                f"one; this deployment has {number}: set sequencer.shards = {stored}, or end the other one "
                 f"(kgray down)"
             )
         db.run(running, cypher.DIVIDE_SLOTS, last=SLOTS - 1, shards=number, epoch=newest_of_all)
-    rows = db.run(running, cypher.LOCK_SHARDS, shards=shards)
-    newest = max(row[0] for row in rows)
+    leases = _locked_leases(db, running, shards)
+    newest = max(lease.epoch for lease in leases)
     hold = Hold(shards=shards, epoch=newest, token=token)
-    if not all(row[2] == token for row in rows):  # else an earlier try committed, but its answer was lost
+    if not all(
+        lease.token == token for lease in leases
+    ):  # else an earlier try committed, but its answer was lost
         if epoch is None:
-            if living := _living(rows):
+            if living := _living(leases):
                 raise Locked(
-                    f"{living[0][1]} is ingesting {db.location} now; adding and reading go on, and what is "
-                    f"added is ingested by it"
+                    f"{living[0].holder} is ingesting {db.location} now; adding and reading go on, and what "
+                    f"is added is ingested by it"
                 )
             hold.epoch = newest_of_all
         elif epoch != newest:
@@ -166,9 +171,30 @@ def _locked_map(db: Connection, running: Running) -> int:
     return int(shards)
 
 
-def _living(rows: Iterable[Fetched]) -> list[Fetched]:
-    """Return the rows of shards with a lease that is valid, and whose holder may be alive."""
-    return [row for row in rows if row[1] is not None and row[6] < LEASE_MS and _may_live(row[3], row[4])]
+class _Lease(NamedTuple):
+    """The lease of a shard, as LOCK_SHARDS returns it. every: its holder has all shards."""
+
+    epoch: int
+    holder: str | None
+    token: str | None
+    host: str | None
+    pid: int | None
+    every: bool
+    age_ms: int  # since it was renewed, by the server's clock
+
+
+def _locked_leases(db: Connection, running: Running, shards: Iterable[int]) -> list[_Lease]:
+    """Lock the nodes of shards, creating missing ones, and return their leases."""
+    return list(starmap(_Lease, db.run(running, cypher.LOCK_SHARDS, shards=list(shards))))
+
+
+def _living(leases: Iterable[_Lease]) -> list[_Lease]:
+    """Return the leases that are valid, and whose holder may be alive."""
+    return [
+        lease
+        for lease in leases
+        if lease.holder is not None and lease.age_ms < LEASE_MS and _may_live(lease.host, lease.pid)
+    ]
 
 
 def _may_live(host: str | None, pid: int | None) -> bool:

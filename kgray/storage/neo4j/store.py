@@ -131,17 +131,18 @@ class Neo4jStore(Store):
     def newly_pending(self, mark: Instant, shard: int | None = None) -> tuple[dict[str, bool], Instant]:
         statement = cypher.PENDING_GROUPS if shard is None else cypher.PENDING_GROUPS_IN_SHARD
         rows = self._db.one_list(statement, mark=mark, shard=shard)
-        newest = max((row[2] for row in rows), default=0)
-        return {row[0]: row[1] for row in rows}, max(mark, newest - _LATE)
+        newest = max((appended_at for _, _, appended_at in rows), default=0)
+        return {group: live for group, live, _ in rows}, max(mark, newest - _LATE)
 
     def withdrawing(self, shard: int | None = None) -> list[str]:
-        return [row[0] for row in self._db.rows(cypher.WITHDRAWING, shard=shard)]
+        return [group for (group,) in self._db.rows(cypher.WITHDRAWING, shard=shard)]
 
     def pending_sequences(self, group: str, sequence: int, limit: int) -> list[tuple[int, bool]]:
         if limit <= 0:
             return []
         parameters = self._named(group) | {"after": max(0, sequence), "limit": limit}
-        return [(row[0], row[1]) for row in self._db.rows(cypher.PENDING_SEQUENCES, **parameters)]
+        rows = self._db.rows(cypher.PENDING_SEQUENCES, **parameters)
+        return [(sequence, is_episode) for sequence, is_episode in rows]
 
     def pending_count(
         self, group: str | None = None, *, shard: int | None = None, most: int = 1 << 62
@@ -343,14 +344,15 @@ class Neo4jStore(Store):
             return []
         take = _NO_LIMIT if limit is None else limit
         rows = self._db.rows(cypher.FACTS_AT, **self._named(group), asked=ids, as_of=as_of, limit=take)
-        return [packing.fact(FactRow._make((*row[:13], tuple(row[13]), *row[14:]))) for row in rows]
+        facts = map(FactRow._make, rows)  # the driver returns a list of episodes
+        return [packing.fact(fact._replace(episodes=tuple(fact.episodes))) for fact in facts]
 
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         heads = self.heads(None if group is None else [group])
         existing = {name for name, head in heads.items() if head.named}
         statements = cypher.COUNT_ALL if group is None else cypher.COUNT
         rows = (self._db.one_list(each, group=group) for each in statements)
-        result = alike.counted(*([row for row in part if row[0] in existing] for part in rows))
+        result = alike.counted(*([(name, *row) for name, *row in part if name in existing] for part in rows))
         return {name: result.get(name, GroupCounts()) for name in heads}
 
     def _named(self, group: str) -> dict[str, Any]:
