@@ -43,7 +43,7 @@ _MAX_SUMMARIES = 64  # groups whose summaries are cached
 POOL = 3  # times the limit: candidates of a reranker
 MIN_DEPTH, MAX_DEPTH = 30, 10_000
 _LIFT = 0.01  # share of the best score between two facts that come first
-_DEEPER = 8  # each further try goes this much deeper: 30, 240, 1920, 10000
+_DEEPER = 4  # factor on the depth of the next try: 30, 120, 480, 1920, 7680, 10000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
