@@ -80,9 +80,9 @@ def _has_ended(facts: Collection[Fact], at: Instant) -> bool:
 
 def repeats(sentences: Sentences, fact: Fact | FactSpan, episodes: Collection[str]) -> bool:
     """Return whether an earlier fact has the sentence and an episode in common; remember both."""
-    known = sentences.setdefault((fact.relation, fact.text), set())
-    is_repeated = not known.isdisjoint(episodes)
-    known.update(episodes)
+    earlier_episodes = sentences.setdefault((fact.relation, fact.text), set())
+    is_repeated = not earlier_episodes.isdisjoint(episodes)
+    earlier_episodes.update(episodes)
     return is_repeated
 
 

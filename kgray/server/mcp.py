@@ -381,23 +381,23 @@ class _AskOptions(_Options):
     max_tokens: int | None = None
 
 
-def checked(options: dict[str, Any], known: type[_Options] = _Options) -> dict[str, Any]:
+def checked(options: dict[str, Any], accepted: type[_Options] = _Options) -> dict[str, Any]:
     """Return the options of a tool as arguments of the memory's methods. Raises InputError."""
     try:
-        arguments = known.model_validate(options).model_dump()
+        arguments = accepted.model_validate(options).model_dump()
     except ValidationError as error:
-        raise InputError(f"options.{_fault(error, known)}", field="options") from None
+        raise InputError(f"options.{_fault(error, accepted)}", field="options") from None
     if "kinds" in arguments:
         arguments["scopes"] = arguments.pop("kinds")
     names = ("relations", "labels", "sources", "speakers")
     return arguments | {"filters": Filters(**{name: tuple(arguments.pop(name)) for name in names})}
 
 
-def _fault(error: ValidationError, known: type[BaseModel] | None = None) -> str:
-    """Return the first fault in one line: the argument, the problem. known: has the allowed names."""
+def _fault(error: ValidationError, accepted: type[BaseModel] | None = None) -> str:
+    """Return the first fault in one line: the argument, the problem. accepted: has the allowed names."""
     first = error.errors()[0]
-    extra = known is not None and first["type"] == "extra_forbidden"
-    why = f"use {', '.join(known.model_fields)}" if known and extra else first["msg"]
+    is_extra = accepted is not None and first["type"] == "extra_forbidden"
+    why = f"use {', '.join(accepted.model_fields)}" if accepted and is_extra else first["msg"]
     return f"{'.'.join(map(str, first['loc']))}: {why}"
 
 

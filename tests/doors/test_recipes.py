@@ -40,7 +40,7 @@ ROWS = [
     {"text": text, "speaker": speaker, "at": day, "id": f"m{n}", "source": "chat" if n % 2 else "mail"}
     for n, (speaker, day, text) in enumerate(MESSAGES, 1)
 ]
-NEEDS = {"recent": 2, "centre": "Alice Nguyen"}  # what some recipes need; the others may have it
+NEEDS = {"recent": 2, "centre": "Alice Nguyen"}  # some recipes need these; the others accept them
 RECIPE_CASES: dict[str, dict[str, Any]] = {name: {"recipe": name, **NEEDS} for name in RECIPES}
 OPTION_CASES: dict[str, dict[str, Any]] = {
     "centre": {"recipe": "neighbours", "centre": "Bob Stone", "depth": 1},
@@ -104,11 +104,11 @@ class Refusal(Exception):
     """A door refused a search; the text is its line."""
 
 
-Found = list[str]  # ids of the hits in order; of a message the client's, as in MCP
-Door = Callable[[Mapping[str, Any]], Awaitable[Found]]
+HitIds = list[str]  # ids of the hits in order; of a message the client's, as in MCP
+Door = Callable[[Mapping[str, Any]], Awaitable[HitIds]]
 
 
-def ids(hits: list[dict[str, Any]]) -> Found:
+def ids(hits: list[dict[str, Any]]) -> HitIds:
     return [hit.get("client_id") or hit["id"] for hit in hits]
 
 
@@ -128,20 +128,20 @@ class Doors(NamedTuple):
     http: httpx2.Client
     shell: Shell
 
-    async def python(self, options: Mapping[str, Any]) -> Found:
+    async def python(self, options: Mapping[str, Any]) -> HitIds:
         return await self._called(self.memory, options)
 
-    async def remote(self, options: Mapping[str, Any]) -> Found:
+    async def remote(self, options: Mapping[str, Any]) -> HitIds:
         return await self._called(self.client, options)
 
-    async def _called(self, memory: kgray.AsyncMemory, options: Mapping[str, Any]) -> Found:
+    async def _called(self, memory: kgray.AsyncMemory, options: Mapping[str, Any]) -> HitIds:
         try:
             hits = await memory.search(**arguments_of(options))
         except KgrayError as error:
             raise Refusal(str(error)) from None
         return [hit.client_id or hit.id for hit in hits]
 
-    async def command(self, options: Mapping[str, Any]) -> Found:
+    async def command(self, options: Mapping[str, Any]) -> HitIds:
         words = ["search", options.get("query", QUESTION), "--data", str(self.memory.store.folder)]
         words += ["--group", "team", "--json"]
         for name, value in options.items():
@@ -156,7 +156,7 @@ class Doors(NamedTuple):
             raise Refusal(answer.err)
         return ids(answer.json["hits"])
 
-    async def posted(self, options: Mapping[str, Any]) -> Found:
+    async def posted(self, options: Mapping[str, Any]) -> HitIds:
         body = {"query": QUESTION, **options}
         answer = await asyncio.to_thread(self.http.post, "/v1/groups/team/search", json=body)
         if answer.status_code != 200:
@@ -166,7 +166,7 @@ class Doors(NamedTuple):
         return ids(answer.json()["hits"])
 
     def tool(self, client: Client) -> Door:
-        async def call(options: Mapping[str, Any]) -> Found:
+        async def call(options: Mapping[str, Any]) -> HitIds:
             direct = {"scopes": "kinds", **{name: name for name in ("query", "limit", "as_of", "known_at")}}
             arguments = {direct[name]: value for name, value in options.items() if name in direct}
             more = {name: value for name, value in options.items() if name not in direct}
@@ -201,31 +201,31 @@ async def by_every_door(
 ) -> dict[str, dict[str, Any]]:
     """Return case -> door -> ids of the hits, or the refusal. remote: with the Python client of a server."""
 
-    async def answered(door: Door, options: Mapping[str, Any]) -> Found | Refusal:
+    async def answered(door: Door, options: Mapping[str, Any]) -> HitIds | Refusal:
         try:
             return await door(options)
         except Refusal as refusal:
             return refusal
 
     async with Client(f"{doors.server.url}/mcp/team") as client:
-        ways: dict[str, Door] = {
+        doors_by_name: dict[str, Door] = {
             "python": doors.python, "command": doors.command, "http": doors.posted, "mcp": doors.tool(client)
         } | ({"remote": doors.remote} if remote else {})  # fmt: skip
         return {
-            name: {way: await answered(door, options) for way, door in ways.items()}
+            name: {door_name: await answered(door, options) for door_name, door in doors_by_name.items()}
             for name, options in cases.items()
         }
 
 
 async def assert_equal_by_every_door(
     doors: Doors, cases: Mapping[str, Mapping[str, Any]], *, empty: Collection[str] = (), remote: bool = True
-) -> dict[str, Found]:
+) -> dict[str, HitIds]:
     """Return case -> ids, after a check that all doors gave them. empty: the cases without hits."""
     results = await by_every_door(doors, cases, remote=remote)
     hits = {name: row["python"] for name, row in results.items()}
     different = {name: row for name, row in results.items() if row != dict.fromkeys(row, hits[name])}
     assert different == {}
-    assert {name for name, found in hits.items() if not found} == {*empty}
+    assert {name for name, hit_ids in hits.items() if not hit_ids} == {*empty}
     return hits
 
 
@@ -261,10 +261,10 @@ async def test_every_scope_method_and_reranker_gives_the_same_hits_by_every_door
 async def test_every_door_refuses_a_wrong_option_in_one_line_with_the_allowed_values(doors):
     cases = {name: options for name, (options, _) in REFUSED.items()}
     for name, row in (await by_every_door(doors, cases)).items():
-        for way, refusal in row.items():
-            assert isinstance(refusal, Refusal), (name, way, refusal)
-            assert REFUSED[name][1] in str(refusal), (name, way, refusal)
-            assert "\n" not in str(refusal).strip(), (name, way, refusal)
+        for door_name, refusal in row.items():
+            assert isinstance(refusal, Refusal), (name, door_name, refusal)
+            assert REFUSED[name][1] in str(refusal), (name, door_name, refusal)
+            assert "\n" not in str(refusal).strip(), (name, door_name, refusal)
 
 
 async def test_a_context_takes_a_recipe_and_a_template_by_every_door(doors):
