@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from kgray.system.locks import replaced
 Figures = dict[str, Any]
 Part = Callable[[Path, Shape], Figures]
 LONGEST_S = 480.0  # of a step
+_END_S = 60.0  # for a part to end its processes after that
 _STARTS = 10
 _PRECISIONS = ("fp16", "bf16", "fp32")
 _SCHEMA = {
@@ -95,6 +97,9 @@ def _in_a_process(step: str, part: str, shape: Shape, folder: Path, seconds: flo
     try:
         _, err = process.communicate(timeout=max(1.0, seconds))
     except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # it ends its Ray, which is in a session of its own
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_END_S)
         raise InputError(
             f"{step}: {part} has not ended within {seconds:.0f} s; it is not in the file"
         ) from None
@@ -286,7 +291,13 @@ def _start(which: str, folder: Path, shape: Shape) -> Figures:
 
 def _cold_start(_: int, folder: Path, shape: Shape) -> Figures:
     """Return the seconds until engine, embedder and reranker answer on one card, through `kgray up`."""
-    return models.ingest(folder, shape, episodes=2, engine=random_models.config_alone_of(folder, "8b", shape))
+    path = random_models.config_alone_of(folder, "8b", shape)
+    return _without_hits(models.ingest(folder, shape, episodes=2, engine=path))
+
+
+def _without_hits(figures: Figures) -> Figures:
+    """Return figures with the number of hits in place of the hits."""
+    return figures | {"hits": len(figures["hits"])}
 
 
 def _killed(folder: Path, shape: Shape) -> Figures:
@@ -393,7 +404,7 @@ def _cancel(folder: Path, shape: Shape) -> Figures:
 def _ingest(folder: Path, shape: Shape) -> Figures:
     """Return how an ingest through engine, embedder and reranker ended, and its seconds."""
     path = random_models.config_alone_of(folder, "8b", shape)
-    return models.ingest(folder, shape, episodes=20 if shape == "tiny" else 200, engine=path)
+    return _without_hits(models.ingest(folder, shape, episodes=20 if shape == "tiny" else 200, engine=path))
 
 
 STEPS: Mapping[str, Mapping[str, Part]] = {

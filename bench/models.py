@@ -266,9 +266,9 @@ def ingest(
         return json.loads(done.stdout)
 
     since = time.monotonic()
-    kgray("up")
-    up_s = time.monotonic() - since
     try:
+        kgray("up")
+        up_s = time.monotonic() - since
         since = time.monotonic()
         report = kgray("backfill", str(messages), ends=(0, 1))
         seconds = time.monotonic() - since

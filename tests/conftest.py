@@ -21,7 +21,7 @@ __all__ = ["neo4j_driver", "neo4j_server", "own_neo4j", "ray_session"]
 
 RUNTIME = Path(__file__).parent / "runtime"
 MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder there that is its user's alone
-ROOM = 4 * 2**30  # bytes that must be free there: many times what the tests' folders take
+ROOM = 4 * 2**30  # bytes that must be free there: several times the size of the tests' folders
 
 # Folders of tests lie in memory where there is room: stores wait for the disk at every commit, and no test
 # cuts the power. An explicit folder is left as it is; some tests run a script of theirs.
@@ -45,7 +45,7 @@ hypothesis.settings.load_profile("ci")
 
 @pytest.hookimpl(tryfirst=True)  # the group is to be known before xdist reads it
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what one worker must run alone into one group, and the longest tests first."""
+    """Put tests that one worker must run alone into one group, and the longest tests first."""
     for item in items:
         if {"neo4j_server", "own_neo4j"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("neo4j")
@@ -102,6 +102,6 @@ def _turn(item: pytest.Item) -> tuple[int, ...]:
 
 @pytest.fixture(autouse=True)
 def no_outages() -> Iterator[None]:
-    """Forget what a test waited for: the tests of a worker are one process, which keeps one board."""
+    """Clear the outages that a test recorded: the tests of a worker are one process with one board."""
     yield
     OUTAGES.forget()

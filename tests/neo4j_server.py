@@ -77,7 +77,7 @@ def started(folder: Path) -> Neo4jServer:
 
 
 def free_port() -> int:
-    """Return a port that nobody has, below those that Linux gives to connections while our server is down."""
+    """Return a free port below the range that Linux gives to connections while our server is down."""
     while True:
         with socket.socket() as tried, suppress(OSError):
             tried.bind(("127.0.0.1", port := 20_000 + secrets.randbelow(12_000)))
@@ -86,7 +86,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def neo4j_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neo4jServer]:
-    """Yield this worker's server; skips, and says what is missing, where none can be had."""
+    """Yield this worker's server; skips with the missing requirement if none can start."""
     if NAMED_URI:
         server = Neo4jServer(NAMED_URI, NAMED_USER, NAMED_PASSWORD)
         with driver_of(server) as driver:

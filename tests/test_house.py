@@ -78,7 +78,7 @@ def test_functions_are_short():
     assert long == {}
 
 
-def test_a_module_is_named_after_what_it_does():
+def test_a_module_is_named_after_its_task():
     names = {part for path in MODULES for part in path.relative_to(ROOT).with_suffix("").parts}
 
     assert names & FORBIDDEN_NAMES == set()
@@ -185,7 +185,7 @@ def test_the_tree_of_the_page_is_the_tree():
 
 
 def test_every_path_that_architecture_names_exists():
-    """A path stands between backticks; a file without its folder is a module that is named in full nearby."""
+    """A path is between backticks; a file without its folder is a module that is named in full nearby."""
     named = set(re.findall(r"`([\w./-]+/[\w./-]*|[\w.-]+\.(?:py|toml|md))`", ARCHITECTURE))
 
     assert len(named) > 50
@@ -253,7 +253,7 @@ def test_no_file_holds_a_path_of_somebodys_machine():
     assert results == []
 
 
-def test_what_must_pass_runs_lint_and_then_the_tests():
+def test_the_required_check_runs_lint_and_then_the_tests():
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
 
     assert script[0] == "#!/usr/bin/env bash"

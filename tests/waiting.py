@@ -1,4 +1,4 @@
-"""How long a test waits for another process: no machine is so slow that what goes on takes longer."""
+"""The time limit of a wait for another process: more than the slowest machine needs."""
 
 from __future__ import annotations
 

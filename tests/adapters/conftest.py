@@ -1,4 +1,4 @@
-"""A memory in a folder and behind a server, on both stores: what an adapter does is the same on each."""
+"""A memory in a folder and behind a server, on both stores: an adapter behaves the same on each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def memory(request, tmp_path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def told(memory):
+def texts_of(memory):
     """Return a function: a group -> what its facts say now."""
 
     def facts(group: str) -> set[str]:

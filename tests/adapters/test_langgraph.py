@@ -30,31 +30,31 @@ class State(TypedDict):
     user: str
 
 
-def test_what_one_run_of_a_graph_keeps_another_finds_and_other_users_do_not(memory):
+def test_another_run_finds_the_kept_items_and_other_users_do_not(memory):
     def listen(state: State, runtime: Runtime) -> dict[str, Any]:
-        said = state["messages"][-1]
-        row = {"text": str(said.content), "speaker": state["user"].title()}
-        runtime.store.put(("memories", state["user"]), str(said.id), row)
+        message = state["messages"][-1]
+        row = {"text": str(message.content), "speaker": state["user"].title()}
+        runtime.store.put(("memories", state["user"]), str(message.id), row)
         return {}
 
     async def answer(state: State, runtime: Runtime) -> dict[str, Any]:
-        found = await runtime.store.asearch(("memories", state["user"]), query="Where does Alice work?")
-        return {"messages": [AIMessage("; ".join(sorted({item.value["text"] for item in found})))]}
+        items = await runtime.store.asearch(("memories", state["user"]), query="Where does Alice work?")
+        return {"messages": [AIMessage("; ".join(sorted({item.value["text"] for item in items})))]}
 
     built = StateGraph(State).add_node("listen", listen).add_node("answer", answer)
     built.add_edge(START, "listen").add_edge("listen", "answer").add_edge("answer", END)
     graph = built.compile(store=KgrayStore(memory, parts=2))
 
     def say(user: str, text: str) -> str:
-        asked = {"messages": [HumanMessage(text, id=f"m-{abs(hash(text))}")], "user": user}
-        return str(asyncio.run(graph.ainvoke(asked))["messages"][-1].content)
+        state = {"messages": [HumanMessage(text, id=f"m-{abs(hash(text))}")], "user": user}
+        return str(asyncio.run(graph.ainvoke(state))["messages"][-1].content)
 
     assert say("alice", "I work at Acme.") == "I work at Acme."
     assert "Acme" in say("alice", "What do you know?")
     assert "Acme" not in say("bob", "What do you know?")
 
 
-def test_items_are_got_listed_replaced_and_deleted_as_they_were_put(memory, told):
+def test_items_are_got_listed_replaced_and_deleted_as_they_were_put(memory, texts_of):
     store = KgrayStore(memory, parts=2)
     message, record = {"text": "I live in Berlin.", "speaker": "Alice"}, {"theme": "dark", "size": 12.5}
     odd = {"text": " spaced ", "speaker": "Alice"}
@@ -75,17 +75,17 @@ def test_items_are_got_listed_replaced_and_deleted_as_they_were_put(memory, told
     assert [item.key for item in store.search(ALICE, filter={"size": {"$gt": 12}})] == ["ui"]
     assert store.search(ALICE, filter={"theme": "light"}) == []
     assert store.search((*ALICE, "set")) == []
-    for where in ("Paris", "Rome", "Berlin"):  # back to what it was, too
-        store.put(ALICE, "home", {"text": f"I live in {where}.", "speaker": "Alice"})
-        assert store.get(ALICE, "home").value["text"] == f"I live in {where}."
-        assert told("memories.alice") == {f"Alice lives in {where}"}
+    for city in ("Paris", "Rome", "Berlin"):  # also back to the first text
+        store.put(ALICE, "home", {"text": f"I live in {city}.", "speaker": "Alice"})
+        assert store.get(ALICE, "home").value["text"] == f"I live in {city}."
+        assert texts_of("memories.alice") == {f"Alice lives in {city}"}
     store.delete(ALICE, "home")
     assert store.get(ALICE, "home") is None
-    assert told("memories.alice") == set()
+    assert texts_of("memories.alice") == set()
     store.delete(ALICE, "home")  # no change
 
 
-async def test_a_batch_reads_what_was_there_before_its_puts(memory):
+async def test_a_batch_reads_the_state_before_its_puts(memory):
     store = KgrayStore(memory, parts=2)
     ops = [
         PutOp(ALICE, "job", {"text": "I work at Beta Labs.", "speaker": "Alice"}),
@@ -94,11 +94,11 @@ async def test_a_batch_reads_what_was_there_before_its_puts(memory):
         GetOp(ALICE, "job"),
     ]
     assert await store.abatch(ops) == [None] * 4
-    got, found = await store.abatch([GetOp(ALICE, "job"), SearchOp(ALICE, query="Who works at Acme?")])
+    got, matches = await store.abatch([GetOp(ALICE, "job"), SearchOp(ALICE, query="Who works at Acme?")])
     assert got.value["text"] == "I work at Acme."
-    assert {item.value["text"] for item in found} == {"I work at Acme."}
-    assert {item.namespace for item in found} == {ALICE}
-    assert found[0].score > 0
+    assert {item.value["text"] for item in matches} == {"I work at Acme."}
+    assert {item.namespace for item in matches} == {ALICE}
+    assert matches[0].score > 0
     added = [{"text": "I moved to Acme.", "speaker": "Cid"}]
     turns = Turns(memory, "memories.alice", strict=True, patience_s=600)
     await turns.keep(added)  # by another way, without an id: it is no item
@@ -129,7 +129,7 @@ def test_the_namespaces_of_one_group_are_listed(memory):
     assert store.list_namespaces(prefix=("memories", "nobody")) == []
 
 
-def test_what_it_cannot_do_it_says(memory):
+def test_unsupported_operations_are_reported(memory):
     store = KgrayStore(memory, parts=2)
     with pytest.raises(InvalidNamespaceError, match="first 2 parts"):
         store.put(("memories",), "key", {"text": "x"})
@@ -150,9 +150,9 @@ def test_a_tool_node_calls_the_tools(memory):
     built = StateGraph(State).add_node("tools", ToolNode(Turns(memory, "team").tools()))
     graph = built.add_edge(START, "tools").compile()
 
-    def call(one: dict[str, Any]) -> str:
-        asked = {"messages": [AIMessage("", tool_calls=[one])], "user": ""}
-        return str(asyncio.run(graph.ainvoke(asked))["messages"][-1].content)
+    def call(tool_call: dict[str, Any]) -> str:
+        state = {"messages": [AIMessage("", tool_calls=[tool_call])], "user": ""}
+        return str(asyncio.run(graph.ainvoke(state))["messages"][-1].content)
 
     assert call(calls[0]) == "Kept."
     assert "Alice works at Acme" in call(calls[1])

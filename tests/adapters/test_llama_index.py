@@ -21,20 +21,20 @@ def chat(session: str, turns: Turns, limit: int = 60) -> AsyncMemory:
     )
 
 
-async def test_what_left_the_queue_of_one_chat_is_known_in_the_next(memory):
+async def test_messages_that_left_the_queue_of_one_chat_are_known_in_the_next(memory):
     turns = Turns(memory, "team", patience_s=120, strict=True)
     first = chat("chat-1", turns, limit=20)
-    for said in ("I work at Acme.", "I live in Berlin."):
-        await first.aput(ChatMessage(role="user", content=said))
+    for sentence in ("I work at Acme.", "I live in Berlin."):
+        await first.aput(ChatMessage(role="user", content=sentence))
         await first.aput(ChatMessage(role="assistant", content="I work at Nowhere, noted with thanks."))
-    kept = {
+    stored_turns = {
         row["text"]: (row["speaker"], row["source"]) for row in (await memory.log(group="team"))["episodes"]
     }
-    assert kept == {"I work at Acme.": ("Alice", "chat-1")}  # the last turn is still in the queue
+    assert stored_turns == {"I work at Acme.": ("Alice", "chat-1")}  # the last turn is still in the queue
     second = chat("chat-2", turns, limit=1000)
     await second.aput(ChatMessage(role="user", content="Where does Alice work?"))
-    system, asked = await second.aget()
-    assert (system.role.value, asked.content) == ("system", "Where does Alice work?")
+    system, question = await second.aget()
+    assert (system.role.value, question.content) == ("system", "Where does Alice work?")
     assert "Alice works at Acme" in system.content
 
 

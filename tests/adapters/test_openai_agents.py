@@ -1,4 +1,4 @@
-"""OpenAI's Agents SDK itself: its runner, with a model that only repeats what it was told to say."""
+"""OpenAI's Agents SDK itself: its runner, with a model that only repeats given replies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ set_tracing_disabled(disabled=True)
 
 
 class Says(Model):
-    """Replies with what it was given, one after the other, and notes the instructions that it got."""
+    """Replies with given texts, one after the other, and notes the instructions that it got."""
 
     def __init__(self, *replies: Any) -> None:
         self.replies, self.instructions, self.inputs = list(replies), [], []
@@ -34,8 +34,8 @@ class Says(Model):
         raise NotImplementedError
 
 
-def text(said: str) -> ResponseOutputMessage:
-    content = ResponseOutputText(text=said, type="output_text", annotations=[])
+def text(content_text: str) -> ResponseOutputMessage:
+    content = ResponseOutputText(text=content_text, type="output_text", annotations=[])
     return ResponseOutputMessage(
         id="m", content=[content], role="assistant", status="completed", type="message"
     )
@@ -47,7 +47,7 @@ def call(name: str, **arguments: Any) -> ResponseFunctionToolCall:
     )
 
 
-async def test_what_was_said_in_one_session_is_known_in_the_next(memory):
+async def test_messages_of_one_session_are_known_in_the_next(memory):
     turns = Turns(memory, "team", patience_s=120, strict=True)
     model = Says(text("Noted."), text("At Acme."))
     agent = Agent(name="helper", instructions=instructions(turns, "Be brief."), model=model)
@@ -55,8 +55,8 @@ async def test_what_was_said_in_one_session_is_known_in_the_next(memory):
     first = KgraySession(SQLiteSession("chat-1"), turns, speakers)
     await Runner.run(agent, "I work at Acme.", session=first)
     second = KgraySession(SQLiteSession("chat-2"), turns, speakers)
-    done = await Runner.run(agent, [{"role": "user", "content": "Where does Alice work?"}], session=second)
-    assert done.final_output == "At Acme."
+    run = await Runner.run(agent, [{"role": "user", "content": "Where does Alice work?"}], session=second)
+    assert run.final_output == "At Acme."
     assert model.instructions[0].startswith("Be brief.\n\n")
     assert "Alice works at Acme" in model.instructions[1]
     assert model.inputs[1] == [{"role": "user", "content": "Where does Alice work?"}]
@@ -67,14 +67,16 @@ async def test_what_was_said_in_one_session_is_known_in_the_next(memory):
 async def test_a_popped_message_is_taken_back_and_a_cleared_session_is_remembered(memory):
     turns = Turns(memory, "team", patience_s=120, strict=True)
     session = KgraySession(SQLiteSession("chat-1"), turns, {"user": "Alice"})
-    said = [{"role": "user", "content": [{"type": "input_text", "text": f"I work at {firm}."}]}
+    messages = [{"role": "user", "content": [{"type": "input_text", "text": f"I work at {firm}."}]}
             for firm in ("Acme", "Beta Labs")]  # fmt: skip
-    await session.add_items([*said, {"type": "function_call", "name": "x", "call_id": "1", "arguments": ""}])
+    await session.add_items(
+        [*messages, {"type": "function_call", "name": "x", "call_id": "1", "arguments": ""}]
+    )
     assert "Beta Labs" in await turns.recall("Where does Alice work?")
     assert (await session.pop_item())["type"] == "function_call"
-    assert await session.pop_item() == said[1]
+    assert await session.pop_item() == messages[1]
     assert "Beta Labs" not in await turns.recall("Where does Alice work?")
-    assert await session.get_items() == said[:1]
+    assert await session.get_items() == messages[:1]
     await session.clear_session()
     assert await session.get_items() == []
     assert "Acme" in await turns.recall("Where does Alice work?")
@@ -88,7 +90,7 @@ async def test_an_agent_calls_the_tools(memory):
         text("Done."),
     )
     agent = Agent(name="helper", tools=[function_tool(tool) for tool in turns.tools()], model=model)
-    done = await Runner.run(agent, "Remember it.")
-    answers = [item["output"] for item in done.to_input_list() if item.get("type") == "function_call_output"]
+    run = await Runner.run(agent, "Remember it.")
+    answers = [item["output"] for item in run.to_input_list() if item.get("type") == "function_call_output"]
     assert answers[0] == "Kept."
     assert "Alice works at Acme" in answers[1]

@@ -1,4 +1,4 @@
-"""What all adapters share: a memory that fails or is slow does not stop an agent, and it is told."""
+"""Properties of all adapters: a failing or slow memory does not stop an agent, and it is reported."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from kgray.adapters.turns import Turns
 
 
 @pytest.fixture
-def here(tmp_path):
-    memory = kgray.open_async(tmp_path / "data", create=True)
-    yield memory
-    memory.close()
+def memory(tmp_path):
+    opened = kgray.open_async(tmp_path / "data", create=True)
+    yield opened
+    opened.close()
 
 
-async def test_what_is_kept_is_recalled_as_of_any_time(here):
-    turns = Turns(here, "team", strict=True, patience_s=120)
+async def test_kept_turns_are_recalled_as_of_any_time(memory):
+    turns = Turns(memory, "team", strict=True, patience_s=120)
     rows = [{"text": f"I work at {firm}.", "speaker": "Alice", "at": at}
             for firm, at in (("Acme", "2026-01-01"), ("Beta Labs", "2026-03-01"))]  # fmt: skip
     await turns.keep(rows)
     assert "Beta Labs" in await turns.recall("Where does Alice work?")
-    then = await turns.recall("Where does Alice work?", as_of="2026-02-01", scopes=["fact"])
-    assert "Acme" in then
-    assert "Beta Labs" not in then
+    earlier_recall = await turns.recall("Where does Alice work?", as_of="2026-02-01", scopes=["fact"])
+    assert "Acme" in earlier_recall
+    assert "Beta Labs" not in earlier_recall
     assert await turns.recall(" ") == ""
-    assert await Turns(here, "other").recall("Alice") == ""
+    assert await Turns(memory, "other").recall("Alice") == ""
 
 
 async def test_a_memory_within_with_serves_too(tmp_path):
@@ -53,23 +53,25 @@ async def test_a_memory_out_of_reach_is_logged_and_does_not_stop_the_agent(caplo
         await Turns(nowhere, "team", strict=True).recall("Alice")
 
 
-async def test_a_refused_message_is_told(here):
+async def test_a_refused_message_is_reported(memory):
     with pytest.raises(kgray.InputError, match="not kept"):
-        await Turns(here, "team", strict=True).keep([{"text": ""}])
+        await Turns(memory, "team", strict=True).keep([{"text": ""}])
 
 
-async def test_what_a_turn_does_not_wait_for_goes_on(here, monkeypatch):
-    held, went = threading.Event(), here.add_many
+async def test_a_slow_write_continues_after_its_turn(memory, monkeypatch):
+    release, went = threading.Event(), memory.add_many
 
-    async def slow(*args, **how):
-        held.wait()
-        return await went(*args, **how)
+    async def slow(*args, **options):
+        release.wait()
+        return await went(*args, **options)
 
-    monkeypatch.setattr(here, "add_many", slow)
-    turns = Turns(here, "team", patience_s=0.01)
+    monkeypatch.setattr(memory, "add_many", slow)
+    turns = Turns(memory, "team", patience_s=0.01)
     remember, _ = turns.tools()
     assert "it goes on" in await remember("I work at Acme.", speaker="Alice")
     (work,) = turns._working
-    held.set()
+    release.set()
     await asyncio.wait_for(work, 600)
-    assert "Alice works at Acme" in await Turns(here, "team", patience_s=120).recall("Where does Alice work?")
+    assert "Alice works at Acme" in await Turns(memory, "team", patience_s=120).recall(
+        "Where does Alice work?"
+    )

@@ -101,9 +101,9 @@ class WildJudge:
 
 
 class Engine:
-    """A store with its loop; `run` ingests what is pending.
+    """A store with its loop; `run` ingests all pending rows.
 
-    prefix      what the names of its groups begin with in the store; tests name them without it
+    prefix      the first part of its group names in the store; tests name groups without it
     window      episodes in flight of the windowed runner; 0: the plain loop
     """
 
@@ -147,7 +147,7 @@ class Engine:
         return accept(self.store, placed, now=times.now(), replace=replace)
 
     def run(self) -> Totals:
-        """Ingest what is pending in its groups; others may have some in the same store."""
+        """Ingest all pending rows of its groups; the same store may have pending rows of others."""
         pending = pending_groups(self.store)
         mine = [group for group in pending if group.startswith(self.prefix)] if self.prefix else None
         with self.store.writing():
@@ -201,7 +201,7 @@ class Engine:
         return results
 
     def check(self, group: str = GROUP) -> None:
-        """Assert that the kept state equals a loaded one, and the stored index what the records derive."""
+        """Assert that the kept state equals a loaded state, and the stored index the records' derivation."""
         name = self.named(group)
         loaded = GroupState.load(self.store, name, SMALL.dimensions)
         cached = self.loop.committer.kept(name)

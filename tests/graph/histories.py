@@ -1,8 +1,8 @@
 """Random histories of all events that can happen to a group, and the checks that hold after each step.
 
 A history is a list of steps: it can be printed, cut short and played again. Each episode brings a word of its
-own, in its wordings and sometimes in a relation's name, and the judge quotes what it was shown: so what is
-left of a removed episode can be looked for in every stored row.
+own, in its wordings and sometimes in a relation's name, and the judge quotes the texts of the request: so
+traces of a removed episode can be looked for in every stored row.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Row = dict[str, Any]
 
 
 class Quoting(WildJudge):
-    """A judge whose reasons quote what it was shown."""
+    """A judge whose reasons quote the texts of the request."""
 
     async def judge(self, request: QuestionRequest) -> Judged:
         """Answer each question, with a reason."""

@@ -127,7 +127,7 @@ def a_world(folder: Path) -> Iterator[World]:
 
 
 async def chain(world: World, group: str) -> None:
-    """Tell of a chain Ann - Ben - Cleo - Dan - Eve, with an island beside it."""
+    """Add a chain Ann - Ben - Cleo - Dan - Eve, and an unconnected island."""
     for at, (person, acquaintance) in enumerate(pairwise(["Ann", "Ben", "Cleo", "Dan", "Eve"])):
         await world.tell(
             group,
@@ -149,7 +149,7 @@ async def chain(world: World, group: str) -> None:
 
 
 async def jobs(world: World, group: str) -> None:
-    """Tell case a of the specification: Acme from day 0, Beta from day 60; a price beside it."""
+    """Add case a of the specification: Acme from day 0, Beta from day 60; and a price."""
     await world.tell(
         group,
         "I see that Alice Webb works at Acme.",

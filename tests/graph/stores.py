@@ -2,7 +2,7 @@
 
 A place is where a store's data lies: a folder, or a server's database. Opening it twice gives the same as
 two processes. All tests on a server share its database, so a test on a server writes only to groups
-whose names nobody else has (`group`, `other_group`, `Stores.fresh`), and filters answers about all groups
+whose names are unique (`group`, `other_group`, `Stores.fresh`), and filters answers about all groups
 with `mine`.
 """
 
@@ -35,10 +35,10 @@ SELDOM_ON_NEO4J = pytest.mark.parametrize(
 
 
 class Stores(ABC):
-    """Opens the store of one place; closes what it opened.
+    """Opens the store of one place; closes all stores that it opened.
 
     examples    how often a property is tried
-    prefix      what the names of this test's groups begin with
+    prefix      the first part of this test's group names
     """
 
     examples: int
@@ -78,7 +78,7 @@ class Stores(ABC):
 
 
 def prefix() -> str:
-    """Return the beginning of group names that nobody else has."""
+    """Return a unique prefix of group names."""
     return f"t{uuid.uuid4().hex[:12]}-"
 
 

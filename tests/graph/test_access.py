@@ -1,4 +1,4 @@
-"""Keys and the audit log on both stores: kept beside the groups, and in none of them."""
+"""Keys and the audit log on both stores: they are stored outside the groups."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_audit_log_goes_on_by_its_sequence(store, group):
 
 @EMBEDDED
 @pytest.mark.parametrize("start", [(1 << 62) + 1, 1 << 64, -1])
-def test_what_is_no_sequence_is_refused_in_one_line(store, group, start):
+def test_an_invalid_sequence_is_refused_in_one_line(store, group, start):
     with pytest.raises(InputError, match="after must be a sequence, or 0"):
         Access(store).audited(start)
     with pytest.raises(InputError, match="after must be a sequence, or 0"):

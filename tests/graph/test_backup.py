@@ -39,7 +39,7 @@ def source(tmp_path):
 
 @pytest.mark.parametrize("chosen", ["all", "two"])
 def test_restored_groups_are_the_same_in_every_row_and_go_on_the_same(source, tmp_path, chosen):
-    """As the store's file, and as a file for each group."""
+    """Each backup both as the store's file and as a file for each group."""
     ours = lived(source.store, "")
     groups = () if chosen == "all" else ("g", "other")
     assert ours.named() == "g"

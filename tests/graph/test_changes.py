@@ -34,7 +34,7 @@ def read(store, monkeypatch):
     return result
 
 
-def test_what_changed_is_read_and_nothing_else(store, group, read):
+def test_only_changed_rows_are_read(store, group, read):
     with store.writing():
         for n in range(60):
             tell(store, f"N{n}", "one", group=group)

@@ -1,4 +1,4 @@
-"""A run of communities: written once, published whole, gone where what it rests on is removed."""
+"""A run of communities: written once, published atomically, and deleted with the removal of its sources."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LATER = "2026-08-01T09:00:00Z"
 
 
 class CountingSummarizer:
-    """A summarizer that names what it was shown; `says` may make it fail."""
+    """A summarizer that names the entities of the request; `says` may make it fail."""
 
     identity = "counting 1"
     head = staticmethod(load)
@@ -104,7 +104,7 @@ def test_without_news_nothing_is_done_and_a_cold_run_finds_the_same(memory):
     assert [r[1:] for r in rows if r[0] == 1] == [r[1:] for r in rows if r[0] == 2]
 
 
-def test_what_is_due_waits_for_a_tenth_of_news(memory):
+def test_a_due_refresh_waits_for_a_tenth_of_news(memory):
     assert refreshed(memory, due=True).run == 1
     communities_before, entities = stored_rows(memory)["communities"], len(stored_rows(memory)["entities"])
     assert refreshed(memory, due=True).news is False
@@ -133,7 +133,7 @@ def test_a_group_that_fails_does_not_keep_the_others_from_being_refreshed(memory
     assert len(memory.communities.list(group="zebra")) == 1
 
 
-def test_a_model_is_asked_once_for_what_has_not_changed(memory):
+def test_a_model_is_asked_only_once_about_unchanged_communities(memory):
     model = CountingSummarizer()
     first = refreshed(memory, model)
     assert (
@@ -268,7 +268,7 @@ def test_readers_never_mix_two_runs(memory):
     assert len(observations) > 1
 
 
-def test_a_refresh_meanwhile_changes_nothing_of_the_graph(tmp_path):
+def test_a_concurrent_refresh_changes_nothing_of_the_graph(tmp_path):
     def rows(batch):
         for number in range(10 * batch, 10 * batch + 10):
             triple = {"source": f"P{number % 17}", "relation": "KNOWS", "target": f"Q{number % 13}"}
@@ -314,7 +314,7 @@ def test_the_newest_run_that_was_known_then_and_two_are_kept(memory):
     assert memory.communities.list(group="team", known_at="2020-01-01") == []
 
 
-def test_who_comes_later_is_a_member_at_once_and_the_community_is_stale(memory):
+def test_a_newcomer_is_a_member_at_once_and_the_community_is_stale(memory):
     refreshed(memory)
     (home,) = [item for item in memory.communities.list(group="team") if "Lumen Systems" in item.name]
     memory.add("I work at Lumen Systems.", group="team", speaker="Zelda Brand", at=LATER)
@@ -379,7 +379,7 @@ def test_without_a_model_an_entity_has_a_summary_and_no_profile(memory):
     assert both.count("works at Brightwater") == 1, "what is a hit itself is said once"
 
 
-def test_a_model_writes_profiles_where_that_is_asked_for_and_its_answers_are_kept(memory):
+def test_a_model_writes_profiles_on_request_and_its_answers_are_kept(memory):
     model = CountingSummarizer()
     state_before = memory.history("Alice Nguyen", group="team").entity.summary
     assert refreshed(memory, model).profiles == 0
@@ -439,7 +439,7 @@ class TellingSummarizer(CountingSummarizer):
 
 
 @pytest.mark.parametrize("recipe", ["hybrid", "local"])
-def test_an_entity_is_found_by_what_a_model_wrote_of_it(memory, recipe):
+def test_an_entity_is_found_by_the_profile_that_a_model_wrote(memory, recipe):
     """R25, R5: while the text exists, as of the run known at that time, and at the present."""
 
     def entity_texts(**moments):
@@ -477,7 +477,7 @@ class WordySummarizer(CountingSummarizer):
 
 
 @pytest.mark.parametrize("operation", ["remove", "retract"])
-def test_who_held_texts_that_are_gone_ranks_like_one_that_never_had_them(memory, operation):
+def test_a_reader_that_cached_removed_texts_ranks_like_a_fresh_reader(memory, operation):
     """R25: removed words stay in no memory; a commit that removes nothing causes no second read."""
     memory.add("Alice Nguyen likes Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
     refreshed(memory, WordySummarizer(), profiles=True)
@@ -539,7 +539,7 @@ def test_a_profile_of_a_model_goes_with_the_end_of_an_old_fact_and_with_a_merge(
     assert "ENTITY" not in profile()
 
 
-def test_a_profile_does_not_depend_on_what_is_listed_beside_it(memory, monkeypatch):
+def test_a_profile_does_not_depend_on_other_listed_entities(memory, monkeypatch):
     monkeypatch.setattr(CONTEXT, "_READ", 2)
     for entity in memory.entities(group="team", limit=100):
         (alone,) = memory.entities(entity.entity.name, group="team", limit=1)
@@ -650,7 +650,7 @@ def test_a_text_stays_while_it_is_true_and_says_most_of_its_community(memory, mo
     assert not any(item.stale for item in memory.communities.list(group="rings", level=0))
 
 
-def test_what_a_text_that_stays_rests_on_counts_for_those_above_it_too():
+def test_the_sources_of_a_kept_text_count_for_the_levels_above_too():
     """R25: an entity that left its community remains in the text, and in all texts made of it."""
     shown_now = Snapshot(
         group="g", watermark=9, recorded_at=9, entities={}, facts=[], mentioned={"a": {1}, "b": {2}}
@@ -662,7 +662,7 @@ def test_what_a_text_that_stays_rests_on_counts_for_those_above_it_too():
     assert upper.sources(shown_now) == {1, 2, 7}
 
 
-def test_a_profile_and_a_part_rest_on_what_names_the_other_ends_of_their_facts(memory, monkeypatch):
+def test_sources_of_a_profile_and_a_part_include_those_naming_the_other_ends_of_facts(memory, monkeypatch):
     """R25: the text of a fact has the names of both its ends, and another episode may have given one."""
     monkeypatch.setattr("kgray.communities.texts._PROMPT_MEMBERS", 1)
     friends = [("Vera Holm", name) for name in ("Z. Webb", "Ann", "Bea", "Cleo", "Dora", "Edda")]
@@ -703,8 +703,8 @@ def test_a_text_that_lacks_a_part_is_no_text_to_stay(memory, monkeypatch):
     assert told_of == [1, 2]
 
 
-def test_what_is_too_much_for_one_prompt_is_shown_in_parts_or_not_at_all(memory, monkeypatch):
-    """All parts of upper communities fail: these are not shown whole then, but told without the model."""
+def test_a_community_too_large_for_one_prompt_is_shown_in_parts_or_not_at_all(memory, monkeypatch):
+    """All parts of upper communities fail: these are then written without the model."""
     monkeypatch.setattr("kgray.communities.texts._PARTS_TOKENS", 600)
     memory.add_many(circles())
     model = CountingSummarizer()
@@ -728,7 +728,7 @@ def test_what_is_too_much_for_one_prompt_is_shown_in_parts_or_not_at_all(memory,
     assert refreshed(memory, model, group="rings").written == 3, "they are asked for again"
 
 
-def test_a_group_that_was_removed_and_begun_anew_is_searched_anew(memory):
+def test_a_removed_and_recreated_group_is_searched_afresh(memory):
     """Its runs are counted from 1 again, in the same process."""
     for name in ("Ann", "Zoe"):
         memory.add_many([episode_of_pairs(f"n{name}", [(name, "Bea"), (name, "Cleo"), ("Bea", "Cleo")])])

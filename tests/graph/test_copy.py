@@ -174,7 +174,7 @@ def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(store_pair, tmp_pa
 
 
 @pytest.mark.parametrize("store_pair", STORE_PAIRS, indirect=True)
-def test_a_copy_that_was_cut_off_is_found_by_nobody_and_done_again(store_pair, monkeypatch):
+def test_an_interrupted_copy_is_invisible_and_done_again(store_pair, monkeypatch):
     """A killed process cleans nothing up: its remains are no group, and the next copy starts at zero."""
     source, target = map(opened, store_pair)
     ours = lived(source.store, store_pair[1].prefix)
@@ -323,7 +323,7 @@ def test_a_split_that_made_an_entity_is_copied(store_pair):
 
 
 @pytest.mark.parametrize("store_pair", STORE_PAIRS[:1], indirect=True)
-def test_what_is_appended_during_a_copy_stays_with_the_source(store_pair):
+def test_episodes_appended_during_a_copy_stay_with_the_source(store_pair):
     """The copy's counters are older: the next entry of the copy would take its sequence."""
     source = opened(store_pair[0])
     engine = Engine(store=source.store, prefix=store_pair[1].prefix)

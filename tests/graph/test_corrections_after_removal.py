@@ -195,7 +195,7 @@ def test_a_declared_cardinality_outlives_the_inverse_name_that_it_came_by(engine
     assert open_now == ["Cid manages Bob"]
 
 
-def test_names_that_folded_through_one_that_is_gone_stay_folded(tmp_path: Path) -> None:
+def test_names_that_folded_through_a_removed_name_stay_folded(tmp_path: Path) -> None:
     """R17, R25: TENDS is a synonym of a synonym; the name between them has no use any more."""
     engine = with_relations(
         tmp_path,
@@ -305,7 +305,7 @@ def test_a_verdict_that_later_evidence_confirms_loses_its_reason_alone(tmp_path:
 
 
 def test_a_verdict_goes_with_the_parts_of_its_statements_that_still_share_a_subject(tmp_path: Path) -> None:
-    """R16: also an entity raised after the split; stored and derived graph agree all the time."""
+    """R16: also a verdict given after the split; stored and derived graph agree all the time."""
     engine = with_relations(tmp_path, FEELS={"cardinality": "depends"})
     engine.add(triples(0, fact("Bob", "FEELS", "calm"), client_id="e0"))
     engine.add(triples(1, fact("Rob", "LIKES", "tea"), client_id="e1"))

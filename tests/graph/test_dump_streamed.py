@@ -1,4 +1,4 @@
-"""The `jsonl` export derives a group part by part; its lines are those of the whole derivation."""
+"""The `jsonl` export derives a group part by part; its lines equal the complete derivation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.graph.test_promises import HISTORIES, SLOW, play
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStores]:
-    made = SqliteStores(tmp_path_factory.mktemp("dumped"))
-    yield made
-    made.close()
+    maker = SqliteStores(tmp_path_factory.mktemp("dumped"))
+    yield maker
+    maker.close()
 
 
 @given(history=HISTORIES)
 @SLOW
-def test_the_lines_are_those_of_the_whole_derivation(stores, tmp_path_factory, history):
+def test_the_lines_equal_the_complete_derivation(stores, tmp_path_factory, history):
     engine = Engine(store=stores.open(), prefix=stores.fresh(), judge=WildJudge())
     play(engine, history)
     path: Path = tmp_path_factory.mktemp("out") / "dump.jsonl"

@@ -52,7 +52,7 @@ def test_a_data_folder_of_version_0_1_is_refused_in_one_line_and_stays_as_it_is(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files_before
 
 
-def test_a_data_folder_of_version_0_1_has_the_groups_whose_hashes_are_on_record(folder):
+def test_a_data_folder_of_version_0_1_has_the_groups_with_the_recorded_hashes(folder):
     """The tests of upgrades rest on these hashes, so the folder and the list must fit together."""
     with closing(sqlite3.connect(folder / FILE)) as database:
         names = {name for (name,) in database.execute("SELECT name FROM groups WHERE name IS NOT NULL")}

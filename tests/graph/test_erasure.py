@@ -54,7 +54,7 @@ def loose(rows: dict[str, list[Row]], operations: list[Any]) -> dict[str, set[An
     results: dict[str, set[Any]] = {
         name: {row.sequence for row in rows[name]} - stored_sequences for name in KINDS_OF_EPISODE
     }
-    # A removal saves what others still use of the removed episodes, in the row of its own sequence.
+    # A removal saves rows of the removed episodes that others still use, under its own sequence.
     results["records"] = {row.sequence for row in rows["records"]} - stored_sequences - removals
     results["mentions"] = {
         item.sequence for item in (*records.mentions, *records.evidence)
@@ -106,7 +106,7 @@ def test_a_merge_is_read_though_one_of_its_entities_is_gone(tmp_path: Path) -> N
     engine.check()
 
 
-def test_what_was_retracted_leaves_nothing_once_it_is_removed(tmp_path: Path) -> None:
+def test_a_retracted_episode_leaves_nothing_after_its_removal(tmp_path: Path) -> None:
     """R25: its verdicts, births, names and vectors go, though no live row named them any more."""
     engine = Engine(tmp_path, judge=WildJudge())
     facts = [{"source": 0, "target": 1, "relation": "ZYQQVORP_OF", "text": "Zyqqvorp zyqqvorps"}]
@@ -142,7 +142,7 @@ class Away:
     identity, dimensions = SMALL.identity, SMALL.dimensions
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
-        """Answer nobody."""
+        """Fail for every text."""
         raise Unavailable(f"nobody embeds {len(texts)} texts")
 
 
@@ -177,7 +177,7 @@ def test_a_removal_does_not_wait_for_an_embedder_and_the_next_run_embeds(tmp_pat
 
 
 class Refusing:
-    """An embedder that does not embed what is said of Acme, or hangs over it, and counts how often."""
+    """An embedder that fails or hangs on texts about Acme, and counts its requests."""
 
     identity, dimensions = SMALL.identity, SMALL.dimensions
 
@@ -232,7 +232,7 @@ REFUSALS = [SettingsError("no such key"), Refused("too long"), Garbled("no vecto
 
 @pytest.mark.parametrize("error", REFUSALS)
 @pytest.mark.parametrize("carried_out", [in_a_run, in_a_plain_loop, at_once])
-def test_removals_are_carried_out_and_told_whatever_the_embedder_says(
+def test_removals_are_carried_out_and_reported_despite_errors_of_the_embedder(
     tmp_path: Path, carried_out: Any, error: KgrayError
 ) -> None:
     """R25: its error concerns the next decision, and no episode; then the waiting texts are embedded."""

@@ -30,7 +30,7 @@ def restarts(engine: Engine) -> list[tuple[Any, Any, bool, int]]:
 
 @EMBEDDED
 def test_each_date_is_an_event_of_its_own_and_one_date_is_one_event(stores: Stores) -> None:
-    """Undated ones happened when they were told; another wording of one date is no other event."""
+    """Undated events happened when they were stated; another wording of one date is no other event."""
     engine = engine_on(stores)
     engine.add(restarted(3, "Tom restarted the printer"), restarted(9, "Tom rebooted the printer again"))
     engine.add(restarted(12, "On day 3 Tom restarted the printer 2 times", valid_at=iso(3)))
@@ -55,7 +55,7 @@ def test_an_event_has_no_rivals_and_no_end(tmp_path: Path) -> None:
 
 
 def test_a_state_of_the_same_ends_is_no_event(tmp_path: Path) -> None:
-    """One relation may be told as a state and as an event: two statements, each with its own facts."""
+    """One relation may be stated as a state and as an event: two statements, each with its own facts."""
     engine = Engine(tmp_path)
     engine.add(
         restarted(1, "Tom uses the printer", "holds", "USES"),
@@ -67,7 +67,7 @@ def test_a_state_of_the_same_ends_is_no_event(tmp_path: Path) -> None:
 
 
 def test_a_denial_sets_events_aside_too(tmp_path: Path) -> None:
-    """R6: it speaks of every variant said before it; of those told later by when they were said."""
+    """R6: it concerns every earlier variant; later variants count by their reference time."""
     engine = Engine(tmp_path)
     engine.add(
         restarted(1, "Tom restarted the printer"), restarted(5, "Tom never restarted the printer", "denied")

@@ -97,8 +97,8 @@ def test_a_defect_holds_its_group_and_the_others_go_on(stores):
 
 @EMBEDDED
 @pytest.mark.parametrize("function_name", ["keep", "stored_extraction"])
-def test_a_defect_beside_the_reading_of_an_episode_holds_its_group(stores, monkeypatch, function_name):
-    """In keeping what was read, or in reading what was kept: the commit does not wait for it for ever."""
+def test_a_defect_outside_the_reading_of_an_episode_holds_its_group(stores, monkeypatch, function_name):
+    """A defect while the reading is stored, or while it is loaded: the commit does not wait for ever."""
     engine, works = filled(stores), getattr(window, function_name)
 
     def defective(*arguments: Any) -> Any:
@@ -129,7 +129,7 @@ def test_each_failure_makes_the_pause_longer(stores):
 
 
 @EMBEDDED
-def test_what_the_store_refuses_of_one_group_holds_that_one(stores):
+def test_a_refusal_of_the_store_holds_the_refused_group_alone(stores):
     """A transaction that is too large for the server's memory, or a defect in writing."""
     engine = filled(stores)
 
@@ -167,7 +167,7 @@ def test_a_removal_is_carried_out_in_a_held_group_and_frees_it(stores):
 
 
 @EMBEDDED
-def test_what_concerns_the_models_server_ends_the_run(stores):
+def test_an_error_of_the_models_server_ends_the_run(stores):
     """A wrong key or name: no group is to blame."""
     engine = filled(stores)
     with pytest.raises(SettingsError, match="wrong key"):

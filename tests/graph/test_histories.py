@@ -10,9 +10,9 @@ from tests.graph.engine import Engine
 from tests.graph.histories import history, played
 from tests.graph.stores import SqliteStores, Stores
 
-MANY = {"sqlite": 1000, "neo4j": 50}
-# Of the many: a sentence ends or repeats a statement under a listed name in the episode that makes it.
-FOUND = [130, 163, 242, 285]
+SEED_COUNTS = {"sqlite": 1000, "neo4j": 50}
+# Histories in which a sentence ends or repeats a statement under a name listed in its own episode.
+CONFLICT_SEEDS = [130, 163, 242, 285]
 
 
 @pytest.fixture(scope="module")
@@ -20,33 +20,33 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., En
     """Yield a function that makes an engine with a group of its own, all in one store."""
     stores = SqliteStores(tmp_path_factory.mktemp("histories"))
     store = stores.open()
-    yield lambda **how: Engine(store=store, prefix=stores.fresh(), **how)
+    yield lambda **options: Engine(store=store, prefix=stores.fresh(), **options)
     stores.close()
 
 
-@pytest.mark.parametrize("seed", [*range(4), *FOUND])
+@pytest.mark.parametrize("seed", [*range(4), *CONFLICT_SEEDS])
 def test_after_every_step_of_a_history_the_graph_follows_from_the_records(
     fresh: Callable[..., Engine], seed: int
 ) -> None:
-    """R4, R16, R20, R25, R26: whatever is added, merged, split, undone, replaced, retracted or removed."""
+    """R4, R16, R20, R25, R26: after any addition, merge, split, undo, replacement, retraction or removal."""
     play(fresh, seed)
 
 
 def test_a_history_on_each_store(stores: Stores) -> None:
-    """The same on every store; one, since what is tested is decided above them."""
+    """The same on every store; one history, since the result is computed above the stores."""
     store = stores.open()
-    play(lambda **how: Engine(store=store, prefix=stores.fresh(), **how), seed=0)
+    play(lambda **options: Engine(store=store, prefix=stores.fresh(), **options), seed=0)
 
 
 @pytest.mark.slow
 def test_many_histories_on_each_store(stores: Stores) -> None:
     """1,000 on the embedded store, 50 on a server: 10 to 20 minutes."""
     store = stores.open()
-    many = MANY["sqlite" if isinstance(stores, SqliteStores) else "neo4j"]
+    seed_count = SEED_COUNTS["sqlite" if isinstance(stores, SqliteStores) else "neo4j"]
     failed = {}
-    for seed in range(many):
+    for seed in range(seed_count):
         try:
-            play(lambda **how: Engine(store=store, prefix=stores.fresh(), **how), seed)
+            play(lambda **options: Engine(store=store, prefix=stores.fresh(), **options), seed)
         except Exception as error:  # noqa: BLE001 - any is a finding: all are told
             failed[seed] = repr(error)[:200]
 

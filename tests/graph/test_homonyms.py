@@ -154,7 +154,7 @@ def test_the_judge_is_asked_where_something_speaks_against_the_bearer(
 
 
 @pytest.mark.parametrize(("source", "is_questioned"), [("default", False), ("mail", True)])
-def test_a_speaker_whom_the_previous_context_names_is_no_stranger(
+def test_a_speaker_named_in_the_previous_context_is_no_stranger(
     tmp_path: Path, source: str, is_questioned: bool
 ) -> None:
     """A person who speaks twice in one conversation under a full name is one person."""
@@ -333,7 +333,7 @@ def test_a_repair_leaves_a_distinction_that_was_undone_alone(tmp_path: Path) -> 
     assert engine.view().graph.fold.in_force == []
 
 
-def test_homonyms_are_told_apart_alike_in_every_window(tmp_path: Path) -> None:
+def test_homonyms_are_separated_alike_in_every_window(tmp_path: Path) -> None:
     """R20: speculative questions only find answers earlier; the graph is the plain loop's."""
     world = World(plan=WorldPlan(seed=2, episodes=80, entities=40, homonyms=0.4))
     dumps = []

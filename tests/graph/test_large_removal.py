@@ -137,7 +137,7 @@ def test_a_source_that_leaves_in_pieces_is_out_of_sight_from_the_first_on(stores
 
 
 @EMBEDDED
-def test_an_answer_on_what_leaves_in_pieces_is_not_kept(stores: Stores) -> None:
+def test_an_answer_about_a_partly_withdrawn_source_is_not_kept(stores: Stores) -> None:
     """R25: a model was asked before the removal; its rows of answers may have been looked for already."""
     engine = engine_on(stores)
     add_jobs(engine)
@@ -178,7 +178,7 @@ def plain(rows: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 @EMBEDDED
-def test_what_is_told_meanwhile_is_taken_and_whoever_ingests_next_goes_on(stores: Stores) -> None:
+def test_episodes_are_accepted_during_a_withdrawal_and_the_next_ingest_continues_it(stores: Stores) -> None:
     """R19, R27: the same content is accepted again during a pending removal; it follows the removal."""
     engine = engine_on(stores)
     add_jobs(engine)

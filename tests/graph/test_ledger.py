@@ -123,7 +123,7 @@ def test_a_conflict_among_rows_that_are_accepted_whole_leaves_the_log_as_it_is(s
     ]  # fmt: skip
 
 
-def test_replace_retracts_in_order_and_accepts_anew(store):
+def test_replace_retracts_in_order_and_accepts_the_new_row(store):
     """R19, R25: the retraction takes a sequence, then the new row; here before the old row was ingested."""
     old, new = draft("a", client_id="c"), draft("b", client_id="c")
     assert statuses(foreseen(store, [old, new, new], replace=True)) == [
@@ -152,7 +152,7 @@ def test_replace_of_a_failed_row_leaves_nothing_to_retry(store):
 @pytest.mark.parametrize(
     "named", [{"episodes": ("c",)}, {"source": "s"}, {"everything": True}], ids=["id", "source", "all"]
 )
-def test_what_a_pending_removal_takes_away_is_accepted_anew(store, named):
+def test_content_under_a_pending_removal_is_accepted_again(store, named):
     """The order is that of acceptance: rows accepted after the request are not part of it."""
     sent = draft("a", client_id="c")
     accept(store, [sent], now=1)
@@ -161,7 +161,7 @@ def test_what_a_pending_removal_takes_away_is_accepted_anew(store, named):
     assert statuses(accept(store, [sent, sent], now=3)) == [("accepted", 3), ("duplicate", 3)]
 
 
-def test_the_same_content_is_accepted_anew_after_a_removal_and_after_a_retraction_where_asked_for(store):
+def test_the_same_content_is_accepted_again_after_a_removal_and_on_request_after_a_retraction(store):
     """R19: a retracted episode counts as a duplicate; other content with its id is news."""
     sent, changed = draft("Al says one", client_id="c"), draft("Al says two", client_id="c")
     with store.writing():
@@ -183,7 +183,7 @@ def test_the_same_content_is_accepted_anew_after_a_removal_and_after_a_retractio
     assert statuses(accept(store, [changed], now=9)) == [("accepted", 7)]
 
 
-def test_what_a_pending_removal_or_a_replacement_takes_away_is_accepted_anew(store):
+def test_content_under_a_pending_removal_or_replacement_is_accepted_again(store):
     """R19: a requested retraction keeps an id out; a requested removal or replacement does not."""
     sent = {name: draft(name, client_id=name) for name in "abc"}
     accept(store, list(sent.values()), now=1)
@@ -202,7 +202,7 @@ def test_a_name_that_is_no_group_is_refused_and_nothing_is_accepted(store):
     assert store.heads() == {}
 
 
-def test_what_is_accepted_in_bulk_is_told_apart_from_what_others_wait_for(store):
+def test_bulk_episodes_are_distinguished_from_interactive_episodes(store):
     """A group is live as long as anything else of it is pending: an episode or a correction."""
     accept(store, [draft("a", group=name) for name in "ghi"], now=1, bulk=True)
     assert statuses(accept(store, [draft("a")], now=1)) == [("duplicate", 1)]
@@ -276,8 +276,8 @@ def test_previous_context_follows_the_rule(store):
     assert not any(context_of(0).values())
 
 
-def test_previous_context_leaves_out_what_was_withdrawn_before(store):
-    """A withdrawal also precedes drafts that were accepted earlier: it goes before all pending rows."""
+def test_previous_context_omits_episodes_withdrawn_before(store):
+    """The context goes back to earlier messages: a withdrawal precedes all pending rows."""
     accept(store, [draft(str(n), client_id=str(n)) for n in range(1, 9)], now=1)
     request(store, Operation(group="g", kind="retract", episodes=tuple("2345678")))
     accept(store, [draft("last")], now=1)
@@ -308,7 +308,7 @@ def test_a_failure_is_kept_and_only_retry_takes_it_up(store):
     assert head(store).last_recorded == 101
 
 
-def test_a_retry_leaves_to_a_pending_correction_what_it_takes_away(store):
+def test_a_retry_skips_episodes_that_a_pending_correction_removes(store):
     accept(store, [draft("a", client_id="a"), draft("b", client_id="b")], now=1)
     with store.writing():
         store.apply([failed(1, 10), failed(2, 20)])
@@ -388,7 +388,7 @@ def test_the_dump_shows_each_episode_from_its_end_to_its_withdrawal(store):
     assert store.counts("g")["g"] == GroupCounts(accepted=1, committed=1, entities=2, facts=2)
 
 
-def test_what_an_operation_names_is_found_by_id_source_or_all(store):
+def test_episodes_of_an_operation_are_found_by_id_source_or_all(store):
     accept(store, [draft("a", client_id="x"), draft("b", source="mail"), draft("c", source="mail")], now=1)
     with store.writing():
         store.apply([statement_commit(1, "Al", "one", 10, sent=draft("a", client_id="x")), failed(2, 20)])
@@ -405,7 +405,7 @@ def test_what_an_operation_names_is_found_by_id_source_or_all(store):
     assert sequences("none", everything=True) == []
 
 
-def test_an_id_is_found_in_whatever_bears_it(store):
+def test_an_id_is_found_in_every_row_that_contains_it(store):
     sent = draft("Al says one", client_id="c")
     accept(store, [sent, draft("other", group="h")], now=1)
     with store.writing():

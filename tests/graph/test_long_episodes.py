@@ -1,4 +1,4 @@
-"""What an episode of many triples costs: in proportion to its length, whatever its shape."""
+"""The cost of an episode of many triples: in proportion to its length, for any shape."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHAPES: dict[str, Callable[[int], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_episode_of_triples_costs_in_proportion_to_its_length(tmp_path: Path, shape: str) -> None:
-    """By function calls, which do not depend on the machine; twice the triples were four times the calls."""
+    """In function calls, which do not depend on the machine; twice the triples took four times the calls."""
     calls = {}
     for length in (250, 500):
         engine = Engine(tmp_path / str(length))

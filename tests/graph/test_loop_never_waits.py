@@ -90,7 +90,9 @@ def test_other_groups_go_on_while_a_removal_is_derived(
     assert removed_id not in remaining_ids
 
 
-def test_a_removal_frees_what_it_derived_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_frees_its_derived_state_bit_by_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At once, a graph of 100,000 facts would keep the interpreter's lock for 0.4 s when it is dropped."""
     engine, built = Engine(tmp_path), list[GroupGraph]()
     first = drafts(5, 24, 2)
@@ -134,7 +136,7 @@ def test_the_collector_waits_for_the_last_of_several_long_calls() -> None:
     assert gc.isenabled()
 
 
-def test_lag_is_what_the_loop_comes_late() -> None:
+def test_lag_is_the_delay_of_the_event_loop() -> None:
     """A call in a thread adds nothing that counts; the same call in the loop is seen as a whole."""
 
     def busy() -> None:

@@ -14,7 +14,7 @@ from tests.graph.by_hand import append, draft, failed, statement_commit
 from tests.graph.stores import Stores
 
 
-def test_a_look_finds_what_was_appended_since_the_last(store, mine, group, other_group):
+def test_a_look_finds_rows_appended_since_the_previous_look(store, mine, group, other_group):
     result, mark = store.newly_pending(0)
     assert mine(result) == {}
     append(store, draft("Al says one", group=group))
@@ -37,7 +37,7 @@ def test_a_look_finds_what_was_appended_since_the_last(store, mine, group, other
     assert mine(store.newly_pending(mark)[0]) == mine(pending_groups(store)) == {group: True}
 
 
-def test_what_a_correction_or_a_retry_leaves_pending_is_found(store, mine, group):
+def test_rows_left_pending_by_a_correction_or_a_retry_are_found(store, mine, group):
     append(store, draft("a", group=group), draft("b", group=group))
     with store.writing():
         store.apply([failed(1, 10, group=group), statement_commit(2, "Bo", "two", 20, group=group)])

@@ -56,7 +56,7 @@ def names_after(engine: Engine, *names: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("first", "second"), APART + [(b, a) for a, b in APART])
-def test_names_that_differ_in_what_matters_are_never_one_by_themselves(
+def test_names_with_a_meaningful_difference_are_never_merged_without_evidence(
     tmp_path: Path, first: str, second: str
 ) -> None:
     """R15: different digits, dates, versions, qualifiers; neither in texts nor in triples."""
@@ -108,7 +108,7 @@ def test_an_end_speaks_of_every_variant_unless_it_names_one(
     engine.check()
 
 
-def test_an_end_of_every_variant_speaks_of_those_that_are_told_later_too(tmp_path: Path) -> None:
+def test_an_end_of_every_variant_includes_variants_stated_later(tmp_path: Path) -> None:
     """R6, R13: by when it was said, not by when it arrived; it makes a span of its own variant alone."""
     engine = Engine(tmp_path, ontology=shipped().extended({"WORKS_AT": {"cardinality": "many"}}))
     engine.add(worked(0, PLAIN), worked(20, "Alice left Acme", "ended"), worked(10, PART_TIME))
@@ -171,7 +171,7 @@ def test_of_several_declarations_that_exclude_two_relations_the_first_was_enough
     assert [fact for fact in engine.view().all_facts() if fact.relation == "DD"] == facts_before
 
 
-def test_what_the_ontology_declares_no_longer_is_taken_back(tmp_path: Path) -> None:
+def test_a_declaration_dropped_from_the_ontology_is_withdrawn(tmp_path: Path) -> None:
     """R17: a changed ontology is recorded at the group's next commit."""
     tied = {"AA": {"cardinality": "single"}, "BB": {"same_as": "AA"}, "CC": {"excludes": ["DD"]}}
     engine = Engine(tmp_path, ontology=shipped().extended(tied))
@@ -265,7 +265,7 @@ HISTORIES_OF_NAMES = {
 def test_an_end_that_names_no_variant_gives_one_graph_in_every_order_of_arrival(
     tmp_path: Path, name: str
 ) -> None:
-    """R6, R13: it speaks of all variants, also of those told after it, and makes no second fact."""
+    """R6, R13: it concerns all variants, also later variants, and makes no second fact."""
     many_valued = shipped().extended({"WORKS_AT": {"cardinality": "many"}})
     results = {}
     for number, order in enumerate(permutations(HISTORIES_OF_NAMES[name])):

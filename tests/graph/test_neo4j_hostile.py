@@ -138,7 +138,7 @@ def test_every_query_is_read_as_words_and_finds_its_own_group_alone(pair):
     assert len(list(dumped_episodes(neo4j, item))) == 4
 
 
-def test_a_removal_whose_ids_are_cypher_takes_what_bears_them_and_nothing_else(pair, ask):
+def test_a_removal_with_cypher_as_ids_removes_the_rows_with_these_ids_alone(pair, ask):
     """R25: an id is compared, never read; an unknown id removes nothing."""
     engine, _ = engines(pair)
     ids = CYPHER[:4]
@@ -188,7 +188,7 @@ def test_a_megabyte_is_kept_whole_and_found(pair):
     assert StoredView(store, group).entities_named(long) == []
 
 
-def test_the_statements_of_a_read_do_not_depend_on_what_is_read(pair, monkeypatch):
+def test_the_statements_of_a_read_do_not_depend_on_its_values(pair, monkeypatch):
     """Every statement is a constant: no text of a caller ever becomes part of one."""
     store, group = pair[0].open(), f"{pair[0].prefix}g"
     with store.writing():

@@ -26,7 +26,7 @@ def stores(neo4j_server, neo4j_driver):
     maker.close()
 
 
-def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver, group):
+def test_reading_a_hub_costs_only_the_rows_read(stores, neo4j_driver, group):
     """The server stops at the limit: 5 of 400 facts are not found by reading 400."""
     store = stores.open()
     facts = tuple(
@@ -49,7 +49,7 @@ def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver, group):
     assert 0 < touched(neo4j_driver, statements_by_hand.FACTS_AT, named_group(group) | values) < 150
 
 
-def test_what_was_said_before_costs_what_is_taken_of_it(stores, neo4j_driver, group):
+def test_reading_the_previous_context_costs_only_the_rows_read(stores, neo4j_driver, group):
     """R22: asked once an episode; all of the group read each time would make a backfill quadratic."""
     store = stores.open()
     append(store, *(draft(f"said {n}", reference_time=n, group=group) for n in range(400)))
@@ -77,7 +77,7 @@ def test_to_note_that_nothing_waits_costs_the_same_in_a_large_group(stores, neo4
 
 @pytest.mark.slow
 def test_every_read_begins_at_an_index_and_sorts_nothing_of_a_group(stores, neo4j_driver, group):
-    """Whatever the statistics: of a group with many rows none but those that are asked for are looked at."""
+    """With any statistics: only requested rows of a large group are read."""
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one", group=group)

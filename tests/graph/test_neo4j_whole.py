@@ -166,7 +166,7 @@ def test_processes_that_found_a_database_at_once_make_it_together(stores, own_ne
         assert list(pool.map(missing, range(4))) == [[]] * 4
 
 
-def test_what_is_asked_of_all_groups_is_answered_of_all(stores):
+def test_queries_about_all_groups_cover_all_groups(stores):
     """As on the embedded store (test_store_log), in a database of its own."""
     store = stores.open()
     assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
@@ -225,7 +225,7 @@ UNION ALL MATCH ()-[r]->() RETURN [type(r)] AS kinds, properties(r) AS held
 """
 
 
-def test_no_property_holds_a_word_of_what_was_removed(stores, ask, group):
+def test_no_property_has_a_word_of_removed_episodes(stores, ask, group):
     """R25: nothing of it is left in any node or relationship, derived, indexed or journaled."""
     store = stores.open()
     with store.writing():
@@ -254,7 +254,7 @@ def test_no_property_holds_a_word_of_what_was_removed(stores, ask, group):
 
 
 class Wire:
-    """A way to a server that can be cut, and mended: to its clients the server is away meanwhile."""
+    """A connection to a server that can be cut and restored: its clients then cannot reach the server."""
 
     def __init__(self, uri: str) -> None:
         host, _, port = uri.rpartition("/")[2].rpartition(":")

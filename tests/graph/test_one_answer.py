@@ -70,7 +70,7 @@ def outcome(fresh: Fresh, history: list[Any], flip: Flip | None = None) -> tuple
 @MANY_EXAMPLES
 @given(history=HISTORIES, picks=st.lists(st.integers(0, 10_000), min_size=1, max_size=3))
 def test_one_wrong_answer_harms_one_fact(fresh: Fresh, history: list[Any], picks: list[int]) -> None:
-    """Whatever answer is replaced, nothing differs but what rests on it."""
+    """Replacing any answer changes only the records derived from it."""
     observed_before, judge = outcome(fresh, history)
     flips = judge.flips()
     assume(flips)
@@ -255,7 +255,7 @@ def test_an_alias_is_used_elsewhere_after_two_answers(
 
 @pytest.mark.parametrize("kind", ["ended", "happened"])
 def test_an_end_of_the_wrong_state_ends_that_one_alone(tmp_path: Path, kind: str) -> None:
-    """R17b: neither another state between these ends ends, nor another variant, nor one of the same name."""
+    """R17b: no other state between these ends ends, no other variant, and no statement of the same name."""
     wrong = {("Alice quit club", "Alice chairs club part-time"): "ends"}
     engine = Engine(tmp_path, judge=Scripted(wrong))
     for at, sentence in enumerate(("Alice CHAIRS club", "Alice CHAIRS club part-time", "Alice COACHES club")):
@@ -311,7 +311,7 @@ def test_one_answer_may_say_same_and_ends(tmp_path: Path) -> None:
     engine.check()
 
 
-def test_evidence_of_an_end_keeps_its_place_whatever_else_is_answered(tmp_path: Path) -> None:
+def test_evidence_of_an_end_keeps_its_place_under_any_other_answers(tmp_path: Path) -> None:
     """Promise 8: the second end of an episode has one ordinal, with the first end and without it."""
     second = {("Bob quit club", "Bob coaches club"): "ends"}
     places = []

@@ -1,7 +1,7 @@
-"""A group has one owner (R23): the store says how it is divided, and a commit says what it rests on.
+"""A group has one owner (R23): the store records the division, and a commit depends on its owner's state.
 
 The model never answers the same twice, so that a decision on anything but stored rows is noticed at
-once: the stored graph is then not what the records derive.
+once: the stored graph then differs from the derivation of its records.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def filled(stores: Stores) -> Engine:
 
 
 def checked(engine: Engine, steps: list[tuple[str, int]]) -> None:
-    """Assert that each episode was told committed once, is, and that the graph follows from the records."""
+    """Assert that each episode was reported committed once, is, and that the graph matches the records."""
     assert len(steps) == len(set(steps))
     for group in map(engine.named, GROUPS):
         told_of = {sequence for name, sequence in steps if name == group}
@@ -141,7 +141,7 @@ def taken_over(stores: Stores, seed: int) -> None:
 
 
 def divided_anew(stores: Stores, seed: int) -> None:
-    """Let a deployment of 2 shards take the store from one of 3 that lives: each of those ends as stale.
+    """Let a deployment of 2 shards take the store from a live deployment of 3: its runs end as stale.
 
     On a server a shard is held by a process of its own, in a file all are held by one.
     """
@@ -235,7 +235,7 @@ def test_two_runners_of_one_group_many_times(stores, case):
         case(stores, seed)
 
 
-# ---------------------------------------------------------------------- what a commit rests on
+# ---------------------------------------------------------------------- dependencies of a commit
 
 
 def resting(change: RowChanges, on: int) -> RowChanges:
@@ -268,7 +268,7 @@ def test_a_commit_that_rests_on_an_older_record_changes_nothing(store, group):
 
 @pytest.mark.neo4j
 @pytest.mark.parametrize("stores", [pytest.param("neo4j", marks=pytest.mark.neo4j)], indirect=True)
-def test_who_divides_the_groups_otherwise_is_refused_and_a_local_run_takes_all_or_none(stores, group):
+def test_another_division_of_the_groups_is_refused_and_a_local_run_takes_all_or_none(stores, group):
     item, other_memory, local = stores.open(), stores.open(), stores.open()
     append(item, draft("Al says one", group=group))
     own_shard = slot_of(group) % 3

@@ -147,7 +147,7 @@ def test_of_two_verdicts_on_one_pair_the_newest_counts_and_a_retired_one_does_no
     assert hand.suggestion_rows() == [("independent", ("PAINTED", "SKETCHED"), "")]
 
 
-def test_what_was_retracted_does_not_count(hand):
+def test_retracted_verdicts_do_not_count(hand):
     for number in range(3):
         hand.say(f"a{number}", "PAINTED", f"Ann{number}", "a barn", retired_at=9 if number == 0 else None)
         hand.say(f"b{number}", "SKETCHED", f"Ann{number}", "a boat")
@@ -161,7 +161,7 @@ def test_a_listed_name_gets_the_table_by_its_main_name(hand):
     assert item.settings == '[ontology.relations.LIKES]\nindependent = ["ADMIRES"]\n'
 
 
-def test_the_table_keeps_what_the_settings_declare_already(hand):
+def test_the_table_keeps_declarations_of_the_settings(hand):
     hand.compare("PAINTED", "SKETCHED", False, False, False)
     ontology = shipped().extended({"PAINTED": {"independent": ["CARVED"]}})
     (item,) = suggestions(hand.store, hand.name, ontology, limit=50)
@@ -225,7 +225,7 @@ def test_statements_of_two_subjects_say_nothing_of_a_cardinality(hand):
     assert hand.suggestion_rows() == []
 
 
-def test_what_the_ontology_answers_is_not_suggested(hand):
+def test_relations_known_to_the_ontology_are_not_suggested(hand):
     hand.compare("WORKS_AT", "LIVES_IN", False, False, False)
     hand.compare("SOLD", "OWNS", False, False, False)
     hand.compare("WORKS_FOR", "WORKS_FOR", True, True, True)
@@ -266,7 +266,7 @@ def test_a_name_folds_to_one_relation_so_that_the_lines_together_can_be_loaded(h
     assert hand.suggestion_rows(ontology) == [("inverse_of", ("GUIDED", "OVERSAW"), "")], "the next step"
 
 
-def test_another_group_and_one_that_is_not_there_have_none(hand, other_group):
+def test_another_group_and_a_missing_group_have_no_suggestions(hand, other_group):
     hand.compare("PAINTED", "SKETCHED", False, False, False)
     assert replace(hand, name=other_group).suggestion_rows() == []
 

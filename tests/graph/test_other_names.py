@@ -138,7 +138,7 @@ def message(
         ("Tom likes tea.", "Anna", ["Tom"], []),
     ],
 )
-def test_a_name_that_a_text_gives_is_told_to_be_anothers(
+def test_a_name_given_in_a_text_is_recorded_as_another_name(
     text: str, speaker: str | None, listed: list[str], pairs: list[tuple[str, str]]
 ) -> None:
     """Independent of the extractor's list; a text that only resembles one names nothing."""

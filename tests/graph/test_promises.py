@@ -129,7 +129,9 @@ def second_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @SLOW
 @given(HISTORIES)
-def test_kept_state_and_stored_index_are_what_the_records_derive(fresh: Fresh, history: list[Any]) -> None:
+def test_kept_state_and_stored_index_equal_the_derivation_from_records(
+    fresh: Fresh, history: list[Any]
+) -> None:
     """Design section 5: loaded state equals kept state, after every step, however wild the answers."""
     engine = fresh()
     for number, step in enumerate(history):
@@ -228,7 +230,7 @@ GAP = [
 @SLOW
 @given(history=st.lists(EPISODES, min_size=2, max_size=6), index=st.integers(0, 30))
 @example(history=GAP, index=1)
-def test_removing_any_episode_leaves_what_the_rest_derives(
+def test_removing_any_episode_leaves_the_derivation_of_the_others(
     fresh: Fresh, history: list[Any], index: int
 ) -> None:
     """R26, second sentence, R25: nothing of the removed one is left, and the stored index agrees."""

@@ -76,7 +76,7 @@ async def test_an_unknown_group_reads_as_empty_at_every_moment(memory, other_gro
 
 @EMBEDDED
 @pytest.mark.parametrize("moment", [*LONG_AGO, TO_COME])
-async def test_as_of_an_odd_moment_facts_are_those_that_hold_then(memory, group, moment):
+async def test_as_of_an_odd_moment_only_facts_of_that_moment_are_found(memory, group, moment):
     hits = await memory.search("Where does Ann Lee work?", group=group, as_of=moment, scopes=("fact",))
     assert [hit.target for hit in hits] == (["Beta"] if moment == TO_COME else [])
     messages = await memory.search("Where does Ann Lee work?", group=group, as_of=moment, scopes=("episode",))
@@ -100,7 +100,7 @@ async def test_entities_are_listed_and_called_by_name_and_by_the_beginning_of_an
 
 
 @EMBEDDED
-async def test_what_is_shown_has_its_texts_names_and_the_words_of_its_facts(memory, group):
+async def test_a_shown_record_has_its_texts_names_and_the_words_of_its_facts(memory, group):
     description = await memory.describe("Ann Lee", group=group)
     assert description.records == await memory.show(description.id, group=group)
     assert [fact.target for fact in description.facts] == ["Acme", "Beta"]

@@ -269,7 +269,7 @@ def test_a_field_of_the_users_own_identifies_records(tmp_path: Path) -> None:
     ]
 
 
-def test_what_was_not_understood_is_counted_and_told(tmp_path: Path) -> None:
+def test_unread_records_are_counted_and_reported(tmp_path: Path) -> None:
     rows = [
         {
             "kind": "json",

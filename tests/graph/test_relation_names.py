@@ -15,8 +15,8 @@ ENDS = ("left", "sold", "moved")
 class CarefulJudge:
     """A judge of sentences about one person whose last word is the object.
 
-    A sentence with a word of ENDS ends states with its object. Two other sentences agree if they have one
-    object, and contradict each other otherwise.
+    A sentence with a word of ENDS ends states with its object. Two other sentences agree if they have the
+    same object, and contradict each other otherwise.
     """
 
     identity = "careful"
@@ -95,7 +95,7 @@ def test_a_return_under_another_name_is_the_same_state(tmp_path):
 
 
 def test_an_end_does_not_name_the_state_that_it_ends(tmp_path):
-    """SOLD is a listed name, and HOLDS_TITLE_TO is none: still nobody sold it while she had it."""
+    """SOLD is a listed name, and HOLDS_TITLE_TO is none: still there was no sale while she had it."""
     assert spans(
         tmp_path,
         (0, "HOLDS_TITLE_TO", "Ingrid Dahl holds title to Skybike", "Product", "holds"),

@@ -84,7 +84,7 @@ def test_a_run_with_removals_in_between_is_the_plain_loop_with_the_recorded_plac
 
 
 def replay(engine: Engine, end: int) -> None:
-    """Carry out what is pending, one by one, up to a sequence."""
+    """Carry out the pending rows, one by one, up to a sequence."""
 
     def reached() -> bool:
         pending = engine.store.pending_sequences(GROUP, 0, 1)
@@ -111,7 +111,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("kind", ["retract", "remove"])
-def test_a_run_whose_model_never_answers_serves_what_is_asked_for(tmp_path, kind):
+def test_a_run_whose_model_never_answers_serves_requested_operations(tmp_path, kind):
     """Episodes in flight are dropped, the named episodes leave the log, and the others are read again."""
     engine = Engine(tmp_path)
     engine.add(*(reading(n, [], [works(f"F{n}")], client_id=f"e{n}") for n in range(1, 4)))
@@ -165,7 +165,7 @@ def test_a_correction_in_its_place_is_finished_before_a_removal(tmp_path):
 
 @EMBEDDED
 @pytest.mark.parametrize("kind", ["retract", "remove"])
-def test_what_was_pending_is_no_part_of_any_moment(stores: Stores, kind: str) -> None:
+def test_removed_pending_episodes_are_part_of_no_moment(stores: Stores, kind: str) -> None:
     """A pending episode that is withdrawn was never known: it is neither pending, failed nor ever dumped."""
     engine = engine_on(stores)
     engine.add(reading(1, [], [works("Acme")], client_id="a"))

@@ -69,7 +69,7 @@ class Shuffled:
         return self._judge.key(request)
 
     async def judge(self, request: QuestionRequest) -> Judged:
-        """Answer, and note what was asked."""
+        """Answer, and note the question's key."""
         await self._wait()
         self.question_keys.append(f"{request.episode.group} {self.key(request)}")
         return await self._judge.judge(request)
@@ -402,7 +402,7 @@ def test_bulk_and_live_in_one_group_keep_its_order(tmp_path: Path) -> None:
     assert engine.dump() == plain_engine.dump()
 
 
-def test_what_another_process_recorded_meanwhile_is_read_anew(tmp_path: Path, plain: Any) -> None:
+def test_commits_of_another_process_during_a_run_are_read(tmp_path: Path, plain: Any) -> None:
     """R4: a retry from elsewhere takes a record time; the run reads the state again and loses nothing."""
     engine = Engine(tmp_path, judge=WildJudge())
     fill(engine, drafts(5, COUNT))
@@ -511,7 +511,7 @@ async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_pat
     read: list[int] = []
 
     class Noted(type(engine.parts.extractor)):  # type: ignore[misc]
-        """Notes what it reads."""
+        """Notes its reads."""
 
         async def extract(self, request: ExtractionRequest) -> Extraction:
             read.append(request.episode.sequence)
@@ -525,7 +525,7 @@ async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_pat
         await asyncio.wait((running, away), return_when=asyncio.FIRST_COMPLETED)
         assert not running.done()
         committed = engine.store.counts()[GROUP].committed
-        for _ in range(2_000):  # a run that goes on would read all of them meanwhile
+        for _ in range(2_000):  # a run that continues would read all of them in this time
             await asyncio.sleep(0)
         read_count = len(read)
         writer.back.set()

@@ -50,7 +50,7 @@ NIGHT = "2026-03-02T03:00:00Z"
         ),
     ],
 )  # fmt: skip
-def test_what_is_due_and_what_comes_next(cron, zone, moment, due, following):
+def test_the_due_tick_and_the_next_tick(cron, zone, moment, due, following):
     schedule = Schedule("s", cron, zone, CREATED)
 
     assert show(schedule.due(at(moment))) == (due and f"{due}.000000Z")
@@ -92,7 +92,7 @@ class JobServer:
         ).look()
 
 
-def test_each_tick_is_one_job_and_missed_ones_are_caught_up_once(schedules):
+def test_each_tick_is_one_job_and_missed_ticks_are_caught_up_once(schedules):
     schedules.add("nightly", " 0  3 * * * ", "UTC", CREATED)
     server = JobServer("2026-03-02T02:00:00Z")
     assert show(server.look(schedules)).startswith("2026-03-02T03:00")
@@ -115,7 +115,7 @@ def test_each_tick_is_one_job_and_missed_ones_are_caught_up_once(schedules):
     assert server.reported == ["1 of 1 group refreshed"] * 2
 
 
-def test_runs_never_overlap_and_ticks_that_pass_meanwhile_are_caught_up_once(schedules):
+def test_runs_never_overlap_and_ticks_during_a_run_are_caught_up_once(schedules):
     """For one schedule, and for two: both would find the communities of the same groups."""
     schedules.add("a", "*/5 * * * *", "UTC", CREATED)
     schedules.add("b", "*/10 * * * *", "UTC", CREATED, full=True)
@@ -228,7 +228,7 @@ def test_a_job_server_that_is_away_costs_no_try(schedules):
     assert schedules.every()[0].tries == 1
 
 
-def test_a_schedule_that_is_removed_meanwhile_does_not_come_back(schedules):
+def test_a_schedule_that_is_removed_during_its_run_does_not_come_back(schedules):
     schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
     server = JobServer(NIGHT)
     server.look(schedules)
@@ -253,7 +253,7 @@ def test_a_schedule_that_is_removed_meanwhile_does_not_come_back(schedules):
         ("a b", "0 3 * * *", "UTC", "no name"),
     ],
 )
-def test_what_cannot_be_used_is_refused(schedules, name, cron, zone, line):
+def test_unusable_schedules_are_refused(schedules, name, cron, zone, line):
     with pytest.raises(InputError, match=line):
         schedules.add(name, cron, zone, CREATED)
     assert schedules.every() == []

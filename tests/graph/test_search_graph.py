@@ -23,7 +23,7 @@ ALL = "Ann, Ben, Cleo, Dan, Eve, Olaf: who knows whom, and who owns a boat?"
 
 @pytest.fixture
 async def world(tmp_path):
-    """Build the chain of five, with an island beside it."""
+    """Build the chain of five, and an unconnected island."""
     with a_world(tmp_path) as world:
         await chain(world, "demo")
         yield world
@@ -66,7 +66,7 @@ async def test_an_episode_without_facts_still_seeds_the_entities_it_made(world):
 
 
 async def test_the_best_hits_seed_graph_steps(world):
-    """Words find Ann knows Ben; the step from Ben finds what no word of the query says."""
+    """Words find Ann knows Ben; the step from Ben finds a fact without any word of the query."""
     hits = await find(world, text="Ann", scopes=("fact",), methods=("bm25", "bfs"))
     assert [(hit.text, hit.methods) for hit in hits] == [
         ("Ann knows Ben", {"bm25": 1, "bfs": 1}),
@@ -75,7 +75,7 @@ async def test_the_best_hits_seed_graph_steps(world):
     ]
 
 
-async def test_steps_go_only_over_what_held(world):
+async def test_steps_follow_only_facts_true_at_the_moment(world):
     """On day 0 only Ann knows Ben: the walk ends there."""
     centre = world.id_of("demo", "Ann")
     assert await facts(world, recipe="neighbours", centre=centre, as_of=day(0)) == ["Ann knows Ben"]
@@ -205,7 +205,7 @@ async def test_merged_entities_are_one_hit_at_the_best_rank(world):
     assert [(hit.entity, hit.methods) for hit in hits] == [(folded, {"bm25": 1})]
 
 
-async def test_episode_mentions_puts_first_what_is_said_most(world):
+async def test_episode_mentions_ranks_the_most_frequent_facts_first(world):
     """The paper's episode-mentions reranker: the number of supporting episodes is the score."""
     for at in range(3):
         await world.tell(
@@ -249,7 +249,7 @@ async def test_mmr_gives_every_candidate_once_with_values_that_never_rise(world,
 
 
 async def test_the_limit_counts_the_whole_list(world):
-    """Facts and their messages also count once where all three scopes are searched."""
+    """Without the rule that a fact and its messages count once, the list has all three scopes."""
     for limit in (1, 4, 9):
         assert len(await find(world, text=ALL, limit=limit)) == limit
     hits = await find(world, text=ALL, limit=20, recipe=Recipe(once=False))
@@ -259,7 +259,7 @@ async def test_the_limit_counts_the_whole_list(world):
 
 
 async def test_where_other_scopes_fall_short_one_scope_fills_the_list(world):
-    """One entity, one episode, 300 facts beside values: a limit of 200 is met."""
+    """One entity, one episode, 300 facts and values: a limit of 200 is met."""
     await world.tell(
         "values",
         "readings",
@@ -275,7 +275,7 @@ async def test_where_other_scopes_fall_short_one_scope_fills_the_list(world):
 
 
 def test_a_rank_is_that_of_the_whole_signal_however_few_rows_are_read(tmp_path):
-    """Forty messages say it in fewer words; that of the speaker who is named stands above them."""
+    """Forty messages match in fewer words; the message of the named speaker ranks above them."""
     start = datetime(2026, 3, 1, tzinfo=UTC)
     messages = [("Bob", "kettle blue")] * 40 + [("Ann", "kettle blue morning")]
     rows = [

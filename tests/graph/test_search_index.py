@@ -63,8 +63,8 @@ def followed(played: Played, steps: list[Any]) -> set[int]:
 
 
 @EMBEDDED
-def test_an_index_that_follows_a_history_is_the_one_that_is_loaded_anew(stores: Stores, monkeypatch):
-    """Whatever is added, fails, is retried, replaced, merged, split, undone, retracted or removed."""
+def test_an_index_that_follows_a_history_equals_a_fresh_index(stores: Stores, monkeypatch):
+    """After additions, failures, retries, replacements, merges, splits, undos, retractions and removals."""
     monkeypatch.setattr(indexing, "_RELOAD", 0)  # extend by however much is new
     monkeypatch.setattr(indexing, "_CHUNK", 2)
     store = stores.open()
@@ -94,7 +94,7 @@ def test_a_group_that_is_removed_is_no_longer_found_in_its_index(store, group):
 
 
 @EMBEDDED
-def test_above_its_memory_a_reader_drops_what_was_asked_least_recently(store, stores):
+def test_above_its_memory_a_reader_drops_the_least_recently_used_index(store, stores):
     groups = [stores.fresh() + "g" for _ in range(3)]
     with store.writing():
         for group in groups:
@@ -141,7 +141,7 @@ def test_threads_that_ask_while_another_writes_see_whole_indexes(store, group):
         assert (len(index.messages.sequences), faults) == (10, [])
 
 
-def test_words_added_in_pieces_are_found_as_those_added_at_once():
+def test_words_added_in_pieces_are_found_like_words_added_at_once():
     rng = np.random.default_rng(1)
     texts = [" ".join(f"w{n}" for n in rng.integers(0, 30, rng.integers(0, 9))) for _ in range(200)]
     pieces = Words()
@@ -189,7 +189,7 @@ def test_signs_find_nearly_the_20_nearest_of_clustered_vectors(signs, monkeypatc
     assert hit_count >= (360 if signs else 400)
 
 
-def test_a_vector_that_is_there_is_not_added_again():
+def test_an_existing_vector_is_not_added_again():
     vectors = Vectors(WIDTH)
     for _ in range(2):
         vectors.add(

@@ -76,7 +76,7 @@ def texts(hits, scope="fact"):
         pytest.param(None, ["Alice Webb works at Beta"], id="now"),
     ],
 )
-async def test_a_search_finds_what_held_at_the_moment_asked(jobs, moment, employers):
+async def test_a_search_finds_facts_of_the_requested_moment(jobs, moment, employers):
     """R5: reads default to now; spans are half open (R1)."""
     hits = await find(jobs, as_of=moment, scopes=("fact",))
     assert [text for text in texts(hits) if "works" in text] == employers
@@ -265,7 +265,7 @@ async def test_no_query_makes_a_block_beyond_its_budget(jobs, text, tokens):
     assert block.tokens == count_tokens(block.text) <= tokens
 
 
-async def test_the_context_block_holds_what_is_true_now(jobs):
+async def test_the_context_block_has_the_present_facts(jobs):
     work_query = Query(text="Where does Alice Webb work?", group="demo")
     block = await context(Searcher(jobs.store, jobs.embedder), work_query)
     facts = block.text.split("<FACTS>\n")[1].split("\n</FACTS>")[0].split("\n")

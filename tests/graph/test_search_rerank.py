@@ -79,7 +79,7 @@ async def test_nearby_measures_true_shortest_paths(world):
         assert hit.score == (0 if near is None else 1 / (1 + near)), hit.text
 
 
-async def test_explain_tells_what_a_hit_above_says(world):
+async def test_explain_lists_the_messages_that_a_hit_above_states(world):
     await chain(world, "demo")
     ranking = await Searcher(world.store, world.embedder).ranking(
         Query(text="Olaf owns a boat", group="demo")
@@ -109,9 +109,7 @@ async def ranked_hits(world: World, group: str, query: str) -> list[tuple[str, s
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=TEXTS, texts_elsewhere=TEXTS, query=WORDS.map(" ".join))
-async def test_a_list_and_its_scores_are_the_same_whatever_other_groups_hold(
-    world, texts, texts_elsewhere, query
-):
+async def test_a_list_and_its_scores_do_not_depend_on_other_groups(world, texts, texts_elsewhere, query):
     group = f"g{next(numbers)}"
     await tell_all(world, group, texts)
     alone = await ranked_hits(world, group, query)

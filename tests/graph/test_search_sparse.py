@@ -84,7 +84,7 @@ def stored_weights(engine: Engine) -> dict[str, list[tuple[bytes | None, bytes]]
 
 
 @EMBEDDED
-def test_what_shares_parts_of_words_alone_is_found_and_explained(stores: Stores) -> None:
+def test_a_message_that_shares_only_parts_of_words_is_found_and_explained(stores: Stores) -> None:
     engine = reader(stores)
     engine.add(*(message(name, text, n) for n, (name, text) in enumerate(MESSAGES)))
     question, weighed = "Where is a bicyclist?", engine.parts.embedder.weights
@@ -92,7 +92,7 @@ def test_what_shares_parts_of_words_alone_is_found_and_explained(stores: Stores)
     hits_found = hits(engine, question, methods=("sparse",), scopes=("episode",))
 
     assert [(hit.client_id, hit.methods["sparse"]) for hit in hits_found[:1]] == [("cycle", 1)]
-    # "bicy" is all that is shared, and all that is weighed of the question beside its stop words.
+    # "bicy" is the only shared part, and besides stop words the only weighed part of the question
     own_weights = np.frombuffer(weighed(question)[4 * len(weighed(question)) // 6 :], "<f2").astype(
         np.float32
     )
@@ -107,7 +107,7 @@ def test_what_shares_parts_of_words_alone_is_found_and_explained(stores: Stores)
 
 
 @EMBEDDED
-def test_an_index_that_grows_finds_what_one_that_is_loaded_finds(
+def test_a_growing_index_finds_the_same_as_a_loaded_index(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where only the signs of vectors are held: weights are held whole."""
@@ -127,7 +127,7 @@ def test_an_index_that_grows_finds_what_one_that_is_loaded_finds(
 
 
 @EMBEDDED
-def test_hits_are_the_same_whatever_other_groups_hold(stores: Stores) -> None:
+def test_hits_do_not_depend_on_other_groups(stores: Stores) -> None:
     engine = reader(stores)
     engine.add(*(message(name, text, n) for n, (name, text) in enumerate(MESSAGES)))
     hits_before = comparable(hits(engine, "Who works with bicyclists?"))
@@ -135,7 +135,7 @@ def test_hits_are_the_same_whatever_other_groups_hold(stores: Stores) -> None:
     assert comparable(hits(engine, "Who works with bicyclists?")) == hits_before != []
 
 
-def test_a_removal_takes_the_weights_and_a_statement_has_those_of_the_wording_that_is_left(
+def test_a_removal_takes_the_weights_and_a_statement_gets_the_weights_of_its_remaining_wording(
     stores: Stores,
 ) -> None:
     """R25: rows, index and hits equal those of a group that never had the episode."""
@@ -170,7 +170,7 @@ def test_a_parallel_run_stores_the_weights_of_the_plain_loop_from_the_passes_of_
 
 
 @EMBEDDED
-def test_an_embedder_that_weighs_nothing_stores_nothing_and_is_not_asked_for_it(stores: Stores) -> None:
+def test_an_embedder_without_weights_stores_none_and_is_not_asked_for_weights(stores: Stores) -> None:
     engine = engine_on(stores, extractor=RulesExtractor(shipped()))
     engine.add(*(message(name, text, n) for n, (name, text) in enumerate(MESSAGES)))
     assert {weights for row_list in stored_weights(engine).values() for weights, _ in row_list} == {None}
@@ -182,7 +182,7 @@ def test_an_embedder_that_weighs_nothing_stores_nothing_and_is_not_asked_for_it(
 
 
 @EMBEDDED
-def test_what_is_not_asked_for_finds_nothing_counts_for_nothing_and_is_not_read(
+def test_unrequested_methods_find_nothing_count_for_nothing_and_read_nothing(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = reader(stores)
@@ -205,7 +205,7 @@ def test_what_is_not_asked_for_finds_nothing_counts_for_nothing_and_is_not_read(
 
 
 @EMBEDDED
-def test_what_shares_only_little_words_with_a_question_is_not_about_it(stores: Stores) -> None:
+def test_a_text_that_shares_only_small_words_with_a_question_is_not_about_it(stores: Stores) -> None:
     class Small(Weighing):
         """Little words weigh a third of others, as the model has them."""
 

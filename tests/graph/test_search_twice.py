@@ -38,7 +38,7 @@ OPTION_SETS = (
 async def worlds(neo4j_server, neo4j_driver, tmp_path):
     """Build one world, under the same names, on a server and in a folder; yield it with its group's name.
 
-    The server has another group beside it, whose content must not change a hit (promise 5).
+    The server has a second group, whose content must not change a hit (promise 5).
     """
     stores = Neo4jStores(neo4j_server, neo4j_driver), SqliteStores(tmp_path)
     group = f"{stores[0].prefix}g"

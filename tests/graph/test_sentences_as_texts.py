@@ -88,7 +88,7 @@ class Claim(NamedTuple):
 
 
 def _rendered() -> dict[str, str]:
-    """Return every sentence that can be told -> when it is true."""
+    """Return every possible sentence -> the time when it is true."""
     tables = [*SENTENCES.values(), EVENTS]
     return {
         template.format(s=person, o=firm): truth

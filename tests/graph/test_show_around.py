@@ -37,7 +37,7 @@ def ids_of(engine: Engine) -> set[str]:
 
 @given(history=HISTORIES)
 @SLOW
-def test_what_is_shown_is_what_the_whole_group_derives(stores, history):
+def test_show_prints_the_derivation_of_the_whole_group(stores, history):
     engine = Engine(store=stores.open(), prefix=stores.fresh(), judge=WildJudge())
     play(engine, history)
     store, group = engine.store, engine.named()

@@ -88,7 +88,7 @@ def test_a_slot_that_is_handed_over_has_a_new_owner_and_the_late_batch_of_the_ol
     assert old.store.pending_count(group) == old.store.pending_count(second_group) == 0
 
 
-def test_what_was_decided_before_a_slot_went_and_came_back_is_refused(owners, group):
+def test_a_decision_from_before_a_slot_left_and_returned_is_refused(owners, group):
     """The owner is the same, and so is its run; an earlier batch of it may arrive late."""
     old, new = owners
     for owner in (new, old):
@@ -98,7 +98,7 @@ def test_what_was_decided_before_a_slot_went_and_came_back_is_refused(owners, gr
         old.apply(statement_commit(1, "Al", "one", 10, group=group))
 
 
-def test_who_takes_a_shard_anew_or_goes_on_for_its_run_has_the_slots_that_came_to_it(owners, stores, group):
+def test_a_new_or_resumed_owner_of_a_shard_has_the_slots_moved_to_it(owners, stores, group):
     old, new = owners
     with old.store.moving([slot_of(group)], new.shard):
         pass
@@ -139,14 +139,14 @@ def test_a_move_of_a_process_that_was_killed_ends_when_the_shard_is_taken(stores
         pass
 
 
-def test_a_slot_that_is_not_there_is_not_moved_nor_is_one_moved_to_a_shard_that_is_not_there(owners, group):
+def test_a_missing_slot_is_not_moved_and_no_slot_is_moved_to_a_missing_shard(owners, group):
     old, _ = owners
     for slots, shard in (([slot_of(group)], 2), ([slot_of(group)], -1), ([SLOTS], 0), ([-1], 0)):
         with pytest.raises(StoreError, match="slot"), old.store.moving(slots, shard):
             pass
 
 
-def test_a_shard_is_added_and_served_beside_those_that_gave_it_their_slots(stores, mine, group):
+def test_an_added_shard_is_served_together_with_the_shards_that_gave_it_slots(stores, mine, group):
     """From one shard to two: the owner of the first goes on, unless it sends what went."""
     first, second = stores.open(), stores.open()
     append(first, draft("Al says one", group=group))
@@ -170,7 +170,7 @@ def test_a_shard_is_added_and_served_beside_those_that_gave_it_their_slots(store
         pass
 
 
-def test_a_shard_is_dropped_once_it_has_no_slots_and_who_held_it_can_write_nothing(owners, stores, group):
+def test_a_shard_without_slots_is_dropped_and_its_holder_can_write_nothing(owners, stores, group):
     new = owners[1]
     with pytest.raises(StoreError, match=r"512 slots of .* are of shards beyond 1: move them first"):
         new.store.set_shards(1)

@@ -15,7 +15,7 @@ BOUND = 3 << 18  # bytes; one group, which is never dropped while it is worked a
 
 
 def test_groups_that_grow_side_by_side_keep_within_the_bound(tmp_path: Path) -> None:
-    """Nothing is loaded while they grow: what they take is weighed as they commit. The graph is the same."""
+    """Nothing is loaded while they grow: their sizes are updated by commits. The graph is the same."""
     sizes: list[int] = []
     dumps = []
     for name, bound in (("free", 1 << 30), ("bound", BOUND)):

@@ -41,7 +41,7 @@ def test_a_group_that_is_forgotten_before_its_load_begins_is_loaded_all_the_same
     assert fingerprint(asyncio.run(loaded())) == fingerprint(stored_state)
 
 
-def test_a_load_that_was_cancelled_before_it_began_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_load_cancelled_before_its_start_blocks_no_other_load(tmp_path: Path) -> None:
     """A cancelled run cancels the loads, too; the next run loads again, in another loop."""
     engine = Engine(tmp_path)
     engine.add(triples(1, works("Acme")))
@@ -60,7 +60,7 @@ def test_a_load_that_was_cancelled_before_it_began_is_in_nobodys_way(tmp_path: P
 
 
 def test_a_state_may_be_dropped_while_it_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The look at the store may be made in a thread; meanwhile a load may end, which drops other states."""
+    """The look at the store may run in a thread; a load may end in this time, which drops other states."""
     engine = Engine(tmp_path)
     engine.add(triples(1, works("Acme")))
     heads = engine.store.heads
@@ -94,7 +94,7 @@ class Slow(Direct):
         await super().write(changes)
 
 
-def test_nobody_decides_before_the_vectors_that_a_removal_left_out_are_durable(tmp_path: Path) -> None:
+def test_no_decision_is_made_before_the_vectors_missing_after_a_removal_are_durable(tmp_path: Path) -> None:
     """R27: of two episodes that wait for the group's state, the second does not get it without them.
 
     A comparison reads the vectors from the store, so they must be there when it begins.

@@ -63,7 +63,7 @@ def test_an_adopted_group_is_the_same_in_every_row_and_search_and_goes_on(store,
     assert worded(store, "fact", "ed", group) == [(9, 0)]
 
 
-def test_nobody_else_sees_an_adopted_group_before_it_is_verified(store, stores, source, group, mine):
+def test_no_other_reader_sees_an_adopted_group_before_it_is_verified(store, stores, source, group, mine):
     second_store = stores.open()
     observations = []
 
@@ -115,7 +115,7 @@ def test_an_adoption_that_fails_leaves_nothing_and_can_be_tried_again(
     assert everything(store, group) == everything(source, group)
 
 
-def test_a_group_that_is_there_or_was_is_not_adopted(store, source, group, mine):
+def test_an_existing_or_removed_group_is_not_adopted(store, source, group, mine):
     with store.writing():
         tell(store, "Al", "one", group=group)
         state_before = everything(store, group)

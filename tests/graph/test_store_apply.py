@@ -71,7 +71,7 @@ def test_a_change_is_read_back_whole(store, group):
     assert results == {"fact": [(1, 0)], "entity": ["E1"], "episode": [1]}
 
 
-def test_what_goes_goes_first_then_rows_come_then_they_change(store, group):
+def test_drops_precede_puts_and_puts_precede_patches(store, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
         shown_before = {SHOWN_ENTITIES: [("E1", "E1"), ("E1", "E2")]}
@@ -97,7 +97,7 @@ def test_what_goes_goes_first_then_rows_come_then_they_change(store, group):
     assert all_of(store, ENTITIES, group) == [("E1", "Al", ("Bo", "Cy"), (), 1, 0, "")]
 
 
-def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, group):
+def test_a_put_replaces_a_row_and_its_words_but_first_writes_stay(store, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
         tell(store, "Bo", "two", group=group)
@@ -119,7 +119,7 @@ def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, gr
     assert all_of(store, ENTITIES, group)[0] == ("E1", "Albert", ("Al",), ("Person",), 1, 0, "Al is another.")
 
 
-def test_what_has_no_record_time_takes_none(store, group):
+def test_a_change_without_a_record_time_takes_none(store, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
         head_before = head(store, group)
@@ -188,7 +188,7 @@ def test_the_same_ids_in_two_groups_are_two_things(store, group, other_group):
         assert worded(store, "fact", name, each) == [(1, 0)]
 
 
-def test_a_snapshot_nests_and_what_is_closed_stays_closed(store, stores, group):
+def test_a_snapshot_nests_and_a_closed_store_stays_closed(store, stores, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
         with store.reading(), store.reading():

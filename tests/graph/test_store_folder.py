@@ -49,7 +49,7 @@ def test_a_new_folder_gets_one_marked_file(tmp_path):
     connection.close()
 
 
-def test_opening_again_keeps_what_is_there(tmp_path):
+def test_a_second_opening_keeps_the_content(tmp_path):
     store = small(tmp_path)
     append(store, draft("kept"))
     store.close()
@@ -67,7 +67,7 @@ def test_nothing_there_and_not_to_create_names_the_command(tmp_path):
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_a_file_that_lost_its_content_is_not_begun_anew(tmp_path, create):
+def test_a_file_that_lost_its_content_is_not_initialised_again(tmp_path, create):
     store = small(tmp_path)
     append(store, draft("kept"))
     store.close()
@@ -86,7 +86,7 @@ def test_a_file_that_lost_its_content_is_not_begun_anew(tmp_path, create):
 
 @pytest.mark.parametrize("place", [0.1, 0.25, 0.5, 0.75, 0.9])
 def test_a_damaged_file_takes_nothing_more(tmp_path, place):
-    """64 KB of noise anywhere: a message that is told as kept would be lost with the file."""
+    """64 KB of noise anywhere: a message reported as kept would be lost with the file."""
     store = small(tmp_path)
     append(store, *(draft(f"printer {n} " * 20, client_id=str(n)) for n in range(2000)))
     with store.writing():

@@ -50,7 +50,7 @@ def test_an_appending_transaction_takes_the_sequences_of_its_groups(store, group
     assert list(store.heads([other_group, group])) == [group, other_group]
 
 
-def test_an_appending_transaction_reads_what_was_there_when_it_began(store, group):
+def test_an_appending_transaction_reads_the_rows_of_its_start(store, group):
     first = draft("a", group=group)
     append(store, first)
 
@@ -128,7 +128,7 @@ def test_an_episode_comes_back_as_it_was_given(store, group):
 # --------------------------------------------------------------------------------------- pending
 
 
-def test_what_is_pending_comes_in_the_order_of_the_log(store, group, mine):
+def test_pending_rows_come_in_the_order_of_the_log(store, group, mine):
     merge = Operation(group=group, kind="merge", entities=("x", "y"))
     append(store, draft("a", group=group))
     ask(store, merge)
@@ -169,7 +169,7 @@ def test_a_group_is_live_while_anything_but_its_backfill_is_pending(store, group
     assert mine(pending_groups(store)) == {group: False, other_group: False}
 
 
-def test_the_groups_are_told_in_which_a_withdrawal_is_requested(store, group, other_group, mine):
+def test_groups_with_a_requested_withdrawal_are_listed(store, group, other_group, mine):
     append(store, draft("a", group=group), draft("a", group=other_group))
     ask(store, Operation(group=other_group, kind="merge", entities=("x", "y")))
     assert mine(store.withdrawing()) == []
@@ -200,12 +200,12 @@ def of_all_groups(store):
     assert store.pending_count() == 1
 
 
-def test_what_is_asked_of_all_groups_is_answered_of_all(tmp_path):
+def test_queries_about_all_groups_cover_all_groups(tmp_path):
     with closing(small(tmp_path)) as store:
         of_all_groups(store)
 
 
-def test_reads_of_a_group_that_is_not_there_are_empty(store, group):
+def test_reads_of_a_missing_group_are_empty(store, group):
     assert store.counts(group) == {group: GroupCounts()}
     assert store.heads([group]) == {group: GroupHead()}
     assert store.heads([]) == {}
@@ -215,7 +215,7 @@ def test_reads_of_a_group_that_is_not_there_are_empty(store, group):
     assert worded(store, "fact", "says", group) == []
 
 
-def test_previous_context_is_what_was_said_last_and_accepted_before(store, group):
+def test_previous_context_has_the_latest_messages_that_were_accepted_before(store, group):
     """R22: same source, smaller sequence, said no later, live; greatest (reference time, sequence) first."""
     times_and_sources = [(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")]
     append(

@@ -80,13 +80,13 @@ def test_a_server_that_does_not_answer_is_unavailable_at_once(neo4j_server):
 @pytest.mark.parametrize(
     "uri", ["http://127.0.0.1:1", "nowhere", "bolt://[::1", "bolt://user:hush-hush@127.0.0.1:1"]
 )
-def test_a_uri_that_cannot_be_used_is_named_without_what_it_hides(neo4j_server, uri):
+def test_an_unusable_uri_is_named_without_its_secrets(neo4j_server, uri):
     with pytest.raises((SettingsError, Unavailable)) as refused:
         opened(neo4j_server, uri=uri)
     assert "hush" not in str(refused.value)
 
 
-def test_a_database_that_is_not_there_is_named_by_its_setting(neo4j_server):
+def test_a_missing_database_is_named_by_its_setting(neo4j_server):
     with pytest.raises(SettingsError, match=r"store\.database"):
         opened(neo4j_server, database="elsewhere")
 
@@ -113,7 +113,7 @@ def test_a_living_holder_is_named_and_a_dead_or_silent_one_is_followed(stores, a
             assert next_epoch == newest + 1
 
 
-def test_who_adopts_an_epoch_follows_its_holder_at_once(stores, group):
+def test_an_adopter_of_an_epoch_follows_its_holder_at_once(stores, group):
     """A restarted writer continues its run; its predecessor is stale, even if it is still alive."""
     first, second = stores.open(), stores.open()
     append(first, draft("a", group=group))
@@ -207,7 +207,7 @@ def deaf(stores, monkeypatch):
     return store
 
 
-def test_what_was_appended_before_its_answer_was_lost_is_not_appended_again(deaf, ask, group):
+def test_an_append_whose_answer_was_lost_is_not_repeated(deaf, ask, group):
     sent = [draft("a", group=group), draft("b", client_id="c", group=group), draft("a", group=group)]
     answers = accept(deaf, sent, now=1)
     assert [(a.status, a.sequence) for a in answers] == [("accepted", 1), ("accepted", 2), ("duplicate", 1)]
@@ -254,7 +254,7 @@ def with_rows(change, extra_rows):
     return replace(change, puts=puts)
 
 
-def test_graphitis_readers_find_what_means_the_same(stores, ask, group):
+def test_graphitis_readers_find_equivalent_rows(stores, ask, group):
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one", client_id="c1", metadata=metadata(a="b"), group=group)
@@ -281,7 +281,7 @@ def test_graphitis_readers_find_what_means_the_same(stores, ask, group):
     assert ask(ENTITIES, group=group) == [["E1", ""], ["E2", ""]]
 
 
-def test_a_merge_and_a_retraction_move_and_hide_what_graphitis_readers_see(stores, ask, group):
+def test_a_merge_and_a_retraction_move_and_hide_rows_for_graphitis_readers(stores, ask, group):
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one", client_id="c1", group=group)
@@ -307,7 +307,7 @@ def test_a_merge_and_a_retraction_move_and_hide_what_graphitis_readers_see(store
     assert [row[1] for row in ask(VALUES, group=group)] == ["two"]
 
 
-def test_a_copy_whose_answers_were_lost_is_whole(deaf, tmp_path, ask, group):
+def test_a_copy_whose_answers_were_lost_is_complete(deaf, tmp_path, ask, group):
     """Each portion is written twice, and each edge exists once."""
     source = small(tmp_path / "source")
     with source.writing():
@@ -451,9 +451,7 @@ def test_a_large_group_is_removed_in_pieces_and_nothing_of_it_is_read_from_the_f
     assert [row.sequence for row in all_of(store, kinds.EPISODES, group)] == [4]
 
 
-def test_what_is_told_while_a_large_group_goes_waits_for_its_end_and_stays(
-    stores, small_pieces, killed, group
-):
+def test_episodes_added_during_a_large_removal_wait_for_its_end_and_stay(stores, small_pieces, killed, group):
     """R19, R27: an append meets a group on its way, and goes on with the removal first."""
     store = stores.open()
     with store.writing():
@@ -475,7 +473,7 @@ def test_what_is_told_while_a_large_group_goes_waits_for_its_end_and_stays(
         assert all_of(store, kinds.MENTIONS, group) == []
 
 
-def test_a_large_removal_is_gone_on_with_by_whoever_ingests_next(stores, small_pieces, killed, ask):
+def test_the_next_ingest_continues_a_large_removal(stores, small_pieces, killed, ask):
     """R25, R27: through the engine, ended in the middle again and again."""
     told_of = [triples(n, works(f"Firm {n}"), client_id=f"c{n}") for n in range(8)]
     engine = engine_on(stores)
@@ -524,7 +522,7 @@ def test_a_group_that_is_read_while_it_is_written_is_refused_as_a_whole(stores, 
     assert results == [2, 2]
 
 
-def test_what_a_commit_met_is_read_again_until_it_is_of_one_moment(stores, group):
+def test_a_read_during_a_commit_repeats_until_it_sees_one_moment(stores, group):
     store, writer = stores.open(), stores.open()
     with writer.writing():
         tell(writer, "Al", "one", group=group)

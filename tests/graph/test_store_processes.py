@@ -73,7 +73,7 @@ def test_processes_that_append_at_once_share_one_order(tmp_path):
     store.close()
 
 
-def test_what_a_killed_appender_acknowledged_is_there(tmp_path):
+def test_acknowledged_rows_of_a_killed_appender_are_stored(tmp_path):
     """Promise 2: durable before it is acknowledged, and a batch is stored completely or not at all."""
     dice = random.Random(3)
     acknowledged: set[int] = set()

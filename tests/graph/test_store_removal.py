@@ -32,7 +32,7 @@ from tests.graph.by_hand import (
 SCOPES = ("fact", "entity", "episode")
 
 
-def test_what_was_dropped_is_found_by_no_read(store, group):
+def test_dropped_rows_are_found_by_no_read(store, group):
     """No word, id or vector of a removed episode is found; the rest of its group is unchanged."""
     sent = draft("zqtext", group=group, source="zqsource", client_id="zqclient", speaker="zqspeaker")
     kept_draft = draft("kept text", group=group, client_id="kept")
@@ -93,8 +93,8 @@ def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other
         assert head(store, group).last_recorded == 60
 
 
-def test_what_was_accepted_after_the_request_survives_a_groups_removal(store, group, mine):
-    """Accepted means kept: the order says what the removal is about."""
+def test_episodes_accepted_after_the_request_survive_a_groups_removal(store, group, mine):
+    """Accepted means kept: the order of requests defines the extent of the removal."""
     with store.writing():
         tell(store, "Al", "one", group=group)
         operation = Operation(group=group, kind="remove", everything=True)
@@ -112,7 +112,7 @@ def test_what_was_accepted_after_the_request_survives_a_groups_removal(store, gr
     assert worded(store, "fact", "says", group) == [(3, 0)]
 
 
-def test_what_was_cleared_can_be_filled_again_by_the_same_batch(store, group):
+def test_a_cleared_group_can_be_filled_again_by_the_same_batch(store, group):
     """A clear is carried out whole before what follows it."""
     with store.writing():
         tell(store, "Al", "one", group=group)

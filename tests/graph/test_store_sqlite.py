@@ -60,7 +60,7 @@ def test_one_process_holds_several_shards_and_each_epoch_fences_its_own_groups(s
     second_store, local = small(tmp_path), small(tmp_path)
     with ExitStack() as shard_holds:
         first = shard_holds.enter_context(store.writing(shard=0, shards=2))
-        with pytest.raises(StaleWriter):  # of a shard that nobody took
+        with pytest.raises(StaleWriter):  # of a shard without an owner
             store.apply([commits[1]])
         second = shard_holds.enter_context(store.writing(shard=1, shards=2))
         assert second > first
@@ -90,7 +90,7 @@ def test_one_process_holds_several_shards_and_each_epoch_fences_its_own_groups(s
         each.close()
 
 
-def test_an_epoch_is_not_adopted_from_who_holds_the_folder(store, tmp_path):
+def test_an_epoch_is_not_adopted_from_the_holder_of_the_folder(store, tmp_path):
     """A hanging writer is not a restarted writer: the next writer waits for it."""
     second_store = small(tmp_path)
     with store.writing() as epoch:
@@ -106,8 +106,8 @@ def cut_off():
     raise KeyboardInterrupt
 
 
-def test_what_a_killed_adoption_left_goes_at_the_next_one(store, tmp_path, monkeypatch):
-    """It stands under a number without a name: no read finds it, and its bytes go too."""
+def test_the_next_adoption_removes_the_rows_of_a_killed_adoption(store, tmp_path, monkeypatch):
+    """Its rows have a number without a name: no read finds them, and their bytes are deleted too."""
     source = small(tmp_path / "source")
     with source.writing():
         tell(source, "Al", "zqlost")

@@ -14,7 +14,7 @@ from kgray.storage.sqlite import schema
 from kgray.storage.sqlite import statements as sql
 from tests.graph.by_hand import append, changes, draft, small
 
-# These walk the groups, never their rows; or what is requested and not carried out.
+# These walk the groups, never their rows; or the pending requests.
 OF_ALL_GROUPS = {"GROUPS", "PENDING_GROUPS", "PENDING_COUNT", "COUNT_STATES", "WITHDRAWING"} | {
     f"EVERYWHERE {read.name}" for read in EVERYWHERE
 }
@@ -54,7 +54,7 @@ def test_every_statement_is_an_index_look_up(store):
 
 
 def test_every_look_up_goes_by_its_value(store):
-    """The query also uses the sequence, not the group alone, which would read every row of it."""
+    """Look-ups use the group and the value; the group alone would read every row of it."""
     wrong = {}
     for read, statement in sql.OF_READ.items():
         if read.by is not None:

@@ -28,7 +28,7 @@ def together(work: Callable[[int], object]) -> list[object]:
 
 
 def test_a_memory_adds_and_searches_in_several_threads(tmp_path):
-    """Each finds what it added itself, and nobody loses a message."""
+    """Each thread finds its own additions, and no message is lost."""
     with kgray.open(tmp_path, create=True) as memory:
 
         def work(number: int) -> list[str]:

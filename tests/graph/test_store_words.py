@@ -75,7 +75,7 @@ def test_each_record_has_the_words_of_its_texts_and_the_signs_of_its_vectors(sto
     assert names == [("E1", "Zoë", 1, 0), ("E2", "Bo", 2, 0)]
 
 
-def test_what_is_not_committed_is_in_no_index(store, group):
+def test_uncommitted_rows_are_in_no_index(store, group):
     """Its message can be read: a reader that knows the sequence reads it again after the commit."""
     append(store, draft("bees", group=group), draft("wasps", group=group))
     with store.writing():
@@ -130,7 +130,7 @@ def test_nothing_crosses_a_group_and_no_text_is_an_error(stores):
                 if searched == "\ud800":
                     continue  # it cannot be stored, so no store is searched for it: `ledger.find`
                 for read in (reads.TAKEN_IDS, reads.TAKEN_CLIENT_IDS, reads.FACTS_OF, reads.MENTIONS_OF):
-                    # A hostile name may be an id by chance ("F1"): what it finds is then this group's row.
+                    # A hostile name may be an id by chance ("F1"): it then finds this group's row.
                     assert len(list(store.rows(read, name, [searched]))) <= bool(last)
         assert sorted(stores.mine(store.heads())) == sorted(names)
 
@@ -207,8 +207,8 @@ def applies_again(store, group):
         *((f, True) for f in (drops, clears, replaces_words, commits_another_vector)),
     ],
 )
-def test_removals_count_what_an_index_cannot_follow(store, group, other_group, happens, counted):
-    """Whoever makes a change says so (`RowChanges.unsettles`): the store counts what it applies."""
+def test_removals_count_the_changes_that_an_index_cannot_follow(store, group, other_group, happens, counted):
+    """Each maker of a change declares it (`RowChanges.unsettles`): the store counts the applied changes."""
     with store.writing():
         for name, value in (("Al", "one"), ("Bo", "two")):
             tell(store, name, value, group=group)
@@ -251,7 +251,7 @@ def test_a_repair_that_sets_evidence_aside_is_counted(store, group):
     assert (worded(store, "fact", "one", group), head(store, group).removals) == ([], removals_before + 1)
 
 
-def test_a_copy_that_is_undone_is_no_longer_what_was_read_of_it(store, group):
+def test_an_undone_copy_differs_from_its_cached_rows(store, group):
     removal_counts = []
 
     def verify():
@@ -313,10 +313,10 @@ def followed(played: Played, told_here: list[Any]) -> Index:
 
 
 def test_while_removals_are_the_same_only_greater_sequences_were_added(stores: Stores):
-    """Whatever is added, fails, is retried, replaced, merged, split, undone, retracted or removed."""
+    """After additions, failures, retries, replacements, merges, splits, undos, retractions and removals."""
     store = stores.open()
     steps = reloads = 0
-    # The rows are decided above the stores; on a server one history shows the same sums.
+    # Removals are counted above the stores; on a server one history is enough to show the same sums.
     for seed in range(5 if not store.remote else 1):
         reader = Refuses()
         engine = Engine(store=store, prefix=stores.fresh(), judge=Quoting(), extractor=reader)

@@ -56,7 +56,7 @@ def two_groups(store, group, other_group):
 
 @pytest.fixture
 def visible_state(group, other_group):
-    """Return a function that gives what a reader of both groups sees."""
+    """Return a function that gives the state visible to a reader of both groups."""
     return lambda store: [everything(store, each) for each in (group, other_group)]
 
 
@@ -90,7 +90,7 @@ def reference(tmp_path):
     opened.close()
 
 
-def test_a_batch_of_several_groups_is_what_its_writes_are_one_by_one(
+def test_a_batch_of_several_groups_equals_its_writes_one_by_one(
     two_groups, reference, writes, visible_state, group, other_group, mine
 ):
     store = two_groups
@@ -129,7 +129,7 @@ def test_a_batch_sent_again_changes_nothing(two_groups, writes, visible_state, g
 
 
 def test_any_cut_into_batches_sent_any_number_of_times_gives_the_same(stores, reference):
-    """R23: a sender that does not know what arrived sends again what it has not seen acknowledged."""
+    """R23: a sender without acknowledgements sends its unacknowledged batches again."""
     store = stores.open()
 
     @settings(max_examples=stores.examples)
@@ -228,7 +228,7 @@ def test_record_times_must_increase(store, group):
 
 
 def test_an_appending_transaction_of_another_process_outruns_a_commit(store, stores, group):
-    """A retry takes a record time, and the writer that did not know of it is told."""
+    """A retry takes a record time, and a writer that did not know of it gets an error."""
     other_memory = stores.open()
     append(store, draft("a", group=group), draft("Bo says two", group=group))
 
@@ -354,7 +354,7 @@ def test_an_adopted_epoch_goes_on(two_groups, stores, writes, group, mine):
     with second_memory.writing(epoch=epoch) as held_epoch:
         assert held_epoch == epoch
         second_memory.apply(writes)
-        # A former writer does not write beside the new holder of its epoch.
+        # A former writer cannot write while its epoch has a new holder.
         with pytest.raises(StaleWriter):
             two_groups.apply([statement_commit(4, "Di", "three", 99, group=group)])
     assert mine(pending_groups(second_memory)) == {group: True}

@@ -26,7 +26,7 @@ def carried_out(store, at, puts, drops=None):
     store.apply([ended(operation, at, puts=puts, drops=drops or {})])
 
 
-def test_recorded_ids_show_as_what_derivation_says_and_moves_replace(store):
+def test_recorded_ids_resolve_as_derived_and_moves_replace_them(store):
     """R16: a merge folds E2 into E1, a split shows E1 as two."""
     view = StoredView(store, "g")
     with store.writing():
@@ -59,7 +59,7 @@ def test_recorded_ids_show_as_what_derivation_says_and_moves_replace(store):
     assert [entity.id for entity in view.entities_named("AL")] == ["E1"]
 
 
-def test_only_what_is_committed_and_live_is_shown(store):
+def test_only_committed_live_rows_are_shown(store):
     with store.writing():
         tell(store, "Al", "one", client_id="c")
         append(store, draft("pending"))

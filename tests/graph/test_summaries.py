@@ -83,7 +83,7 @@ def test_a_summary_has_the_newest_open_facts_and_follows_ends_merges_and_removal
     assert differences(engine.store, engine.named()) == []
 
 
-def test_a_neighbour_keeps_what_a_correction_does_not_touch(engine: Engine) -> None:
+def test_a_neighbour_keeps_everything_that_a_correction_does_not_touch(engine: Engine) -> None:
     """A merge derives only the facts of the merged entities; the store has the facts of their neighbours."""
     for number in range(NEWEST + 2):
         engine.add(triples(number, {"source": f"P{number}", "relation": "LIKES", "target": "tea"}))
@@ -101,7 +101,7 @@ def test_a_neighbour_keeps_what_a_correction_does_not_touch(engine: Engine) -> N
     assert differences(engine.store, engine.named()) == []
 
 
-def test_a_summary_of_a_past_moment_is_composed_of_what_held_and_was_known_then(engine: Engine) -> None:
+def test_a_summary_of_a_past_moment_has_the_facts_true_and_known_then(engine: Engine) -> None:
     engine.add(triples(1, works("Acme")))
     known_at = engine.last_recorded()
     engine.add(triples(5, works("Beta")), triples(6, likes("tea")))
@@ -114,7 +114,7 @@ def test_a_summary_of_a_past_moment_is_composed_of_what_held_and_was_known_then(
     assert entities_before.summary == "Alice works at Acme."
 
 
-def test_a_start_ahead_is_told_with_its_date_and_an_end_ahead_takes_the_fact_out(tmp_path: Path) -> None:
+def test_a_future_start_is_stated_with_its_date_and_a_future_end_excludes_the_fact(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     engine.add(triples(1, likes("tea", valid_at="2990-03-01"), likes("jam", invalid_at="2990-03-01")))
     assert stored(engine) == {
@@ -210,8 +210,8 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., En
 
 @SLOW
 @given(HISTORIES)
-def test_stored_summaries_are_those_of_a_rebuild(fresh: Callable[..., Engine], history: list[Any]) -> None:
-    """With so few facts a summary, and kept beside it, that each history meets every bound."""
+def test_stored_summaries_equal_rebuilt_summaries(fresh: Callable[..., Engine], history: list[Any]) -> None:
+    """With so low a limit of facts, in a summary and in reserve, that each history meets every bound."""
     engine = fresh()
     with pytest.MonkeyPatch.context() as patched:
         for name, size in (("NEWEST", 1), ("_SPARE", 2), ("_FULL", 3)):

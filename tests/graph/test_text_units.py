@@ -79,7 +79,7 @@ def costs(built: Engine) -> Cost:
 
 @pytest.mark.parametrize("window", [0, 1, 8])
 def test_the_graph_of_a_text_in_units_is_that_of_the_text_read_at_once(tmp_path: Path, window: int) -> None:
-    """Each unit contains whole sentences; the first mentions keep their order in the text."""
+    """Every sentence is complete in a unit; the first mentions keep their positions in the text."""
     single_reader, reader = SentenceReader(), SentenceReader()
     at_once = engine(tmp_path / "whole", single_reader, window=0, units=None)
     in_units = engine(tmp_path / "units", reader, window=window)

@@ -29,7 +29,7 @@ def texts(engine: Engine, known_at: int | None = None) -> list[str]:
 
 
 @EMBEDDED
-def test_a_fact_says_its_ends_as_they_are_named_now(stores: Stores) -> None:
+def test_a_fact_names_its_ends_by_their_current_names(stores: Stores) -> None:
     """R16: the later, longer name is shown, at either end; a removal brings the earlier one back."""
     engine = engine_on(stores)
     engine.add(works(0, "M. Webb"), works(1, "Ann", "M. Webb"), works(2, "Bob", "Beta"))
@@ -52,7 +52,7 @@ def test_a_fact_says_its_ends_as_they_are_named_now(stores: Stores) -> None:
     assert texts(engine) == ["M. Webb works at Acme", "Ann works at M. Webb", "Bob works at Beta"]
 
 
-def test_a_merge_and_its_undo_tell_the_facts_anew(tmp_path: Path) -> None:
+def test_a_merge_and_its_undo_rewrite_the_texts_of_facts(tmp_path: Path) -> None:
     """R16."""
     engine = Engine(tmp_path)
     engine.add(works(0, "Bob Jones"), works(1, "Robert", "Beta"))
@@ -75,8 +75,8 @@ def test_a_relation_reads_by_the_name_it_is_folded_to(tmp_path: Path) -> None:
     ]
 
 
-def test_changed_words_of_the_ontology_are_told_from_the_next_commit_on(tmp_path: Path) -> None:
-    """R17: recorded as a ruling, so that what was known before reads as it did."""
+def test_changed_words_of_the_ontology_apply_from_the_next_commit(tmp_path: Path) -> None:
+    """R17: recorded as a ruling, so that earlier knowledge reads as before."""
     role = {"source": "Ann", "relation": "HAS_ROLE", "value": "captain", "fact": "Ann became captain"}
     engine = Engine(tmp_path)
     engine.add(reading(0, [], [role]), works(0, "Ann"))
@@ -92,7 +92,7 @@ def test_changed_words_of_the_ontology_are_told_from_the_next_commit_on(tmp_path
     assert sorted(texts(engine)) == ["Ann has the role captain", "Ann works at Acme"]
 
 
-def test_a_variant_says_what_sets_it_apart_while_its_first_sentence_is_there(tmp_path: Path) -> None:
+def test_a_variant_names_its_difference_while_its_first_sentence_exists(tmp_path: Path) -> None:
     """R18, R25: the first remaining evidence gives the words."""
     engine = Engine(tmp_path)
     engine.add(works(0, "Ann"), works(5, "Ann", text="Ann works part-time at Acme"))

@@ -172,7 +172,7 @@ def first_dumps() -> dict[str, dict[str, list[str]]]:
 
 
 def check_first(folder: Path, moments: dict[str, dict[str, str]]) -> None:
-    """Compare a store with the dumps of version 0.1: all but what the rules have changed."""
+    """Compare a store with the dumps of version 0.1, except for the changes of the rules."""
     with closing(opened(folder)) as memory:
         for group, dumps in first_dumps().items():
             for (_, old), moment in zip(dumps.items(), moments[group], strict=True):
@@ -190,7 +190,7 @@ HASHES: dict[str, dict[str, dict[str, dict[str, str]]]] = {
 }
 
 
-def test_a_folder_of_version_0_1_gives_the_graph_of_then_but_for_what_the_rules_changed(folder):
+def test_a_folder_of_version_0_1_gives_its_old_graph_except_for_changed_rules(folder):
     report = upgraded(folder)
 
     assert (report["from"], report["to"], report["verified"]) == (9, VERSION, True)
@@ -212,9 +212,7 @@ def test_a_folder_of_version_0_2_gives_the_same_hashes(tmp_path):
 
 @neo4j
 @pytest.mark.slow
-def test_a_database_of_version_0_1_gives_the_graph_of_then_but_for_what_the_rules_changed(
-    on_neo4j, neo4j_driver
-):
+def test_a_database_of_version_0_1_gives_its_old_graph_except_for_changed_rules(on_neo4j, neo4j_driver):
     folder = on_neo4j(FIRST)
     report = upgraded(folder)
 
@@ -255,7 +253,7 @@ def test_the_earlier_file_is_kept_and_can_be_put_back(folder):
         assert database.execute("PRAGMA user_version").fetchone() == (9,)
 
 
-def test_a_dry_run_says_what_would_happen_and_changes_nothing(folder):
+def test_a_dry_run_reports_the_plan_and_changes_nothing(folder):
     files_before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     planned = upgraded(folder, dry_run=True)
@@ -277,7 +275,7 @@ def test_a_dry_run_changes_nothing_in_a_database(on_neo4j, neo4j_driver):
     assert database_dump(neo4j_driver) == content_before
 
 
-async def test_what_was_pending_is_committed_and_more_can_be_added(folder):
+async def test_pending_episodes_are_committed_and_more_can_be_added(folder):
     upgraded(folder)
 
     async with opened(folder) as memory:

@@ -77,7 +77,7 @@ class FakeMethod:
         self.losses, self.calls = losses, 0
 
     async def remote(self) -> None:
-        """Answer, or raise what a lost actor raises."""
+        """Answer, or raise the error of a lost actor."""
         self.calls += 1
         if self.calls <= self.losses:
             raise Lost("no answer")

@@ -138,7 +138,7 @@ def scripted_reply(messages: list[Message]) -> tuple[str, dict[str, Any]]:
 def test_a_history_in_messages_needs_a_script_of_extractions_alone(
     tmp_path: Path, speaker: str | None
 ) -> None:
-    """All cases but those of variants, which a judge is asked about; nothing else is."""
+    """All cases except those of variants, which need a judge; no other case does."""
     variants = {case.case for case in worked_cases.histories() if case.names_variants}
     plays = {play: its for play, its in played().items() if play.rpartition("-")[0] not in variants}
     script, rows = [], []

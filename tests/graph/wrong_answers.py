@@ -136,7 +136,7 @@ class FixedAnswers:
         return {"answers": words}
 
     def flips(self) -> list[Flip]:
-        """Return every way to replace one of the answers so far by another that is allowed."""
+        """Return every way to replace one of the present answers by another allowed answer."""
         return [flip for (at, q), answer in self.answers.items() for flip in _flips(at, q, answer)]
 
 
@@ -197,7 +197,7 @@ class Stated(NamedTuple):
 class Observed:
     """A group's graph after a run, with places in the stead of ids, and the questions that were put.
 
-    variants    the numbers of the statements among those of equal ends and relation
+    variants    the numbers of the statements that share their ends and relation
     facts       by statement, each as (opening evidence, point, start, end, supporting episodes, ended by)
     texts       of these facts, in the same order
     verdicts    of pairs of statements
@@ -469,7 +469,7 @@ class Promise:
 
 
 def rivals_of(run: Observed, statements: Iterable[Place], shipped: Ontology | None = None) -> set[Place]:
-    """Return the statements that cannot hold beside the given ones, by the ontology or by a verdict."""
+    """Return the statements that exclude one of the given statements, by the ontology or by a verdict."""
     declared = shipped or ontology.shipped()
     exclusive = (pair for pair, verdict in run.verdicts.items() if verdict)
     results = {place for pair in exclusive if pair & {*statements} for place in pair}

@@ -22,7 +22,7 @@ import yaml
 
 from tests.manifests import CHOICES, K8S, rendered
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 UNKNOWN = {"PodMonitor", "PrometheusRule"}  # of the Prometheus operator, which this server does not know
 PLACED_S = 90
 OURS = "raycluster,rayjob,deployment,statefulset,service,cronjob,job,poddisruptionbudget,ingress"
@@ -31,10 +31,10 @@ NEEDS = {
     in os.environ,
     "not installed: go, which compiles the server": shutil.which("go") is not None,
 }
-MISSING = next((reason for reason, there in NEEDS.items() if not there), "")
+MISSING = next((reason for reason, is_present in NEEDS.items() if not is_present), "")
 pytestmark = [pytest.mark.k8s, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
-# what is spoilt, as it stands in a rendered overlay, what is written instead, what the server says
+# right text of a rendered overlay, wrong text in its place, the server's message
 SPOILT = [
     ("minReplicas: 1", "minReplica: 1", 'unknown field "spec.workerGroupSpecs[1].minReplica"'),
     ("version: v2", "version: v3", "Unsupported value"),
@@ -54,37 +54,39 @@ class Server:
     folder: Path
 
     def __call__(self, *args: str, feed: str | None = None) -> subprocess.CompletedProcess[str]:
-        command = [str(HERE / "server"), "kubectl", str(self.folder), *args]
+        command = [str(FOLDER / "server"), "kubectl", str(self.folder), *args]
         return subprocess.run(command, input=feed, capture_output=True, text=True, check=False, timeout=120)
 
     def rendered(self, *choice: str) -> str:
         """Return the base with these components, without kinds that the server does not know."""
-        found = rendered(choice, (str(HERE / "server"), "kubectl", str(self.folder), "kustomize"))
-        return yaml.safe_dump_all(one for one in found if one["kind"] not in UNKNOWN)
+        documents = rendered(choice, (str(FOLDER / "server"), "kubectl", str(self.folder), "kustomize"))
+        return yaml.safe_dump_all(document for document in documents if document["kind"] not in UNKNOWN)
 
     def ready(self, *choice: str) -> dict[str, int]:
-        """Put a choice in the place of what is there, wait for it; return the pods of Ray, by group."""
+        """Replace the present choice by another, wait for it; return the pods of Ray, by group."""
         self("delete", OURS, "--all", "-n", "kgray", "--timeout=60s")
-        assert until(lambda: not self.get("pod", "-n", "kgray")["items"]), "pods of the choice before stay"
+        assert wait_for_result(lambda: not self.get("pod", "-n", "kgray")["items"]), (
+            "pods of the choice before stay"
+        )
         self.renew_volumes()
-        done = self.apply(self.rendered(*choice))
-        assert done.returncode == 0, done.stderr
+        completed = self.apply(self.rendered(*choice))
+        assert completed.returncode == 0, completed.stderr
         cluster = ("raycluster", "kgray", "-n", "kgray")
-        until(lambda: self.get(*cluster).get("status", {}).get("state") == "ready")
+        wait_for_result(lambda: self.get(*cluster).get("status", {}).get("state") == "ready")
         status = self.get(*cluster).get("status", {})
         assert status.get("state") == "ready", (status, self("get", "events", "-n", "kgray").stdout[-3000:])
         pods = self.get("pod", "-n", "kgray", "-l", "ray.io/cluster=kgray")["items"]
         return dict(Counter(pod["metadata"]["labels"]["ray.io/group"] for pod in pods))
 
     def renew_volumes(self) -> None:
-        """Replace all volumes: one whose claim was deleted is Released, and takes no other claim."""
+        """Replace all volumes: a volume whose claim was deleted is Released, and takes no other claim."""
         for kind in (("persistentvolumeclaims", "-n", "kgray"), ("persistentvolumes",)):
-            done = self("delete", kind[0], "--all", *kind[1:], "--timeout=60s")
-            assert done.returncode == 0, done.stderr
-        nodes = yaml.safe_load_all((HERE / "nodes.yaml").read_text(encoding="utf-8"))
+            completed = self("delete", kind[0], "--all", *kind[1:], "--timeout=60s")
+            assert completed.returncode == 0, completed.stderr
+        nodes = yaml.safe_load_all((FOLDER / "nodes.yaml").read_text(encoding="utf-8"))
         volumes = [document for document in nodes if document["kind"] == "PersistentVolume"]
-        done = self("create", "-f", "-", feed=yaml.safe_dump_all(volumes))
-        assert done.returncode == 0, done.stderr
+        completed = self("create", "-f", "-", feed=yaml.safe_dump_all(volumes))
+        assert completed.returncode == 0, completed.stderr
 
     def report(self) -> str:
         """Return pods, claims, volumes and the last events, for the message of a failure."""
@@ -93,33 +95,33 @@ class Server:
 
     def evict(self, pod: str) -> str:
         """Ask for an eviction as a drain does; return "" or why it is refused."""
-        asked = {
+        review = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": pod, "namespace": "kgray"},
         }
         path = f"/api/v1/namespaces/kgray/pods/{pod}/eviction"
-        done = self("create", "--raw", path, "-f", "-", feed=json.dumps(asked))
-        return done.stderr if done.returncode else ""
+        completed = self("create", "--raw", path, "-f", "-", feed=json.dumps(review))
+        return completed.stderr if completed.returncode else ""
 
-    def apply(self, text: str, *more: str) -> subprocess.CompletedProcess[str]:
-        return self("apply", "--validate=strict", *more, "-f", "-", feed=text)
+    def apply(self, text: str, *extra: str) -> subprocess.CompletedProcess[str]:
+        return self("apply", "--validate=strict", *extra, "-f", "-", feed=text)
 
     def get(self, *args: str) -> Any:
-        done = self("get", *args, "-o", "json")
-        return json.loads(done.stdout) if done.returncode == 0 else {"items": []}
+        completed = self("get", *args, "-o", "json")
+        return json.loads(completed.stdout) if completed.returncode == 0 else {"items": []}
 
     def placed(self, name: str) -> str:
         """Return the node of a pod; fails where it has none in time."""
-        pod = until(
-            lambda: found if (found := self.get("pod", name, "-n", "kgray"))["spec"].get("nodeName") else None
+        pod = wait_for_result(
+            lambda: pod if (pod := self.get("pod", name, "-n", "kgray"))["spec"].get("nodeName") else None
         )
         assert pod, self.get("pod", name, "-n", "kgray")["status"]
         return str(pod["spec"]["nodeName"])
 
 
-def until(test: Callable[[], Any]) -> Any:
-    """Return the first true answer, or the last one when the time is up."""
+def wait_for_result(test: Callable[[], Any]) -> Any:
+    """Return the first true answer, or the last answer at the end of the time."""
     end = time.monotonic() + PLACED_S
     while not (answer := test()) and time.monotonic() < end:
         time.sleep(0.5)
@@ -130,37 +132,39 @@ def until(test: Callable[[], Any]) -> Any:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Yield a server with the base applied; it is ended and its data deleted."""
     folder = tmp_path_factory.mktemp("k8s")
-    subprocess.run([str(HERE / "server"), "start", str(folder)], check=True)
+    subprocess.run([str(FOLDER / "server"), "start", str(folder)], check=True)
     try:
-        subprocess.run([str(HERE / "server"), "operator", str(folder)], check=True)
-        found = Server(folder)
-        done = found.apply(found.rendered())
-        assert done.returncode == 0, done.stderr
-        until(lambda: found.get("serviceaccount", "default", "-n", "kgray").get("metadata"))
-        yield found
+        subprocess.run([str(FOLDER / "server"), "operator", str(folder)], check=True)
+        cluster_server = Server(folder)
+        completed = cluster_server.apply(cluster_server.rendered())
+        assert completed.returncode == 0, completed.stderr
+        wait_for_result(
+            lambda: cluster_server.get("serviceaccount", "default", "-n", "kgray").get("metadata")
+        )
+        yield cluster_server
     finally:
-        subprocess.run([str(HERE / "server"), "wipe", str(folder)], check=True)
+        subprocess.run([str(FOLDER / "server"), "wipe", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: "+".join(choice) or "base")
 def test_the_server_takes_every_choice_of_components_strictly(server, choice):
-    done = server.apply(server.rendered(*choice), "--dry-run=server")
-    assert done.returncode == 0, done.stderr
+    completed = server.apply(server.rendered(*choice), "--dry-run=server")
+    assert completed.returncode == 0, completed.stderr
 
 
 def test_the_server_takes_every_job(server):
     for path in sorted((K8S / "jobs").glob("*.yaml")):
-        done = server("create", "--validate=strict", "--dry-run=server", "-f", str(path))
-        assert done.returncode == 0, done.stderr
+        completed = server("create", "--validate=strict", "--dry-run=server", "-f", str(path))
+        assert completed.returncode == 0, completed.stderr
 
 
-@pytest.mark.parametrize(("right", "wrong", "said"), SPOILT, ids=[one[1] for one in SPOILT])
-def test_a_mistake_is_refused(server, right, wrong, said):
+@pytest.mark.parametrize(("right", "wrong", "message"), SPOILT, ids=[mistake[1] for mistake in SPOILT])
+def test_a_mistake_is_refused(server, right, wrong, message):
     text = server.rendered()
     assert right in text
-    done = server.apply(text.replace(right, wrong, 1), "--dry-run=server")
-    assert done.returncode != 0
-    assert said in done.stderr
+    completed = server.apply(text.replace(right, wrong, 1), "--dry-run=server")
+    assert completed.returncode != 0
+    assert message in completed.stderr
 
 
 PODS = {"headgroup": 1, "control": 2, "cpu": 1, "llm": 1, "embed": 1, "search": 2}
@@ -174,23 +178,23 @@ PODS = {"headgroup": 1, "control": 2, "cpu": 1, "llm": 1, "embed": 1, "search": 
         (("small", "redis", "backup"), {"headgroup": 1, "control": 1, "cpu": 1}),
         ((), PODS),
     ],
-    ids=lambda one: "+".join(one) if isinstance(one, tuple) else "",
+    ids=lambda choice: "+".join(choice) if isinstance(choice, tuple) else "",
 )
 def test_the_operator_brings_a_choice_to_ready_and_services_select_its_pods(server, choice, pods):
     assert server.ready(*choice) == pods
-    wanted = {"kgray", "kgray-search", "kgray-head-svc"}
-    wanted |= {"redis"} & {*choice} | ({"neo4j"} if "neo4j-elsewhere" not in choice else set())
-    for service in sorted(wanted):
+    expected_services = {"kgray", "kgray-search", "kgray-head-svc"}
+    expected_services |= {"redis"} & {*choice} | ({"neo4j"} if "neo4j-elsewhere" not in choice else set())
+    for service in sorted(expected_services):
         label = f"kubernetes.io/service-name={service}"
-        found = until(
+        endpoints = wait_for_result(
             lambda label=label: [
                 end
-                for one in server.get("endpointslice", "-n", "kgray", "-l", label)["items"]
-                for end in one.get("endpoints") or []
+                for endpoint_slice in server.get("endpointslice", "-n", "kgray", "-l", label)["items"]
+                for end in endpoint_slice.get("endpoints") or []
                 if end["conditions"]["ready"]
             ]
         )
-        assert found, f"{service} selects no pod that is ready\n{server.report()}"
+        assert endpoints, f"{service} selects no pod that is ready\n{server.report()}"
     for pod in server.get("pod", "-n", "kgray", "-l", "ray.io/cluster=kgray")["items"]:
         group, node = pod["metadata"]["labels"]["ray.io/group"], pod["spec"]["nodeName"]
         assert node.startswith("gpu-" if group in {"llm", "embed"} else "cpu-"), (group, node)
@@ -201,16 +205,16 @@ def test_a_drain_takes_one_pod_of_a_group_at_a_time_and_never_the_head(server):
     pods = server.get("pod", "-n", "kgray", "-l", "ray.io/group=control")["items"]
     first, second = (pod["metadata"]["name"] for pod in pods)
     budget = ("poddisruptionbudget", "kgray-control", "-n", "kgray")
-    assert until(lambda: server.get(*budget).get("status", {}).get("disruptionsAllowed") == 1)
+    assert wait_for_result(lambda: server.get(*budget).get("status", {}).get("disruptionsAllowed") == 1)
     nodes = [node["metadata"]["name"] for node in server.get("node")["items"]]
     assert server("cordon", *nodes).returncode == 0
     try:
         assert server.evict(first) == ""
-        assert until(lambda: server.get(*budget)["status"]["disruptionsAllowed"] == 0)
+        assert wait_for_result(lambda: server.get(*budget)["status"]["disruptionsAllowed"] == 0)
         assert "disruption budget" in server.evict(second)
     finally:
         assert server("uncordon", *nodes).returncode == 0
-    assert until(lambda: server.get(*budget)["status"]["disruptionsAllowed"] == 1)
+    assert wait_for_result(lambda: server.get(*budget)["status"]["disruptionsAllowed"] == 1)
     assert server.evict(second) == ""
     head = server.get("pod", "-n", "kgray", "-l", "ray.io/node-type=head")["items"][0]["metadata"]["name"]
     assert "disruption budget" in server.evict(head)
@@ -219,7 +223,7 @@ def test_a_drain_takes_one_pod_of_a_group_at_a_time_and_never_the_head(server):
 def test_the_operator_takes_the_job_that_starts_the_actors(server):
     """Nobody runs its dashboard here, so it never ends; its fields are checked before it waits for that."""
     assert server("create", "-f", str(K8S / "jobs/up.yaml")).returncode == 0
-    state = until(
+    state = wait_for_result(
         lambda: server.get("rayjob", "kgray-up", "-n", "kgray").get("status", {}).get("jobDeploymentStatus")
     )
     events = server("get", "events", "-n", "kgray", "--field-selector", "involvedObject.kind=RayJob").stdout
@@ -230,22 +234,22 @@ def test_the_operator_takes_the_job_that_starts_the_actors(server):
 def test_the_clock_repeats_up(server):
     every = json.dumps({"spec": {"schedule": "* * * * *"}})
     assert server("patch", "cronjob", "kgray-up", "-n", "kgray", "-p", every).returncode == 0
-    jobs = until(
+    jobs = wait_for_result(
         lambda: [
-            one
-            for one in server.get("job", "-n", "kgray")["items"]
-            for owner in one["metadata"].get("ownerReferences", [])
+            job
+            for job in server.get("job", "-n", "kgray")["items"]
+            for owner in job["metadata"].get("ownerReferences", [])
             if (owner["kind"], owner["name"]) == ("CronJob", "kgray-up")
         ]
     )
     assert jobs
-    assert until(lambda: server.get("pod", "-n", "kgray", "-l", "app=kgray-up")["items"])
+    assert wait_for_result(lambda: server.get("pod", "-n", "kgray", "-l", "app=kgray-up")["items"])
 
 
 def test_the_store_gets_its_volume_and_the_door_its_replicas(server):
     for kind in ("statefulset/neo4j", "deployment/kgray-door"):
-        done = server("rollout", "status", kind, "-n", "kgray", f"--timeout={PLACED_S}s")
-        assert done.returncode == 0, done.stdout + done.stderr
+        completed = server("rollout", "status", kind, "-n", "kgray", f"--timeout={PLACED_S}s")
+        assert completed.returncode == 0, completed.stdout + completed.stderr
     claims = server.get("persistentvolumeclaims", "-n", "kgray")["items"]
     assert {claim["status"]["phase"] for claim in claims} == {"Bound"}
 
@@ -254,15 +258,15 @@ def test_the_small_overlay_fits_on_one_machine_of_16_cores(server):
     cores = memory = 0.0
     for document in yaml.safe_load_all(server.rendered("small")):
         for number, containers in pods_of(document):
-            requests = [one["resources"]["requests"] for one in containers]
-            cores += number * sum(cpus(one["cpu"]) for one in requests)
-            memory += number * sum(gigabytes(one["memory"]) for one in requests)
+            requests = [container["resources"]["requests"] for container in containers]
+            cores += number * sum(cpus(request["cpu"]) for request in requests)
+            memory += number * sum(gigabytes(request["memory"]) for request in requests)
     assert 8 < cores <= 16
     assert 16 < memory <= 64
 
 
 def pods_of(document: dict[str, Any]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """Yield how many pods stand from the start, and the containers of each."""
+    """Yield the initial number of pods, and the containers of each."""
     spec = document.get("spec", {})
     if document["kind"] in ("Deployment", "StatefulSet"):
         yield spec["replicas"], spec["template"]["spec"]["containers"]
@@ -283,9 +287,9 @@ def gigabytes(quantity: str) -> float:
 
 @pytest.mark.parametrize("name", ["kgray-refresh", "kgray-backup"])
 def test_a_job_of_the_clock_makes_a_pod_that_has_its_place(server, name):
-    done = server.apply(server.rendered("backup"))
-    assert done.returncode == 0, done.stderr
-    made = f"tonight-{name}"
-    assert server("create", "job", made, f"--from=cronjob/{name}", "-n", "kgray").returncode == 0
-    pods = until(lambda: server.get("pod", "-n", "kgray", "-l", f"job-name={made}")["items"])
+    completed = server.apply(server.rendered("backup"))
+    assert completed.returncode == 0, completed.stderr
+    job_name = f"tonight-{name}"
+    assert server("create", "job", job_name, f"--from=cronjob/{name}", "-n", "kgray").returncode == 0
+    pods = wait_for_result(lambda: server.get("pod", "-n", "kgray", "-l", f"job-name={job_name}")["items"])
     assert server.placed(pods[0]["metadata"]["name"]).startswith("cpu-")

@@ -69,7 +69,7 @@ def texts_of(count: int, seed: int = 3) -> list[str]:
     return [f"{n} " + " ".join(rng.choices(words, k=length)) for n, length in enumerate(lengths)]
 
 
-async def test_vectors_are_those_of_flag_embedding_itself(folders, embedder):
+async def test_vectors_equal_the_vectors_of_flag_embedding(folders, embedder):
     from FlagEmbedding import BGEM3FlagModel
 
     texts = [*texts_of(40), "", "Alice"]
@@ -83,7 +83,7 @@ async def test_vectors_are_those_of_flag_embedding_itself(folders, embedder):
     assert (await embedder.embed([])).shape == (0, 64)
 
 
-async def test_weights_of_tokens_are_those_of_flag_embedding_itself(folders, weighing, embedder):
+async def test_weights_of_tokens_equal_the_weights_of_flag_embedding(folders, weighing, embedder):
     """From the pass of the vectors, in half precision: a token's largest weight; special ids have none."""
     from FlagEmbedding import BGEM3FlagModel
 
@@ -214,7 +214,7 @@ async def test_a_long_text_is_read_to_its_end(embedder):
     assert abs(float((first**2).sum()) - 1) < 1e-5
 
 
-async def test_scores_are_those_of_the_model_itself(folders, reranker):
+async def test_scores_equal_the_scores_of_the_model(folders, reranker):
     """Each pair alone, as the tokenizer writes it: FlagEmbedding tokenises decoded text again."""
     import torch
     from FlagEmbedding import FlagReranker
@@ -238,7 +238,7 @@ async def test_scores_are_those_of_the_model_itself(folders, reranker):
         await reranker.score("Alice " * 900, texts)
 
 
-async def test_a_folder_that_is_no_model_is_said(tmp_path):
+async def test_a_folder_without_a_model_is_reported(tmp_path):
     from kgray.models.bge import BgeEmbedder
 
     with pytest.raises(SettingsError, match=r"embedder\.name = .* cannot be loaded"):
@@ -288,7 +288,7 @@ def stored_rows(memory: Any) -> list[list[Any]]:
     return [kept_of(memory.store, "g") for kept_of in (episode_vectors, statement_vectors)]
 
 
-def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds(folders, tmp_path):
+def test_a_search_uses_running_workers_and_finds_the_same_as_this_process(folders, tmp_path):
     """Embedder and reranker in actors of their own: neither is loaded here; the scores have the same bits."""
     (tmp_path / "p.toml").write_text(PROFILE)
     settings: dict[str, Any] = {

@@ -116,7 +116,7 @@ async def engines_ended() -> None:
 
 
 async def dies_and_starts_anew(engine: EngineClient, died: list[bool]) -> None:
-    """Have an engine killed: its actor is told, nothing of it goes on, and the next one replies."""
+    """Have an engine killed: its actor gets the reason, no process of it remains, and the next replies."""
     import psutil
 
     from kgray.models.openai_api.client import TokensSpent
@@ -257,7 +257,7 @@ async def killed(folder: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_what_a_killed_engine_has_left_goes_with_the_next_start_on_its_node(tmp_path):
+def test_the_next_start_on_a_node_removes_the_remains_of_a_killed_engine(tmp_path):
     from kgray.models.belongings import Belongings
     from tests.unit.test_belongings import lives
     from tests.waiting import wait_for

@@ -23,7 +23,7 @@ DICE = random.Random(11)
 
 
 class Killing(Service):
-    """Serves the world to one run, notes what is to be read, and kills the run soon after such a request."""
+    """Serves the world to one run, notes the requested readings, and kills the run soon after a request."""
 
     def __init__(self) -> None:
         latency = Latency(streams=STREAMS, first_token_s=ANSWER_S, tokens_per_s=0)
@@ -33,7 +33,7 @@ class Killing(Service):
         self.read: set[bytes] = set()
 
     async def chat(self, body: bytes) -> HttpAnswer:
-        """Answer, even where nobody waits for it any more."""
+        """Answer, even if no client waits for it any more."""
         if json.loads(body).get("response_format", {}).get("json_schema", {}).get("name") == "combined":
             self.read.add(body)
         self.reads_left -= 1

@@ -38,7 +38,9 @@ def stored_rows(memory: Any) -> dict[str, list[Any]]:
     return {group: list(memory.store.rows(kinds.COMMUNITIES.all, group)) for group in GROUPS}
 
 
-def test_a_task_a_group_finds_what_is_found_here(tmp_path: Path, monkeypatch: Any, ray_session: Any) -> None:
+def test_a_task_for_each_group_finds_the_same_communities(
+    tmp_path: Path, monkeypatch: Any, ray_session: Any
+) -> None:
     filled(tmp_path / "here")
     filled(tmp_path / "there")
     notes = tmp_path / "notes"
@@ -137,7 +139,7 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
     opened |= {"runtime_backend": "ray", "runtime_address": ray_session.address}
     spec = spec_of(settings, tmp_path, load_profile(tmp_path / "profile.toml").values())
     early = kgray.open(tmp_path, create=True, **opened | {"model_name": "other"})
-    assert early.asynchronous.runtime.pool("models") is None  # nobody is up
+    assert early.asynchronous.runtime.pool("models") is None  # no worker is up
     up = deploy.ensure(spec, detached=True, chosen=False)
     try:
         with kgray.open(tmp_path, create=True, **opened) as memory:
@@ -147,7 +149,7 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
             assert names == {"one": ["3 at work"], "two": ["4 at work"], "three": ["5 at work"]}
             assert [item.calls for item in memory.communities.refresh(cold=True).values()] == [0, 0, 0]
         wrote = [row["done"] for name, row in up.status().items() if name.startswith("models-")]
-        # A call that no worker has started may be repeated elsewhere; a worker wrote it in any case.
+        # A request without an answer so far may be repeated elsewhere; only workers wrote.
         assert len(wrote) == 2
         assert 3 <= sum(wrote) <= len(server.asked)
         with early as memory:

@@ -116,7 +116,7 @@ def node(cards: int) -> Iterator[None]:
 
 
 @pytest.mark.slow  # test_ray_quarantine has engines by default
-def test_an_engine_that_dies_is_started_anew_and_ends_before_its_actor(tmp_path):
+def test_a_dead_engine_is_restarted_and_an_engine_ends_before_its_actor(tmp_path):
     (options, log), modules_before = settings(tmp_path, PROFILE), set(sys.modules)
     with kgray.open(tmp_path / "d", create=True, **options) as memory:
         with pytest.raises(SettingsError, match="none are up: run `kgray up --data"):
@@ -267,4 +267,4 @@ def test_an_engine_over_nodes_has_the_cards_of_both(tmp_path, nodes):
         (group,) = groups(memory)
         assert len(set(group["bundles_to_node_id"].values())) == 2
 
-    assert [words[:2] for what, *words in did(log) if what == "cards"] == [["PACK", "4"]]
+    assert [words[:2] for event, *words in did(log) if event == "cards"] == [["PACK", "4"]]

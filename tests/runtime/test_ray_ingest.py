@@ -134,7 +134,7 @@ async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_
             pending, committed = (sum(each) for each in list(zip(*ledger(memory).values(), strict=True))[:2])
             assert (report.stopped, report.committed, pending) == (True, committed, 90 - committed)
             assert 0 < committed < 90
-            steps.clear()  # a run that is stopped does not report what it commits afterwards
+            steps.clear()  # a stopped run does not report its later commits
             rest_report = await memory.ingest(on_step=lambda *step: steps.append(step))
             assert (rest_report.committed, rest_report.failed, rest_report.stopped) == (
                 90 - committed,
@@ -157,7 +157,7 @@ async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_
 
 
 @pytest.mark.slow  # by default the chaos run kills each kind, and test_pools has a worker that hangs
-async def test_what_is_killed_and_what_hangs_change_nothing(tmp_path: Path, plain: dict[str, str]) -> None:
+async def test_killed_and_hanging_actors_change_nothing(tmp_path: Path, plain: dict[str, str]) -> None:
     """R23: its work in hand is sent, or decided, again; nothing is lost, and nothing is stored twice."""
     actors_left = ["sequencer-0", "models-0", "writer-0", "hangs"]
     hung: list[int] = []
@@ -200,7 +200,7 @@ async def test_a_failure_is_the_plain_loops_and_an_outage_beyond_the_patience_st
 ) -> None:
     """R24: class, message and raw output come back as they were; a short outage of the script is waited out.
 
-    After a long one the episodes stay accepted, and the reason is told.
+    After a long outage the episodes stay accepted, and the reason is reported.
     """
     script = tmp_path / "script.jsonl"
     rows = [

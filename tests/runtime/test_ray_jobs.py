@@ -73,7 +73,7 @@ def jobs_of(folder: Path) -> dict[str, Any]:
     return {job.submission_id: job for job in jobs if (job.submission_id or "").startswith(store)}
 
 
-def test_a_tick_is_a_job_and_one_that_is_killed_is_submitted_again(tmp_path: Path) -> None:
+def test_a_tick_is_a_job_and_a_killed_job_is_submitted_again(tmp_path: Path) -> None:
     """A missed tick is caught up, on the node of the store; Ray lists both jobs, with their logs."""
     import ray
 

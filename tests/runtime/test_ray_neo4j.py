@@ -1,4 +1,4 @@
-"""Ray on a Neo4j server: killed meanwhile, and written to by several writers (promises 1 and 2; R20-R24)."""
+"""Ray on a Neo4j server: with kills, and with several writers (promises 1 and 2; R20-R24)."""
 
 from __future__ import annotations
 

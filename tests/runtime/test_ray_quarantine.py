@@ -57,7 +57,7 @@ def rows(count: int) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("workers", [2, pytest.param(8, marks=pytest.mark.slow)])
-def test_one_of_several_workers_whose_model_does_not_load_gets_no_work(
+def test_a_worker_whose_model_does_not_load_gets_no_work_among_several(
     tmp_path: Path, ray_session: Any, workers: int
 ) -> None:
     """`kgray up` succeeds and names it, as status does; it joins once its model loads."""

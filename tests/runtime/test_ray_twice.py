@@ -1,4 +1,4 @@
-"""Two processes that start the actors of one store in one Ray at the same moment: one of them succeeds."""
+"""Two processes that start the actors of one store in one Ray at the same moment: only one succeeds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A group has one owner, through Ray too (R23): what takes the store from the actors unseen loses nothing.
 
 The model never answers the same twice, so that a decision on anything but stored rows is noticed at
-once: the stored graph is then not what the records derive.
+once: the stored graph then differs from the derivation of its records.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ Rows = dict[str, dict[int, list[Any]]]  # group -> run -> its communities
 
 
 def episodes_of(cycle: int) -> Iterator[dict[str, Any]]:
-    """Yield what each group is told before a refresh: at first who knows whom, then of a newcomer."""
+    """Yield each group's messages before a refresh: at first acquaintances, then a newcomer."""
     for group in GROUPS:
         pairs = [(a, b) for circle in CIRCLES for a in circle for b in circle if a < b]
         pairs = pairs if not cycle else [(f"Newcomer {cycle}", circle) for circle in CIRCLES[cycle % 2][:3]]

@@ -14,16 +14,16 @@ CHANGED = 1_780_000_000  # the time of change of every object, in seconds
 
 
 class Bucket(ThreadingHTTPServer):
-    """Objects by "bucket/key", and what was asked of them.
+    """Objects by "bucket/key", and the requests for them.
 
     parts    of objects that are being written, by the number of the part: no object before they are joined
-    broken   after so many bytes that were sent or taken every request is answered 503; None = never
+    broken   number of bytes sent or received after which every request is answered 503; None = never
     """
 
     daemon_threads = True
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Asked)
+        super().__init__(("127.0.0.1", 0), _Request)
         self.objects: dict[str, bytes] = {}
         self.parts: dict[str, dict[int, bytes]] = {}
         self.sent = 0
@@ -35,40 +35,40 @@ class Bucket(ThreadingHTTPServer):
         return f"s3://{path}?endpoint_override={host}&scheme=http&region=us-east-1"
 
 
-class _Asked(BaseHTTPRequestHandler):
+class _Request(BaseHTTPRequestHandler):
     server: Bucket
     protocol_version = "HTTP/1.1"
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
-    def asked(self) -> tuple[str, dict[str, list[str]]]:
+    def path_and_query(self) -> tuple[str, dict[str, list[str]]]:
         """Return "bucket/key", and the parameters."""
         parts = urlsplit(self.path)
         return unquote(parts.path).strip("/"), parse_qs(parts.query, keep_blank_values=True)
 
     def is_broken(self) -> bool:
-        """Whether the request was answered with an outage."""
+        """Return True if the request was answered with an outage."""
         broken = self.server.broken is not None and self.server.sent >= self.server.broken
         if broken:
             self.answer(503, b"<Error><Code>SlowDown</Code></Error>")
         return broken
 
     def do_PUT(self) -> None:
-        path, asked = self.asked()
+        path, query = self.path_and_query()
         body = self.content()
         self.server.sent += len(body)
         if self.is_broken():
             return
-        self.server.parts[path][int(asked["partNumber"][0])] = body
+        self.server.parts[path][int(query["partNumber"][0])] = body
         self.answer(200, b"")
 
     def do_POST(self) -> None:
-        path, asked = self.asked()
+        path, query = self.path_and_query()
         self.content()
         if self.is_broken():
             return
-        if "uploads" in asked:
+        if "uploads" in query:
             self.server.parts[path] = {}
             self.answer(200, _xml("InitiateMultipartUploadResult", "<UploadId>u</UploadId>"))
         else:
@@ -77,37 +77,37 @@ class _Asked(BaseHTTPRequestHandler):
             self.answer(200, _xml("CompleteMultipartUploadResult", "<ETag>e</ETag>"))
 
     def content(self) -> bytes:
-        """Return what was sent; the client must have AWS_REQUEST_CHECKSUM_CALCULATION=when_required."""
+        """Return the body; the client must have AWS_REQUEST_CHECKSUM_CALCULATION=when_required."""
         return self.rfile.read(int(self.headers["Content-Length"]))
 
     def do_GET(self) -> None:
-        path, asked = self.asked()
+        path, query = self.path_and_query()
         body = self.server.objects.get(path)
         if self.is_broken():
             return
-        if "list-type" in asked:
-            self.answer(200, self.listed(path, asked.get("prefix", [""])[0]))
+        if "list-type" in query:
+            self.answer(200, self.listed(path, query.get("prefix", [""])[0]))
         elif body is None:
             self.answer(404, b"")
         else:
             first, last = 0, len(body) - 1
-            if said := self.headers.get("Range"):
-                first, last = (int(n) for n in said.removeprefix("bytes=").split("-"))
+            if byte_range := self.headers.get("Range"):
+                first, last = (int(n) for n in byte_range.removeprefix("bytes=").split("-"))
             part = body[first : last + 1]
             self.server.sent += len(part) if self.command == "GET" else 0
-            self.answer(206 if said else 200, part)
+            self.answer(206 if byte_range else 200, part)
 
     def listed(self, bucket: str, prefix: str) -> bytes:
         """Return the list of the keys that begin with a prefix."""
         keys = [name.removeprefix(f"{bucket}/") for name in sorted(self.server.objects)]
-        found = [key for key in keys if key.startswith(prefix)]
+        matches = [key for key in keys if key.startswith(prefix)]
         rows = "".join(
             f"<Contents><Key>{escape(key)}</Key><Size>{len(self.server.objects[f'{bucket}/{key}'])}</Size>"
             f"<LastModified>2026-05-28T20:26:40.000Z</LastModified></Contents>"
-            for key in found
+            for key in matches
         )
-        known = f"<KeyCount>{len(found)}</KeyCount><IsTruncated>false</IsTruncated>"
-        return f"<ListBucketResult>{known}{rows}</ListBucketResult>".encode()
+        summary = f"<KeyCount>{len(matches)}</KeyCount><IsTruncated>false</IsTruncated>"
+        return f"<ListBucketResult>{summary}{rows}</ListBucketResult>".encode()
 
     def answer(self, status: int, body: bytes) -> None:
         """Send an answer."""

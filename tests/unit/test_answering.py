@@ -42,7 +42,7 @@ def checked(*pieces):
         pytest.param("\n Acme [1] \n", "Acme [1]", [1], (), id="blanks"),
     ],
 )
-def test_citations_are_those_of_lines(reply, text, cited, dropped):
+def test_citations_refer_to_lines(reply, text, cited, dropped):
     result, output = checked(reply)
     assert (result.text, output.strip(), result.dropped) == (text, text, dropped)
     assert result.citations == tuple((n, "abc"[n - 1], f"their-{'abc'[n - 1]}") for n in cited)

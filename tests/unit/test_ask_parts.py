@@ -1,4 +1,4 @@
-"""The parts of `Memory.ask` that ask nobody: levels of communities, ratings, a conversation, keywords."""
+"""The parts of `Memory.ask` without a model: levels of communities, ratings, a conversation, keywords."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_level_covers_every_entity_once(level, names):
     assert {item.id for item in of_level(FOREST, level)} == names
 
 
-def test_an_unknown_level_names_those_that_there_are():
+def test_an_unknown_level_is_refused_with_a_list_of_the_levels():
     with pytest.raises(
         InputError, match="level 3 is unknown: the group has communities of the levels 0, 1, 2"
     ):
@@ -90,7 +90,7 @@ def test_a_questions_own_words_are_keywords(question, high, low):
 
 
 @pytest.mark.parametrize(
-    ("how", "line"),
+    ("options", "line"),
     [
         ({"mode": "dual"}, "mode 'dual' is unknown: use local, keywords, global, drift"),
         ({"suggest": 21}, "suggest is 21: use 0 to 20"),
@@ -99,7 +99,7 @@ def test_a_questions_own_words_are_keywords(question, high, low):
         ({"high": ["work"]}, "mode local takes no keywords: use mode keywords"),
     ],
 )
-def test_options_that_cannot_be_used_are_one_line(how, line):
+def test_options_that_cannot_be_used_are_one_line(options, line):
     with pytest.raises(InputError) as refused:
-        AnswerOptions(**how)
+        AnswerOptions(**options)
     assert str(refused.value) == line

@@ -22,7 +22,7 @@ def file(name: str, size: int = 10, rows: int = 0) -> InputFile:
     return InputFile(name=name, path=f"/in/{name}", size=size, mtime_ns=1, rows=rows, accepted=rows)
 
 
-def before(**options: Any) -> Manifest:
+def manifest_before(**options: Any) -> Manifest:
     """Return the manifest of a first attempt that has read some of two files."""
     return Manifest(
         run="r",
@@ -67,14 +67,14 @@ def before(**options: Any) -> Manifest:
         ),
     ],
 )
-def test_what_is_read_again(
+def test_rows_read_a_second_time(
     inputs: list[InputFile],
     earlier: dict[str, Any],
     options: dict[str, Any],
     rows: list[int],
     ordered: int,
 ) -> None:
-    result = next_attempt("r", inputs, OPTIONS | options, before(**earlier))
+    result = next_attempt("r", inputs, OPTIONS | options, manifest_before(**earlier))
 
     assert [each.rows for each in result.files] == rows
     assert (result.attempt, result.state, result.ordered) == (2, "running", ordered)
@@ -93,25 +93,25 @@ def test_a_manifest_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "r")
     with folder.locked():
         assert folder.load() is None
-        folder.save(before())
-        assert folder.load() == before()
+        folder.save(manifest_before())
+        assert folder.load() == manifest_before()
         output = json.loads((folder.path / "manifest.json").read_text())
     assert (output["version"], output["rows"], output["files"][0]) == (1, 7, asdict(file("a.jsonl", rows=3)))
 
 
-def test_of_earlier_refusals_those_of_rows_that_are_not_read_again_stay(tmp_path: Path) -> None:
+def test_earlier_refusals_of_rows_that_are_not_read_again_stay(tmp_path: Path) -> None:
     """A killed attempt may have noted more than its manifest knows, the last line by half."""
     folder = RunFolder(tmp_path, "r")
     bad = Refusal(file="a.jsonl", line=2, field="text", reason="no text")
     with folder.locked():
-        folder.keep_refused(before())
+        folder.keep_refused(manifest_before())
         for row, path in ((1, "/in/a.jsonl"), (3, "/in/a.jsonl"), (0, "/in/gone.jsonl")):
             folder.refuse(bad, path, row)
-        folder.save(before())
+        folder.save(manifest_before())
     with (folder.path / "refused.jsonl").open("a") as out:
         out.write('{"file": "a.js')
     with folder.locked():
-        manifest = before()
+        manifest = manifest_before()
         folder.keep_refused(manifest)
 
         assert folder.refusals(10) == (bad,)

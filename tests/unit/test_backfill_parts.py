@@ -149,10 +149,10 @@ def test_names_that_are_no_folders_are_refused():
             check_name(name)
 
 
-# --------------------------------------------------------------------------- where it stands
+# --------------------------------------------------------------------------- progress
 
 
-def test_where_a_run_stands_is_one_line():
+def test_the_progress_of_a_run_is_one_line():
     standing = RunProgress(accepted=1200, ended=800, failed=2, rate=40.0, total=29_600)
     assert printing.progress_line(standing) == (
         "1200 accepted, 798 committed, 2 failed, 40.0/s, about 12 min left"
@@ -162,13 +162,13 @@ def test_where_a_run_stands_is_one_line():
     )
 
 
-def test_sorting_is_told_while_nothing_is_accepted_yet():
+def test_sorting_is_reported_before_the_first_acceptance():
     assert printing.progress_line(RunProgress(sorting=7)) == (
         "7 rows read to be sorted, 0 accepted, 0 committed, 0 failed"
     )
 
 
-def test_a_line_is_told_every_few_seconds_where_nobody_watches(capsys, monkeypatch):
+def test_a_line_is_printed_every_few_seconds_without_a_terminal(capsys, monkeypatch):
     ticker = printing.Progress()
     monkeypatch.setattr(printing, "_LINE_S", 0)
     ticker(RunProgress(accepted=1))
@@ -198,7 +198,7 @@ def test_a_log_that_is_read_again_from_its_beginning_tells_each_line_once(connec
     assert log.document == {"groups": {}}
 
 
-def test_what_travels_with_a_job_holds_no_secret_and_no_relative_path(tmp_path, monkeypatch):
+def test_the_environment_of_a_job_has_no_secret_and_no_relative_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     environ = {
         "KGRAY_MODEL_NAME": "m", "KGRAY_MODEL_API_KEY": "hidden", "KGRAY_STORE_PASSWORD": "hidden",
@@ -212,7 +212,7 @@ def test_what_travels_with_a_job_holds_no_secret_and_no_relative_path(tmp_path, 
     }
 
 
-def test_a_server_is_named_without_what_stands_before_its_host():
+def test_a_server_is_named_without_its_credentials():
     assert without_secrets("http://user:hidden@127.0.0.1:8265/x?token=hidden") == "http://127.0.0.1:8265"
 
 
@@ -264,20 +264,20 @@ def test_a_job_server_that_stays_away_ends_the_following_in_one_line():
         ("STOPPED", None, 75),
     ],
 )
-def test_who_follows_a_job_gets_its_whole_log_and_its_exit_code(status, code, followers):
+def test_a_follower_of_a_job_gets_its_complete_log_and_its_exit_code(status, code, followers):
     """Also where the connection to the log broke: it is read on, and no line comes twice."""
     lines: list[str] = []
     ended = asyncio.run(followed(Jobs(4, status, code), "j", lines.append, lambda: False, QUICK))
     assert (ended.status, ended.code, lines) == (status, followers, ["of j", "and more"])
 
 
-def test_who_stops_following_leaves_the_job_alone():
+def test_an_interrupted_follower_leaves_the_job_alone():
     jobs, looks = Jobs(1_000_000), iter([False, False, True])
     assert asyncio.run(followed(jobs, "j", lambda _: None, lambda: next(looks, True), QUICK)) is None
     assert jobs.looks > 0
 
 
-def test_what_is_left_is_estimated_once_something_was_measured():
+def test_the_remaining_time_is_estimated_after_the_first_measurement():
     """The first episode takes long, because models are being started: it is no measure of the rest."""
     rate = RecentRate()
     rates = [rate.at(float(second), ended) for second, ended in enumerate([0, 0, 0, 0, 1, 4, 7, 9, 29])]

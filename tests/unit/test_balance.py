@@ -29,7 +29,7 @@ def test_after_the_moves_the_counts_are_even_and_no_fewer_moves_make_them_so(own
     counts = [Counter(later_value)[shard] for shard in range(shards)]
     assert sum(counts) == len(owners)
     assert max(counts) - min(counts) <= 1
-    # Whoever has which share: the slots that stay are at most the smaller of the two.
+    # For any shares: the slots that stay are at most the smaller of the two.
     shares = sorted(counts, reverse=True)
     had = sorted((counts_before[shard] for shard in range(shards)), reverse=True)
     assert moved == len(owners) - sum(map(min, had, shares))

@@ -119,8 +119,8 @@ def killed(owner: subprocess.Popen[str], child: int) -> None:
     wait_for(lambda: not lives(child))
 
 
-def test_what_a_killed_process_left_goes_with_the_next_start_and_nothing_else(records, started, shared):
-    """The memory of its engine's processes; not that of a process that lives, nor what nobody knows."""
+def test_the_next_start_removes_the_belongings_of_a_killed_process_alone(records, started, shared):
+    """The memory of its engine's processes; not the memory of a live process, nor unknown memory."""
     dead, living, stranger = shared(), shared(), shared()
     stranger.write_bytes(bytes(8))
     owner, output = started(HOLDER, records, MAPS, dead)
@@ -128,7 +128,7 @@ def test_what_a_killed_process_left_goes_with_the_next_start_and_nothing_else(re
     assert dead.exists()
     child = int(started(HOLDER, records, MAPS, living)[1].split()[0])  # the next start
     assert not dead.exists()
-    os.kill(child, signal.SIGKILL)  # its segment is mapped by nobody, and its owner lives
+    os.kill(child, signal.SIGKILL)  # its segment is mapped by no process, and its owner lives
 
     next_start()
 
@@ -172,7 +172,7 @@ def test_a_semaphore_goes_too(records, started, shared):
     assert not semaphore.exists()
 
 
-def test_what_a_process_has_mapped_stays_until_it_ends(records, started, shared):
+def test_a_mapped_segment_stays_until_its_process_ends(records, started, shared):
     segment = shared()
     owner, output = started(HOLDER, records, MAPS, segment)
     child = int(output.split()[0])
@@ -224,7 +224,7 @@ def test_a_folder_that_another_user_may_have_made_is_refused(records, tmp_path, 
     assert letter.exists()
 
 
-def test_what_is_no_record_is_left_alone(records, tmp_path, shared):
+def test_other_files_than_records_are_left_alone(records, tmp_path, shared):
     victim = tmp_path / "victim"
     victim.write_text("mine")
     segment = shared()

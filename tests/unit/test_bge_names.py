@@ -16,9 +16,9 @@ from kgray.settings import load
 @pytest.mark.parametrize("kind", [BgeEmbedder, BgeReranker])
 def test_the_identity_is_the_same_on_machines_with_and_without_the_folder(kind, tmp_path):
     folder = tmp_path / "bge-m3"
-    without = kind(str(folder)).identity
+    identity = kind(str(folder)).identity
     folder.mkdir()
-    assert without == kind(str(folder)).identity == "bge:bge-m3"
+    assert identity == kind(str(folder)).identity == "bge:bge-m3"
 
 
 def test_a_name_on_the_hub_is_whole_even_where_a_folder_has_it(tmp_path, monkeypatch):
@@ -32,9 +32,9 @@ def test_a_folder_that_is_not_here_is_one_line_that_names_the_remedy(tmp_path):
     embedder = BgeEmbedder(str(tmp_path / "bge-m3"))
     with pytest.raises(
         SettingsError, match=r"embedder\.name = .*bge-m3.* no such folder .*: mount it"
-    ) as said:
+    ) as raised:
         asyncio.run(embedder.embed(["a text"]))
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.skipif(find_spec("FlagEmbedding") is not None, reason="FlagEmbedding is installed")

@@ -30,7 +30,7 @@ def test_relations_are_upper_snake(text, name):
 
 
 @pytest.mark.parametrize("text", ["", " ", "123", "--", "X" * 65])
-def test_what_names_no_relation_is_refused(text):
+def test_a_text_that_names_no_relation_is_refused(text):
     with pytest.raises(ValueError, match="relation"):
         clean_relation(text)
 
@@ -65,7 +65,7 @@ def test_numbers_are_their_shortest_decimal(number, text):
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, "1,5", "", "ten"])
-def test_what_is_no_finite_number_is_refused(number):
+def test_a_number_that_is_not_finite_is_refused(number):
     with pytest.raises(ValueError, match="number"):
         clean_number(number)
 

@@ -72,7 +72,7 @@ def test_a_leases_holder_has_ended_only_where_its_process_id_means_something():
     assert fence._may_live(f"{socket.gethostname()} pid:[1]", ended.pid)
 
 
-def test_a_profile_says_only_what_differs(tmp_path):
+def test_a_profile_has_only_the_differences(tmp_path):
     path = tmp_path / "room.toml"
     path.write_text("[extraction]\nworkers = 7\n\n[limits]\ngrace_s = 0\n")
 
@@ -129,7 +129,7 @@ def test_a_profile_says_only_what_differs(tmp_path):
         ("[ray\n", "cluster profile room.toml is not valid TOML"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_key_and_file(tmp_path, monkeypatch, text, message):
+def test_an_error_is_reported_with_its_key_and_file(tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "room.toml").write_text(text)
 
@@ -151,13 +151,13 @@ def test_a_pool_has_as_many_workers_or_a_least_and_a_most():
     assert profile_of(profile.values(), "again") == profile
 
 
-def test_a_profile_that_is_not_there_is_told(tmp_path):
+def test_a_missing_profile_is_reported(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read: No such file"):
         load_profile(tmp_path / "none.toml")
 
 
 def test_actors_are_replaced_for_the_keys_that_their_kind_uses(tmp_path: Path) -> None:
-    """Deciding actors use all; a worker only those of its model, its nodes and its engine."""
+    """Deciding actors use all settings; a worker only the settings of its model, its nodes and its engine."""
 
     def spec(profile: dict[str, Any], **settings: Any) -> DeploymentSpec:
         values = profile_of(profile, "the test").values()

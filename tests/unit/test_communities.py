@@ -129,7 +129,7 @@ def test_other_entities_apart_change_nothing(graph_rows):
 
 @settings(max_examples=tries(50), deadline=None)
 @given(graphs())
-def test_communities_are_connected_within_the_cap_and_nobody_with_a_neighbour_is_forgotten(graph_rows):
+def test_communities_are_connected_within_the_cap_and_include_every_entity_with_a_neighbour(graph_rows):
     count, pairs, cap = graph_rows
     graph = graph_of(ids(count), pairs)
     labels = partition(graph, cap)
@@ -192,7 +192,7 @@ def test_the_first_fact_of_a_pair_weighs_three_times_as_much_as_each_further_one
     assert [weight for *_, weight in sorted(output.pairs())] == [6, 3, 7, 10, 10]
 
 
-def test_one_community_more_does_not_shuffle_those_above():
+def test_one_community_more_does_not_shuffle_the_upper_level():
     """Its members sort before all others, so that every community has another number."""
     graph, _ = bench.planted(5000, 0.3, seed=5)
     half = graph.heads < graph.ends
@@ -224,7 +224,7 @@ def test_on_a_thousand_random_graphs_each_round_rises_and_no_order_matters():
         assert communities_of(count, pairs, cap) == communities
 
 
-def test_a_hub_makes_no_giant_and_what_hangs_on_it_alone_stays_with_it():
+def test_a_hub_makes_no_giant_community_and_keeps_its_leaf_nodes():
     count = 3000
     hub, leaves = count, [count + 1 + n for n in range(5)]
     pairs = planted(count, 50, 0.2) + edges(*((hub, n, 2) for n in range(0, count, 3)))
@@ -236,7 +236,7 @@ def test_a_hub_makes_no_giant_and_what_hangs_on_it_alone_stays_with_it():
     assert agreement(labels[:count], 50) >= 0.95
 
 
-def test_a_warm_run_moves_only_what_is_touched():
+def test_a_warm_run_moves_only_touched_entities():
     count, size = 2000, 50
     pairs = planted(count, size, 0.2)
     cold = partition(graph_of(ids(count), pairs), 500)
@@ -258,7 +258,7 @@ def test_a_community_over_a_lowered_cap_is_taken_apart():
     assert np.bincount(labels[labels != NOBODY]).max() <= 6
 
 
-def test_levels_nest_and_the_upper_ones_are_fewer():
+def test_levels_nest_and_upper_levels_are_smaller():
     graph = graph_of(ids(3000), planted(3000, 30, 0.2))
     levels = levels_of(graph, partition(graph, cap_for(3000)))
 
@@ -296,7 +296,7 @@ def test_ids_are_carried_over_by_more_than_half():
     assert carried({}, new, str) == ["a", "d", "f"]
 
 
-def test_who_comes_later_joins_most_of_its_neighbours_and_they_are_asked_again():
+def test_a_newcomer_joins_the_community_of_most_neighbours_and_makes_it_stale():
     pairs = edges((0, 1, 2), (2, 3, 2), (4, 0, 2), (4, 1, 2), (4, 2, 1), (5, 3, 4), (5, 4, 1))
     graph = graph_of(ids(7), pairs)
     labels = np.array([0, 0, 2, 2, NOBODY, NOBODY, NOBODY])

@@ -102,9 +102,9 @@ def test_longmemeval_has_a_conversation_a_question_with_its_sessions_by_date(wri
         ("0:s1:2", "Hi!", "assistant", "2023-05-20T02:21:00+00:00", "s1"),
         ("1:s9:1", "I moved to Oslo", "user", "2023-05-30T23:40:00+00:00", "s9"),
     ]
-    asked = {"text": "Where do I live?", "answer": "Oslo", "at": "2023-06-01T10:00:00+00:00"}
-    assert first.questions == (Question(id="q1", type="knowledge-update", evidence=("1:s9:1",), **asked),)
-    assert second.questions == (Question(id="q2_abs", type="abstention", apart=True, **asked),)
+    question = {"text": "Where do I live?", "answer": "Oslo", "at": "2023-06-01T10:00:00+00:00"}
+    assert first.questions == (Question(id="q1", type="knowledge-update", evidence=("1:s9:1",), **question),)
+    assert second.questions == (Question(id="q2_abs", type="abstention", apart=True, **question),)
 
 
 def test_dmr_dates_its_sessions_by_the_time_between_them(write):
@@ -184,6 +184,6 @@ def test_a_bad_file_is_one_clear_line(write, content, line):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_one_clear_line(tmp_path):
+def test_a_missing_file_is_one_clear_line(tmp_path):
     with pytest.raises(InputError, match=r"nothing\.json cannot be read: No such file"):
         read_dataset(tmp_path / "nothing.json")

@@ -96,7 +96,7 @@ def test_a_line_tells_a_message_by_three_fifths_of_its_words_in_order(message, i
     assert is_repeated(message, [words(line) for line in CONTEXT.splitlines()]) is is_repetition
 
 
-def test_a_context_holds_what_it_tells_and_what_its_facts_rest_on():
+def test_a_context_includes_its_messages_and_the_sources_of_its_facts():
     evidence = {
         "m1": "my mum has joined a gym, she wears a headband",
         "m2": "she lifts a lot of it now",

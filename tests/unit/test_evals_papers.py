@@ -22,23 +22,23 @@ NOTHING = {"paper": None, "tokens": None, "recipe": None, "limit": None, "templa
 
 @pytest.mark.parametrize(("kind", "hits"), [(RECALL, 10), ("multi-session", 20)])
 def test_zep_takes_as_many_facts_and_entities_as_its_paper_says(kind, hits):
-    how = context_of(dataset(kind), **NOTHING | {"paper": "zep"})
-    assert (how["template"], how["limit"], how["tokens"]) == ("paper", 2 * hits, 8000)
-    assert dict(how["recipe"].places) == {"fact": hits, "entity": hits}
-    assert (how["recipe"].fusion, how["recipe"].scopes) == ("rrf", ("fact", "entity"))
+    options = context_of(dataset(kind), **NOTHING | {"paper": "zep"})
+    assert (options["template"], options["limit"], options["tokens"]) == ("paper", 2 * hits, 8000)
+    assert dict(options["recipe"].places) == {"fact": hits, "entity": hits}
+    assert (options["recipe"].fusion, options["recipe"].scopes) == ("rrf", ("fact", "entity"))
 
 
-def test_what_is_given_wins_over_the_paper():
-    how = context_of(
+def test_explicit_settings_win_over_the_paper():
+    options = context_of(
         dataset(RECALL), **NOTHING | {"paper": "zep", "limit": 5, "recipe": "naive", "tokens": 99}
     )
-    assert (dict(how["recipe"].places), how["limit"], how["tokens"]) == ({"episode": 5}, 5, 99)
+    assert (dict(options["recipe"].places), options["limit"], options["tokens"]) == ({"episode": 5}, 5, 99)
 
 
 def test_without_a_paper_the_default_search_is_measured():
     assert context_of(dataset(RECALL), **NOTHING) == {"tokens": 1500, "recipe": RECIPES["hybrid"]}
 
 
-def test_an_unknown_recipe_is_named_with_those_that_there_are():
+def test_an_unknown_recipe_is_named_with_a_list_of_the_recipes():
     with pytest.raises(InputError, match="recipe 'zep' is unknown: use hybrid, mix, naive"):
         context_of(dataset(RECALL), **NOTHING | {"recipe": "zep"})

@@ -66,13 +66,13 @@ def test_the_shipped_profiles_fit_and_name_their_models(name):
         ({"memory_share": 1.0}, MODELS["card-24gb"], "the card has 24 GB, and 27"),
     ],
 )
-def test_what_cannot_fit_is_refused_with_numbers(engine, model, words):
+def test_a_profile_that_cannot_fit_is_refused_with_numbers(engine, model, words):
     profile = load_profile(CLUSTER / "card-24gb.toml")
     _, faults = table(replace(profile, engine=replace(profile.engine, **engine)), chosen(model))
     assert words in "; ".join(faults)
 
 
-def test_a_folder_says_its_own_shape_and_an_unknown_name_is_said(tmp_path):
+def test_a_folder_gives_its_own_shape_and_an_unknown_name_is_reported(tmp_path):
     shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 344}
     shape |= {"intermediate_size": 128}
     (tmp_path / "config.json").write_text(json.dumps(shape))

@@ -15,7 +15,7 @@ Step = tuple[str, int, str]
 
 
 class FakeDeployment:
-    """A deployment of one sequencer that tells what the test says; no process is behind it."""
+    """A deployment of one sequencer that reports scripted steps; no process is behind it."""
 
     def __init__(self, *, fresh: bool) -> None:
         self.fresh = fresh
@@ -66,7 +66,7 @@ def follow(fake: FakeDeployment, own_sequences: range) -> tuple[Follower, list[i
     return result, heard
 
 
-async def test_of_what_stays_up_only_ones_own_earlier_steps_are_told() -> None:
+async def test_a_service_that_stays_up_reports_only_the_runs_own_earlier_steps() -> None:
     """A service keeps the steps of all runs; only some steps from before the first look are this run's."""
     fake = FakeDeployment(fresh=False)
     fake.step(1, 2, 3)
@@ -81,7 +81,7 @@ async def test_of_what_stays_up_only_ones_own_earlier_steps_are_told() -> None:
     assert (await following.totals()).committed == 2
 
 
-async def test_of_a_fresh_one_all_is_ones_own() -> None:
+async def test_all_steps_of_a_fresh_service_belong_to_the_run() -> None:
     fake = FakeDeployment(fresh=True)
     fake.step(1, 2)
     fake.given_up = 1
@@ -93,7 +93,7 @@ async def test_of_a_fresh_one_all_is_ones_own() -> None:
     assert (await following.totals()).committed == 2
 
 
-async def test_a_sequencer_that_was_started_anew_is_heard_from_its_start() -> None:
+async def test_a_restarted_sequencer_is_followed_from_its_start() -> None:
     """Also if it has done more than its predecessor, whose outages do not hide its own."""
     fake = FakeDeployment(fresh=False)
     fake.given_up = 3

@@ -62,7 +62,7 @@ async def test_bulk_leaves_the_places_that_are_held_back():
     assert admitted == ["a", "bb", "live", "ccc"]
 
 
-async def test_who_gives_up_waiting_loses_no_place():
+async def test_a_cancelled_waiter_loses_no_place():
     gate = Gate(1)
     async with gate.pass_through(Urgency(False, 0, 0)):
         waiting = asyncio.create_task(order_of(gate, [Urgency(False, 1, 0)]))

@@ -16,7 +16,7 @@ from kgray.models.prompting.prompts import load
 from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest
 
-NOW = times.parse("2026-03-05T09:00:00Z")[0]
+SAID_AT = times.parse("2026-03-05T09:00:00Z")[0]
 
 
 def episode(text: str, speaker: str | None = None, kind: Any = None) -> Episode:
@@ -29,7 +29,7 @@ def episode(text: str, speaker: str | None = None, kind: Any = None) -> Episode:
         kind=kind or ("message" if speaker else "text"),
         text=text,
         speaker=speaker,
-        reference_time=NOW,
+        reference_time=SAID_AT,
         content_sha256="0",
     )
 
@@ -97,7 +97,7 @@ def names_in(
         pytest.param("We use C++ at work.", "C++", id="signs"),
     ],
 )
-def test_a_name_that_stands_in_the_text_in_any_form_stays(text: str, name: str) -> None:
+def test_a_name_that_occurs_in_the_text_in_any_form_stays(text: str, name: str) -> None:
     assert names_in(text, name) == [name]
 
 
@@ -115,7 +115,7 @@ def test_a_name_that_stands_in_the_text_in_any_form_stays(text: str, name: str) 
         ("Ich wohne in Prag.", "Vienna"),
     ],
 )
-def test_a_name_of_which_nothing_stands_in_the_text_is_dropped(text: str, name: str) -> None:
+def test_a_name_without_any_word_in_the_text_is_dropped(text: str, name: str) -> None:
     assert names_in(text, name) == []
 
 
@@ -131,7 +131,7 @@ def test_a_name_stays_that_the_speaker_or_the_previous_context_gives() -> None:
     assert names_in("She likes it.", "Elena Fisk") == []
 
 
-def test_what_a_model_copies_from_the_prompts_example_is_dropped_and_told() -> None:
+def test_names_copied_from_the_prompts_example_are_dropped_and_reported() -> None:
     """The example's reply, given to a message about other people."""
     output = re.search(r"^Example\n.*^(\{\"entities.*\})$", load("combined"), re.MULTILINE | re.DOTALL)
     assert output is not None
@@ -206,7 +206,7 @@ def test_a_date_that_nothing_leads_to_goes_and_its_fact_stays(text: str, date: s
     stated = (start, precision, False)
     [item] = result.facts
     assert (item.valid_from, item.from_precision, item.inferred) == (
-        stated if stays else (NOW, "instant", True)
+        stated if stays else (SAID_AT, "instant", True)
     )
     assert len(result.dropped) == (not stays)
 
@@ -215,7 +215,7 @@ def test_an_end_at_a_date_that_nothing_leads_to_is_one_at_the_reference_time() -
     result = read(
         "I no longer have the lamp.", fact(target=None, value="blue", kind="ended", invalid_at="2019-04-01")
     )
-    assert [(f.kind, f.valid_to, f.inferred) for f in result.facts] == [("ended", NOW, True)]
+    assert [(f.kind, f.valid_to, f.inferred) for f in result.facts] == [("ended", SAID_AT, True)]
 
 
 def test_records_are_read_as_any_text_is() -> None:

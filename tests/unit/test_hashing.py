@@ -117,7 +117,7 @@ async def test_a_word_that_is_repeated_counts_a_little_more():
     assert once < often < 0.95
 
 
-async def test_a_megabyte_costs_what_its_first_part_does():
+async def test_a_megabyte_costs_as_much_as_its_first_part():
     text = " ".join(f"word{i}" for i in range(120_000))
 
     rows = await EMBEDDER.embed([text, text[: hashing.MAX_CHARACTERS]])

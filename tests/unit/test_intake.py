@@ -169,7 +169,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("row", "field", "reason"), REFUSED)
-def test_what_the_interface_refuses_is_refused_with_field_and_reason(row, field, reason):
+def test_an_invalid_line_is_refused_with_field_and_reason(row, field, reason):
     with pytest.raises(InputError) as caught:
         draft_from(row, G)
     assert (caught.value.field, str(caught.value)) == (field, reason)
@@ -335,7 +335,7 @@ def test_an_array_is_streamed_with_the_lines_of_its_items(tmp_path):
     assert brief(read(tmp_path, "empty.json", "[ ]")) == []
 
 
-def test_a_broken_array_keeps_what_came_before_and_says_that_the_rest_was_not_read(tmp_path):
+def test_a_broken_array_keeps_its_first_items_and_reports_the_unread_end(tmp_path):
     assert brief(read(tmp_path, "a.json", '[{"text": "a"},\n{"text": oops}, {"text": "b"}]')) == [
         (1, "a"),
         (2, "! None: not valid JSON (Expecting value); the rest of the file was not read"),
@@ -463,7 +463,7 @@ def test_a_broken_parquet_file_is_one_refusal(tmp_path):
         assert "not readable as Parquet" in refusal.reason
 
 
-def test_a_file_that_is_not_there_is_a_refusal_of_the_file(tmp_path):
+def test_a_missing_file_is_a_refusal_of_the_file(tmp_path):
     assert list(read_file(tmp_path / "no.jsonl", G, name="no.jsonl")) == [
         Refusal(file="no.jsonl", line=None, field=None, reason="cannot be read: No such file or directory")
     ]
@@ -603,11 +603,11 @@ def test_ten_thousand_hostile_lines_are_each_a_draft_or_a_refusal(tmp_path):
     rng = random.Random(20260301)
     lines = [hostile_line(rng) for _ in range(10_000)]
     items = read(tmp_path, "a.jsonl", b"\n".join(lines))
-    held = [number for number, line in enumerate(lines, 1) if line.strip()]
-    assert [item.line for item in items] == held
-    taken = [item.draft for item in items if isinstance(item, Submitted)]
-    assert 500 < len(taken) < 9_500
-    for draft in taken:
+    lines_with_text = [number for number, line in enumerate(lines, 1) if line.strip()]
+    assert [item.line for item in items] == lines_with_text
+    drafts = [item.draft for item in items if isinstance(item, Submitted)]
+    assert 500 < len(drafts) < 9_500
+    for draft in drafts:
         assert len(draft.id) == 36
         assert json.loads(draft.metadata) is not None
         assert draft.text.strip()
@@ -653,7 +653,7 @@ def test_no_hostile_file_of_any_format_raises(tmp_path, name, seed):
 def test_a_table_without_texts_and_an_object_of_several_lines_are_records(
     tmp_path, name, text, kind, content
 ):
-    """None: refused. A record's fields are its content, its `id` too; a row with a text is what it was."""
+    """None: refused. A record's content is its fields, also its `id`; a row with a text keeps its text."""
     path = tmp_path / name
     path.write_text(text)
     [item] = read_file(path, Defaults(group="g"))

@@ -56,7 +56,7 @@ def test_a_packed_folder_unpacks_to_the_same_files(tmp_path):
     assert (tmp_path / "to" / "deep" / "a.md").read_text() == "one"
 
 
-def test_an_unknown_format_is_refused_with_those_that_there_are():
+def test_an_unknown_format_is_refused_with_a_list_of_the_formats():
     with pytest.raises(InputError, match=r"there is no format 'word': use jsonl, parquet, .*, okf"):
         format_called("word", "writer")
     with pytest.raises(

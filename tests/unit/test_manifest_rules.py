@@ -59,14 +59,14 @@ RAY = {"HEAD": HEAD, **NODES}
 
 def pod(app: str) -> End:
     """Return the pod with a label `app`, with all labels of its template."""
-    made = [t["metadata"]["labels"] for _, d in documents() for t in templates(d) if "metadata" in t]
-    (labels,) = [item for item in made if item.get("app") == app]
+    pod_labels = [t["metadata"]["labels"] for _, d in documents() for t in templates(d) if "metadata" in t]
+    (labels,) = [item for item in pod_labels if item.get("app") == app]
     return End(labels)
 
 
 # from, to, port: each connection that a part needs
 NEEDED = [
-    *[(f"ray {a} to {b}", item, other, 20000) for a, item in RAY.items() for b, other in RAY.items()],
+    *[(f"ray {a} to {b}", item, peer, 20000) for a, item in RAY.items() for b, peer in RAY.items()],
     *[(f"{name} to neo4j", item, pod("neo4j"), 7687) for name, item in NODES.items()],
     ("door to neo4j", pod("kgray-door"), pod("neo4j"), 7687),
     ("back-up to neo4j", pod("kgray-backup"), pod("neo4j"), 7687),
@@ -220,14 +220,14 @@ KNOWN_SETTINGS = {
 def settings_of(names: list[str]) -> list[str]:
     """Return the settings that the image's start makes of variables; "_" is ".", "__" is "_"."""
     result = [name.removeprefix("NEO4J_") for name in names if name.startswith("NEO4J_")]
-    made = [
+    setting_names = [
         item
         for item in result
         if f"NEO4J_{item}" not in ENTRYPOINT_VARIABLES
         and not item.endswith("_FILE")
         and not item[0].isdigit()
     ]
-    return [item.replace("__", "\0").replace("_", ".").replace("\0", "_") for item in made]
+    return [item.replace("__", "\0").replace("_", ".").replace("\0", "_") for item in setting_names]
 
 
 def test_the_images_rule_makes_a_setting_of_a_password():
@@ -250,9 +250,9 @@ def test_neo4js_variables_become_settings_that_it_knows():
             assert set(settings_of([item["name"] for item in container.get("env", [])])) <= KNOWN_SETTINGS
 
 
-def test_neo4js_password_is_a_variable_before_the_one_that_names_it():
-    (own,) = [item for item in objects("StatefulSet") if item["metadata"]["name"] == "neo4j"]
-    (container,) = own["spec"]["template"]["spec"]["containers"]
+def test_neo4js_password_is_a_variable_before_the_variable_that_names_it():
+    (stateful_set,) = [item for item in objects("StatefulSet") if item["metadata"]["name"] == "neo4j"]
+    (container,) = stateful_set["spec"]["template"]["spec"]["containers"]
     first, second = container["env"][:2]
     assert first["name"] == "PASSWORD_OF_NEO4J"
     assert second == {"name": "NEO4J_AUTH", "value": f"neo4j/$({first['name']})"}
@@ -355,7 +355,7 @@ ALERTS = [
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
-def test_an_alert_asks_for_what_is_exported_and_names_a_remedy(rule):
+def test_an_alert_queries_exported_metrics_and_names_a_remedy(rule):
     assert rule.keys() == {"alert", "expr", "for", "labels", "annotations"}
     assert re.fullmatch(r"\d+m", rule["for"])
     assert rule["labels"]["severity"] in {"warning", "critical"}
@@ -398,7 +398,7 @@ def test_the_backup_job_makes_the_days_and_keeps_the_newest(tmp_path: Path):
     for day in ("2020-01-01", "2020-01-02", "2020-01-03", "lost+found"):
         (backups / day).mkdir(parents=True)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TO": str(backups), "KEEP": "2"}
-    for _ in range(2):  # the second time the day is there already
+    for _ in range(2):  # the second time the day's folder exists already
         subprocess.run(container["command"], env=env, check=True)
     backup_names = sorted(path.name for path in backups.iterdir())
     assert backup_names[0] == "2020-01-03"

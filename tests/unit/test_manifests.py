@@ -52,7 +52,7 @@ FOLDERS = sorted(path.parent for path in K8S.rglob("kustomization.yaml"))
 
 
 @pytest.mark.parametrize("overlay", FOLDERS, ids=lambda path: path.name)
-def test_every_file_beside_a_kustomization_is_used_by_it(overlay):
+def test_every_file_in_the_folder_of_a_kustomization_is_used_by_it(overlay):
     text = (overlay / "kustomization.yaml").read_text(encoding="utf-8")
     file = next(yaml.load_all(text, StrictLoader))
     patches = [patch["path"] for patch in file.get("patches", []) if "path" in patch]
@@ -118,11 +118,11 @@ def labels_and_ports(holder: Document) -> tuple[dict[str, str], set[int]]:
     [d for _, d in documents() if not d["apiVersion"].startswith(FOREIGN_APIS)],
     ids=lambda d: f"{d['kind']}-{d['metadata'].get('name') or d['metadata']['generateName']}",
 )
-def test_what_kubernetes_knows_is_in_its_schema(document):
+def test_every_kubernetes_field_is_in_its_schema(document):
     kubernetes_validate.validate(document, KUBERNETES, strict=True)
 
 
-def test_what_kuberay_knows_is_in_its_schema():
+def test_every_kuberay_field_is_in_its_schema():
     folder = os.environ.get("KGRAY_TEST_RAY_CRDS")
     if not folder:
         pytest.skip(
@@ -165,7 +165,7 @@ def closed(schema: Any) -> Any:
     return result
 
 
-# ------------------------------------------------------------------------ what the operator refuses
+# ------------------------------------------------------------------------ refusals of the operator
 
 
 def test_the_head_names_all_of_rays_ports():
@@ -173,7 +173,7 @@ def test_the_head_names_all_of_rays_ports():
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == RAY_PORTS
 
 
-def test_no_group_says_twice_what_it_has():
+def test_no_group_declares_its_resources_twice():
     for group in (CLUSTER["spec"]["headGroupSpec"], *GROUPS.values()):
         assert "labels" not in group["rayStartParams"]
         assert not (
@@ -198,7 +198,7 @@ def test_nothing_needs_a_gate_that_is_off():
 
 
 @pytest.mark.parametrize("template", PODS)
-def test_a_pod_runs_as_nobody_in_particular_and_asks_for_what_it_needs(template):
+def test_a_pod_runs_as_an_unprivileged_user_and_requests_its_resources(template):
     spec = template["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -213,7 +213,7 @@ def test_a_pod_runs_as_nobody_in_particular_and_asks_for_what_it_needs(template)
 
 
 @pytest.mark.parametrize("template", PODS)
-def test_what_a_pod_writes_lies_on_volumes_of_its_own(template):
+def test_a_pod_writes_only_on_its_own_volumes(template):
     """All but Neo4j's image, whose start writes the settings beside the program."""
     for container in template["spec"]["containers"]:
         readonly = container["securityContext"].get("readOnlyRootFilesystem", False)
@@ -228,7 +228,7 @@ def test_what_a_pod_writes_lies_on_volumes_of_its_own(template):
 
 
 @pytest.mark.parametrize("template", PODS)
-def test_a_pod_mounts_what_it_declares_and_nothing_else(template):
+def test_a_pod_mounts_exactly_its_declared_volumes(template):
     spec = template["spec"]
     declared = {volume["name"] for volume in spec.get("volumes", [])}
     mounted = {mount["name"] for c in spec["containers"] for mount in c.get("volumeMounts", [])}
@@ -298,7 +298,7 @@ def test_pods_are_watched_at_ports_that_they_have_with_a_key_that_the_page_makes
                 assert f"secret generic {key['name']} --from-literal={key['key']}=" in page
 
 
-def test_the_board_is_one_that_grafana_draws():
+def test_grafana_can_draw_the_board():
     panels = board()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells_taken: set[tuple[int, int]] = set()
@@ -317,7 +317,7 @@ def test_the_board_is_one_that_grafana_draws():
         )
 
 
-def test_neo4js_own_chart_gets_what_our_manifest_has():
+def test_neo4js_own_chart_gets_the_values_of_our_manifest():
     values = next(yaml.load_all(VALUES.read_text(encoding="utf-8"), StrictLoader))
     (stateful_set,) = [item for item in objects("StatefulSet") if item["metadata"]["name"] == "neo4j"]
     (container,) = stateful_set["spec"]["template"]["spec"]["containers"]
@@ -336,7 +336,7 @@ def test_neo4js_own_chart_gets_what_our_manifest_has():
     assert f"secret generic {values['neo4j']['passwordFromSecret']} --from-literal=NEO4J_AUTH=" in page
 
 
-def test_what_is_referred_to_exists():
+def test_every_reference_has_a_target():
     names = {
         (d["kind"], d["metadata"]["name"]) for d in objects("PersistentVolumeClaim", "Service", "StatefulSet")
     }
@@ -351,7 +351,7 @@ def test_what_is_referred_to_exists():
     assert {("Service", name) for name in re.findall(r"serviceName: (\S+)", text)} <= names
 
 
-def test_every_pod_may_be_reached_by_those_who_must_and_policies_select_somebody():
+def test_every_pod_is_reachable_by_its_clients_and_every_policy_selects_a_pod():
     labels = [{"ray.io/cluster": "kgray", "ray.io/node-type": "head"}]
     labels += [
         {"ray.io/cluster": "kgray", "ray.io/node-type": "worker", "ray.io/group": name} for name in GROUPS
@@ -374,7 +374,7 @@ def test_every_pod_may_be_reached_by_those_who_must_and_policies_select_somebody
 # ------------------------------------------------------------------------ agreement with kgray
 
 
-def test_versions_are_those_of_the_package():
+def test_versions_equal_the_versions_of_the_package():
     pins = dict(
         line.split("==")
         for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
@@ -423,7 +423,7 @@ def test_settings_and_profile_of_the_cluster_are_read(folder):
 @pytest.mark.parametrize(
     "choice", [(), ("small",), ("tensor-parallel",)], ids=["base", "small", "tensor-parallel"]
 )
-def test_what_the_profile_asks_for_has_its_group_with_room(choice, tmp_path):
+def test_every_request_of_the_profile_has_a_group_with_room(choice, tmp_path):
     result = rendered(choice)
     (cluster,) = [d for d in result if d["kind"] == "RayCluster"]
     (settings,) = [d for d in result if d["metadata"]["name"] == "kgray-settings"]

@@ -60,7 +60,7 @@ class TestWithWeights:
         assert scores.argmax(axis=1).tolist() == [0, 1, 2]
         assert (np.sort(scores)[:, -1] - np.sort(scores)[:, -2]).min() > 0.1
 
-    def test_equal_texts_give_equal_vectors_whatever_stands_beside_them(self, embedder):
+    def test_equal_texts_give_equal_vectors_in_any_batch(self, embedder):
         texts = ["I moved to Berlin", "x " * 900, "", "Grüße 東京 \U0001f600"]
         rows = embed(embedder, *texts, *texts[::-1])
 
@@ -80,7 +80,7 @@ class TestWithWeights:
             embed(MiniLMEmbedder(tmp_path), "a")
 
 
-def test_what_is_missing_is_named_with_how_to_get_it(tmp_path):
+def test_a_missing_file_is_named_with_its_remedy(tmp_path):
     with pytest.raises(SettingsError) as lacking:
         MiniLMEmbedder(tmp_path)
 

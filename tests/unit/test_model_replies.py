@@ -110,7 +110,7 @@ def test_any_text_is_a_name_or_a_value_that_parses(text):
     [("Person", "Person"), ("person", "Person"), ("Company", "Organization"), ("cities", "Place"),
      ("Pet", "Other"), ("Vessel", "Vessel"), ("Gizmo", "")],
 )  # fmt: skip
-def test_types_map_by_a_table_and_unknown_ones_count_as_unknown(raw, kind):
+def test_types_map_by_a_table_and_others_count_as_unknown(raw, kind):
     expected = {"cities": ""}.get(raw, kind)  # a plural that is not regular is not in the table
     assert ScriptForm(episode("x"), types=("Person", "Vessel")).type_of(raw) == expected
 

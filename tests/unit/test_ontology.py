@@ -17,14 +17,14 @@ SINGLE = {
     "MARRIED_TO",
     "HEADQUARTERED_IN",
 }
-MANY = {"LIKES", "KNOWS", "OWNS", "VISITED", "MEMBER_OF", "USES", "SPEAKS"}
+MANY_VALUED = {"LIKES", "KNOWS", "OWNS", "VISITED", "MEMBER_OF", "USES", "SPEAKS"}
 
 
 def test_the_promised_relations_have_their_cardinality():
     ontology = shipped()
-    assert {name: ontology.relations[name].cardinality for name in SINGLE | MANY} == {
+    assert {name: ontology.relations[name].cardinality for name in SINGLE | MANY_VALUED} == {
         **dict.fromkeys(SINGLE, "single"),
-        **dict.fromkeys(MANY, "many"),
+        **dict.fromkeys(MANY_VALUED, "many"),
     }
 
 
@@ -42,12 +42,12 @@ def test_dislikes_excludes_likes_and_marriage_is_symmetric():
 def test_every_name_that_a_relation_points_at_is_declared():
     ontology = shipped()
     for relation in ontology:
-        for other in (relation.same_as, relation.inverse_of, *relation.excludes):
-            assert other is None or ontology.get(other) is not None, (relation.name, other)
+        for partner in (relation.same_as, relation.inverse_of, *relation.excludes):
+            assert partner is None or ontology.get(partner) is not None, (relation.name, partner)
 
 
 @pytest.mark.parametrize("relation", [item for item in shipped() if item.same_as], ids=lambda item: item.name)
-def test_a_shipped_synonym_says_nothing_but_what_it_is_the_same_as(relation):
+def test_a_shipped_synonym_declares_only_its_target(relation):
     assert relation == RelationType(name=relation.name, same_as=relation.same_as)
     main = shipped().main_name(relation.name)
     assert not shipped().relations[main].same_as

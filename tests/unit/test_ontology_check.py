@@ -131,5 +131,5 @@ def test_a_relation_that_settings_make_single_is_a_note_behind_the_faults():
         pytest.param({"MET": {"cardinality": "depends"}}, id="another-cardinality-than-the-shipped-one"),
     ],
 )
-def test_what_agrees_is_no_fault(relations):
+def test_a_consistent_ontology_has_no_fault(relations):
     assert found(relations) == []

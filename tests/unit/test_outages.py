@@ -11,7 +11,7 @@ from kgray.system.outages import OUTAGES, Outage, OutageBoard
 NOWHERE = Path("/nowhere")  # so that nothing is noted
 
 
-def test_an_outage_is_told_of_at_growing_intervals_and_when_it_is_over() -> None:
+def test_an_outage_is_reported_at_growing_intervals_and_at_its_end() -> None:
     reports: list[str] = []
     teller = WaitReporter(NOWHERE, reports.append)
     OUTAGES.failed("the model", "is down", since=1000.0, patience_s=600.0)
@@ -34,7 +34,7 @@ def test_an_outage_is_told_of_at_growing_intervals_and_when_it_is_over() -> None
     assert reports[5:] == ["the model answers again after 121 s"]
 
 
-def test_an_outage_of_a_moment_is_not_told_of() -> None:
+def test_a_momentary_outage_is_not_reported() -> None:
     reports: list[str] = []
     teller = WaitReporter(NOWHERE, reports.append)
     OUTAGES.failed("the model", "answers 429", since=1000.0, patience_s=600.0)
@@ -46,7 +46,7 @@ def test_an_outage_of_a_moment_is_not_told_of() -> None:
     assert reports == []
 
 
-def test_a_call_without_an_answer_is_told_of_earlier_where_the_server_never_answered() -> None:
+def test_an_unanswered_call_is_reported_earlier_if_the_server_never_answered() -> None:
     board, moment = OutageBoard(), time.time()
     with board.asking("new", 120.0):
         assert [item.what for item in board.current(moment + 3)] == ["new"]
@@ -57,7 +57,7 @@ def test_a_call_without_an_answer_is_told_of_earlier_where_the_server_never_answ
     assert board.current(moment + 60) == []
 
 
-def test_what_several_tell_of_one_server_is_one_outage_since_the_first_failed() -> None:
+def test_several_reports_about_one_server_are_one_outage_since_the_first_failure() -> None:
     board = OutageBoard()
     early = Outage(what="a", reason="is down", since=1.0, until=9.0)
     board.tell("one", [Outage(what="a", reason="is away", since=2.0, until=9.0)])

@@ -39,7 +39,7 @@ def commit(sequence: int, group: str = "g", **fields: Any) -> RowChanges:
     return RowChanges(group=group, sequence=sequence, ledger=EPISODES, states=frozenset({0, 1}), **fields)
 
 
-async def test_what_comes_while_a_batch_is_on_its_way_goes_with_the_next_in_order():
+async def test_commits_posted_during_a_batch_go_with_the_next_batch_in_order():
     writer = Slow()
     outbox = Outbox(writer, most=MAX_CHANGES)
     durable: list[int] = []
@@ -57,7 +57,7 @@ async def test_what_comes_while_a_batch_is_on_its_way_goes_with_the_next_in_orde
     assert outbox.idle
 
 
-async def test_a_batch_that_cannot_be_written_is_told_to_all_who_wait_and_nothing_goes_after_it():
+async def test_an_unwritable_batch_is_reported_to_all_waiters_and_nothing_follows_it():
     writer = Slow()
     writer.fails = StaleWriter("an older epoch")
     outbox = Outbox(writer, most=MAX_CHANGES)
@@ -101,13 +101,13 @@ async def test_answers_that_an_erased_episode_may_have_used_are_forgotten():
     await outbox.flush()
 
 
-async def test_flushing_what_is_empty_waits_for_nothing():
+async def test_flushing_an_empty_outbox_does_not_wait():
     outbox = Outbox(Slow(), most=MAX_CHANGES)
     await outbox.flush()
     assert outbox.idle
 
 
-async def test_who_waits_is_not_kept_waiting_by_those_who_post_on_and_on():
+async def test_a_waiter_is_not_delayed_by_continuous_posts():
     """A group that is read from the store, and a correction, wait only for earlier changes."""
     outbox = Outbox(Slow(), most=MAX_CHANGES)
     posted = 0
@@ -130,7 +130,7 @@ async def test_who_waits_is_not_kept_waiting_by_those_who_post_on_and_on():
     assert not outbox.moves("busy")
 
 
-async def test_what_a_store_refuses_of_one_group_is_not_told_durable_and_the_others_are() -> None:
+async def test_commits_of_a_refused_group_are_not_reported_durable_and_the_others_are() -> None:
     """Nor is it where the group was forgiven while the parts of the others were still being written."""
     written: list[str] = []
 
@@ -173,7 +173,7 @@ class Lanes:
             await asyncio.sleep(0)
 
 
-async def test_batches_of_different_groups_go_side_by_side_and_those_of_one_in_order() -> None:
+async def test_batches_of_different_groups_run_in_parallel_and_batches_of_one_group_in_order() -> None:
     writer, durable = Lanes(), list[str]()
     outbox = Outbox(writer, most=2, lanes=2)
 
@@ -209,7 +209,7 @@ async def test_batches_of_different_groups_go_side_by_side_and_those_of_one_in_o
     assert not any(map(outbox.moves, "abcdef"))
 
 
-async def test_a_failure_in_one_lane_is_told_once_the_other_lanes_have_ended() -> None:
+async def test_a_failure_in_one_lane_is_reported_after_the_other_lanes_ended() -> None:
     """Written changes are durable and reported; nothing is sent after the failure."""
     writer, durable = Lanes(), list[str]()
     outbox = Outbox(writer, most=1, lanes=2)
@@ -281,7 +281,7 @@ async def test_a_write_waits_for_others_while_more_are_expected_but_not_a_full_b
     assert await gathering.post(*range(2, MAX_CHANGES + 1)) == [list(range(1, MAX_CHANGES + 1))]
 
 
-async def test_the_last_write_of_a_run_waits_for_nobody() -> None:
+async def test_the_last_write_of_a_run_does_not_wait() -> None:
     """So a single message is durable at once."""
     gathering = Gathering(60.0)
     await gathering.post(1)
@@ -290,7 +290,7 @@ async def test_the_last_write_of_a_run_waits_for_nobody() -> None:
     assert await gathering.post(2) == [[1, 2]]
 
 
-async def test_whoever_waits_for_a_write_has_it_sent_at_once() -> None:
+async def test_waiting_for_a_write_sends_it_at_once() -> None:
     gathering = Gathering(60.0)
     await gathering.post(1)
 

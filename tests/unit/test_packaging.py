@@ -19,14 +19,14 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["p
 ]
 
 
-def test_what_the_image_copies_is_there():
+def test_every_file_copied_into_the_image_exists():
     copied = [path for line in re.findall(r"^COPY (.+) \S+$", IMAGE, re.MULTILINE) for path in line.split()]
     assert {"kgray", "prompts", "cluster", "setup.py", "pyproject.toml"} <= set(copied)
     assert [path for path in copied if not (ROOT / path).exists()] == []
     assert 'readme = "README.md"' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_what_the_image_installs_is_declared_and_pinned():
+def test_every_package_of_the_image_is_declared_and_pinned():
     assert '".[$EXTRAS]"' in IMAGE
     choices = re.findall(r"EXTRAS=([a-z0-9,]+)", IMAGE)  # of the nodes, and of pods that run no model
     assert len(choices) == 2
@@ -42,7 +42,7 @@ def test_what_the_image_installs_is_declared_and_pinned():
     ] == []
 
 
-def test_what_is_installed_without_an_extra_has_no_model_and_no_ray():
+def test_the_installation_without_extras_has_no_model_and_no_ray():
     complete_result = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
         "dependencies"
     ]

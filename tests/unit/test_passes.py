@@ -1,4 +1,4 @@
-"""The queue of forward passes: their shapes and their order, with a pass that only records what it gets."""
+"""The queue of forward passes: their shapes and their order, with a pass that only records its rows."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_a_long_text_is_planned_by_its_units(extraction):
     calls = {"combined": 1, "separate": 3}[extraction]
     assert round(complete_result.calls) == round(2 * (calls + 0.5))
     assert round(units.calls) == round(2 * (9 * calls + 0.5))
-    questions = 2 * 0.5 * tokens(prompts["batched"].head)  # asked once, whatever the number of units
+    questions = 2 * 0.5 * tokens(prompts["batched"].head)  # asked once for any number of units
     expected = 9 * (complete_result.fixed_tokens - questions) + questions
     assert units.fixed_tokens == pytest.approx(expected, abs=2)
     # Per unit at most 1,200 tokens of its text, and as many of the text before it.

@@ -50,7 +50,7 @@ class Hands:
     async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
         self.chunks.append([request for _, request in chunk])
         self.numbers += [number for number, _ in chunk]
-        tasks = {asyncio.ensure_future(self._one(request)): number for number, request in chunk}
+        tasks = {asyncio.ensure_future(self._judgement(request)): number for number, request in chunk}
         loss = asyncio.ensure_future(self.lost.wait())
         pending: set[Any] = {*tasks, loss}
         try:
@@ -63,7 +63,7 @@ class Hands:
             for task in pending:
                 task.cancel()
 
-    async def _one(self, request: Any) -> Any:
+    async def _judgement(self, request: Any) -> Any:
         return await outcome_of(self._answers(request))
 
     def abandon(self, numbers: Sequence[int]) -> None:
@@ -168,7 +168,7 @@ async def test_a_worker_that_was_never_met_is_not_restarted_and_its_parts_go_to_
         await asyncio.sleep(0.01)
 
 
-async def test_a_worker_that_fails_in_a_way_nobody_knows_is_started_anew_and_its_work_goes_to_another():
+async def test_a_worker_with_an_unknown_failure_is_restarted_and_its_work_goes_to_another():
     async def broken(_: Any) -> Any:
         raise ZeroDivisionError
 
@@ -191,7 +191,7 @@ async def test_an_answer_that_came_while_the_loop_stood_still_is_no_timeout():
         await answer_within(never(None), 0.01)
 
 
-async def test_what_a_worker_that_lives_never_answers_goes_to_another():
+async def test_work_that_a_live_worker_never_answers_goes_to_another():
     """Its stream was lost on the way: the worker is asked for its health, and has nothing to be ended for."""
 
     async def all_but_one(request: Any) -> Any:
@@ -207,7 +207,7 @@ async def test_what_a_worker_that_lives_never_answers_goes_to_another():
     assert "lost" in [request for chunk in healthy.chunks for request in chunk]
 
 
-async def test_where_no_worker_ever_answers_the_caller_is_told():
+async def test_the_caller_gets_an_error_if_no_worker_answers():
     mute = Hands("mute", never)
     pool = pool_of(mute, patience_s=0.1, answer_s=0.1)
 
@@ -217,8 +217,8 @@ async def test_where_no_worker_ever_answers_the_caller_is_told():
     assert (len(mute.chunks), pool.stats()[0]["in_flight"]) == (2, 0)
 
 
-async def test_an_outage_is_told_of_until_an_answer_comes():
-    """That of the workers by the router; that of a server by the worker that waits for it."""
+async def test_an_outage_is_reported_until_an_answer_comes():
+    """An outage of the workers is reported by the router; an outage of a server by the waiting worker."""
     down = Outage(what="a server", reason="is down", since=1.0, until=2.0)
 
     class Waiting(Hands):
@@ -238,7 +238,7 @@ async def test_an_outage_is_told_of_until_an_answer_comes():
     assert (len(second.chunks), OUTAGES.current()) == (1, [])
 
 
-async def test_an_outage_is_no_longer_told_of_once_nobody_asks_the_worker_that_waits():
+async def test_an_outage_is_no_longer_reported_after_the_waiting_worker_has_no_calls():
     down = Outage(what="a server", reason="is down", since=1.0, until=2.0)
 
     class Waiting(Hands):
@@ -298,8 +298,8 @@ class Bad(Hands):
 
 
 @pytest.mark.parametrize(("workers", "calls"), [(8, 2000), (100, 4000)])
-async def test_one_worker_whose_start_failed_of_many_gets_no_work(workers: int, calls: int) -> None:
-    """Nor is that an outage: nobody waits. Once a start has succeeded it works as the others."""
+async def test_a_worker_whose_start_failed_gets_no_work_among_many(workers: int, calls: int) -> None:
+    """Nor is that an outage: no caller waits. After a successful start it works like the others."""
     bad = Bad("bad", echo)
     pool = pool_of(*(Hands(f"good {n}", echo) for n in range(workers - 1)), bad)
     chunks = Chunker(pool, size=4, linger_s=0.0)
@@ -318,7 +318,7 @@ async def test_one_worker_whose_start_failed_of_many_gets_no_work(workers: int, 
     bad.fault = None
     requests = asyncio.gather(*(Chunker(pool, size=1, linger_s=0.0).ask(n) for n in range(workers)))
     await requests
-    await until(lambda: len(up(pool)) == workers)
+    await wait_until(lambda: len(up(pool)) == workers)
     await asyncio.gather(*(Chunker(pool, size=1, linger_s=0.0).ask(n) for n in range(workers)))
     assert len(bad.chunks) == 2
     await pool.close()
@@ -351,7 +351,7 @@ async def test_an_error_of_settings_counts_once_every_worker_reports_it(among: t
     await pool.close()
 
 
-async def test_an_error_of_settings_that_one_worker_alone_meets_is_nobodys_outcome() -> None:
+async def test_a_settings_error_of_one_worker_alone_fails_no_request() -> None:
     """Its node lacks the key, for example: after a while, and then after longer ones, it is tried again."""
 
     async def unknown(_: Any) -> Any:
@@ -370,7 +370,7 @@ async def test_an_error_of_settings_that_one_worker_alone_meets_is_nobodys_outco
     await pool.close()
 
 
-async def test_a_request_that_the_settings_do_not_allow_fails_beside_others_that_go_well() -> None:
+async def test_a_request_refused_by_the_settings_fails_and_the_others_succeed() -> None:
     async def answers(request: Any) -> Any:
         if request == "bad":
             raise SettingsError("no such model")
@@ -379,18 +379,18 @@ async def test_a_request_that_the_settings_do_not_allow_fails_beside_others_that
     pool = pool_of(*(Hands(f"{n}", answers) for n in range(3)))
     calls = Chunker(pool, size=1, linger_s=0.0)
 
-    async def others() -> None:
+    async def other_calls() -> None:
         while not bad.done():
             assert await calls.ask("good") == "good"
 
     bad = asyncio.create_task(calls.ask("bad"))
-    await asyncio.gather(*(others() for _ in range(6)))
+    await asyncio.gather(*(other_calls() for _ in range(6)))
     with pytest.raises(SettingsError, match="no such model"):
         await bad
     await pool.close()
 
 
-async def test_where_nobody_is_left_the_caller_is_told_once_the_patience_is_spent():
+async def test_the_caller_gets_an_error_after_the_patience_if_no_worker_is_left():
     dead = Hands("gone", echo)
     dead.lost.set()
     pool = pool_of(dead, patience_s=0.1)
@@ -421,7 +421,7 @@ async def test_an_error_comes_back_as_itself():
     assert await calls.ask("good") == "good"
 
 
-async def test_who_gives_up_waiting_is_not_waited_for():
+async def test_a_cancelled_waiter_is_not_waited_for():
     worker = Hands("one", never)
     pool = pool_of(worker)
     call = asyncio.create_task(Chunker(pool, size=1, linger_s=0.0).ask("a"))
@@ -471,7 +471,7 @@ async def test_an_error_crosses_as_a_value(error):
     assert (type(back), str(back), vars(back)) == (type(error), str(error), vars(error))
 
 
-async def test_what_is_no_error_of_ours_crosses_as_one_that_names_it():
+async def test_a_foreign_error_crosses_as_an_error_that_names_it():
     async def fails():
         return 1 / 0
 
@@ -480,7 +480,7 @@ async def test_what_is_no_error_of_ours_crosses_as_one_that_names_it():
     assert (type(back), str(back)) == (RuntimeError, "ZeroDivisionError: division by zero")
 
 
-async def test_a_worker_beyond_the_least_gets_work_while_it_is_there_and_is_missed_by_nobody():
+async def test_a_surplus_worker_gets_work_while_it_exists_and_its_end_loses_nothing():
     first, surplus = Hands("first", echo), Hands("further", echo)
     surplus.lost.set()  # it was not started
     pool = Pool([first, surplus], minimum=1, patience_s=60.0, answer_deadline_s=600.0, health_every_s=0.01)
@@ -498,21 +498,21 @@ async def test_a_worker_beyond_the_least_gets_work_while_it_is_there_and_is_miss
     assert [row["name"] for row in pool.stats()] == ["first"]
 
     surplus.lost.clear()  # it has come up
-    await until(lambda: len(up(pool)) == 2)
+    await wait_until(lambda: len(up(pool)) == 2)
     requests += [asyncio.create_task(calls.ask(n)) for n in (4, 5)]
     await asyncio.sleep(0.01)
     assert surplus.chunks == [[4], [5]]
     assert len(pool.stats()) == 2
 
     surplus.lost.set()  # it was ended, or its node is lost: its parts go to the other workers
-    await until(lambda: len(up(pool)) == 1)
+    await wait_until(lambda: len(up(pool)) == 1)
     busy.set()
     assert await asyncio.gather(*requests) == list(range(6))
     assert surplus.restarts == 0
     await pool.close()
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def wait_until(holds: Callable[[], bool]) -> None:
     for _ in range(1000):
         if holds():
             return
@@ -524,7 +524,7 @@ def row(running: int, idle_s: float = 0.0, *, loaded: bool = True) -> dict[str, 
     return {"running": running, "idle_s": idle_s, "loaded": loaded}
 
 
-def test_a_pool_doubles_while_all_are_full_and_ends_who_has_no_work():
+def test_a_pool_doubles_while_all_workers_are_full_and_ends_idle_workers():
     size = PoolSize(minimum=1, maximum=5, takes=10, idle_s=60.0, full_at=0.0)
 
     assert size.looked({0: row(10)}, 5.0) == ([], [])  # once is no reason
@@ -542,7 +542,7 @@ def test_a_pool_doubles_while_all_are_full_and_ends_who_has_no_work():
     assert [size.looked(bad, at) for at in (51.0, 52.0)] == [([], []), ([2], [])]
 
     rows = {0: row(0, 99.0), 1: row(3), 2: row(0, 59.0), 3: row(0, 60.0), 4: {}}
-    assert size.looked(rows, 60.0) == ([], [3])  # the first stays; one that was asked for is waited for
+    assert size.looked(rows, 60.0) == ([], [3])  # the first stays; a requested worker is waited for
     assert size.looked({0: row(0, 99.0), 4: {}}, 113.0) == ([], [4])  # and is not needed any longer
 
 

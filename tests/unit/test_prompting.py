@@ -204,7 +204,7 @@ def test_no_text_can_close_its_section_and_the_head_stays_the_same(task, text, o
     assert prompt.count("<") == 2 * len(result), "no other bracket opens a tag or a chat turn"
 
 
-def test_what_stands_in_a_section_is_plain_json_on_one_line():
+def test_the_content_of_a_section_is_plain_json_on_one_line():
     data = extraction_data(ExtractionRequest(episode=episode("Grüße aus\nKöln \u2028 <b>")))
 
     assert data == (
@@ -290,12 +290,12 @@ def test_a_wrong_entity_type_is_an_error_that_names_the_key(tables, words):
         shipped().extended({}, tables)
 
 
-def test_the_folder_of_the_prompts_is_beside_the_package_in_a_checkout():
+def test_the_folder_of_the_prompts_is_next_to_the_package_in_a_checkout():
     assert os.fspath(folder()).endswith("prompts")
     assert (folder() / "combined.md").is_file()
 
 
-def test_the_bytes_of_requests_are_what_they_were():
+def test_the_bytes_of_requests_are_unchanged():
     """R21: journals and kept replies identify a request by these bytes; other bytes cause new requests."""
 
     def digest(value: object) -> str:
@@ -345,6 +345,6 @@ def test_a_wrong_file_of_the_users_is_one_line_before_anything_is_asked(tmp_path
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_that_is_not_there_is_one_line(tmp_path):
+def test_a_missing_folder_is_one_line(tmp_path):
     with pytest.raises(SettingsError, match=r"^prompts\.folder = "):
         PromptFiles(tmp_path / "nowhere")

@@ -131,7 +131,7 @@ def rows() -> list:
 
 
 @pytest.mark.parametrize(("language", "text", "content", "speakers", "dates"), rows())
-def test_what_a_question_says(language, text, content, speakers, dates):
+def test_the_parts_of_a_question(language, text, content, speakers, dates):
     question = ask(text)
 
     expected = set(words(content))
@@ -171,7 +171,7 @@ def test_a_stop_word_of_one_language_counts_in_another():
         "Who wrote 「the blue house」?",
     ],
 )
-def test_what_stands_in_quotation_marks_is_a_phrase(text):
+def test_text_in_quotation_marks_is_a_phrase(text):
     assert ask(text).phrases == (("the", "blue", "hous"),)
 
 
@@ -243,7 +243,7 @@ def test_the_topic_is_the_question_without_names(text, topic):
         pytest.param(("田中太郎",), "田中太郎は誰ですか", ("田中太郎",), id="Japanese"),
     ],
 )
-def test_a_first_name_names_who_alone_bears_it(speakers, text, named):
+def test_a_first_name_means_its_only_bearer(speakers, text, named):
     assert ask(text, speakers).speakers == named
 
 
@@ -318,7 +318,7 @@ NAMED = st.sampled_from(
 
 @settings(max_examples=tries(60), deadline=None)
 @given(st.lists(NAMED, unique=True), st.randoms(use_true_random=False))
-def test_whom_a_name_calls_does_not_depend_on_who_spoke_first(speakers, dice):
+def test_the_speakers_of_a_name_do_not_depend_on_the_order_of_speakers(speakers, dice):
     shuffled = dice.sample(speakers, len(speakers))
     text = "Did Ann tell Ann Lee or Ann Roe that Bob met 李娜, the user?"
 

@@ -100,7 +100,7 @@ async def test_a_query_passes_ingestion_by_and_too_many_queries_are_refused(
     assert worker._queries == 0
 
 
-async def test_a_text_that_cannot_be_embedded_fails_nobody_who_shares_its_batch(
+async def test_an_unembeddable_text_does_not_fail_the_rest_of_its_batch(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     from kgray.runtime.spec import spec_of
@@ -163,7 +163,7 @@ async def test_a_server_that_garbles_everything_is_not_asked_text_by_text(
     cancelled.cancel()
     await worker._embed_batch([("text 7", cancelled), ("text 8", waited)])
     assert waited.result().vector.shape == (16,)
-    assert batches == [["text 8"]]  # nobody waits for the other any longer
+    assert batches == [["text 8"]]  # no caller waits for the other any longer
 
 
 async def test_each_text_that_is_refused_fails_alone_however_many_there_are(
@@ -204,7 +204,7 @@ async def test_each_text_that_is_refused_fails_alone_however_many_there_are(
     assert len(batches) <= 1 + 4 * 7
 
 
-async def test_a_worker_whose_settings_are_wrong_carries_out_nothing_and_says_why(tmp_path: Path) -> None:
+async def test_a_worker_with_wrong_settings_carries_out_nothing_and_gives_the_reason(tmp_path: Path) -> None:
     """The actor starts all the same: a process that fails while it starts would be started for ever."""
     from kgray.runtime.pools import UNFIT
     from kgray.runtime.spec import spec_of
@@ -223,7 +223,7 @@ async def test_a_worker_whose_settings_are_wrong_carries_out_nothing_and_says_wh
 
 
 async def test_a_model_that_does_not_load_is_no_requests_outcome_and_no_defect(tmp_path: Path) -> None:
-    """Whatever a library raises; requests that came while it loaded get the same answer."""
+    """For any error of a library; requests that arrived during the loading get the same answer."""
     from kgray.runtime.pools import UNFIT
     from kgray.runtime.spec import spec_of
     from kgray.runtime.workers import EmbedWorker
@@ -274,7 +274,7 @@ async def test_workers_that_share_a_card_load_one_after_another(tmp_path: Path, 
     assert [(await item.describe())["loaded"] for item in workers] == [True] * 4
 
 
-async def test_each_router_is_told_of_an_outage_and_of_its_end(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_an_outage_and_its_end_are_reported_to_each_router(tmp_path: Path, monkeypatch: Any) -> None:
     """Chunks of two routers: neither knows the reports of the other."""
     from kgray.runtime import workers
     from kgray.runtime.pools import OUTAGES_CHANGED
@@ -325,7 +325,7 @@ def test_actors_that_several_threads_ask_for_are_started_once(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_actors_that_are_looked_up_again_stay_those_of_who_started_them(
+def test_actors_looked_up_again_keep_the_owner_that_started_them(
     ours: bool, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """A sequencer was away for long; the process that started the actors ends them all the same."""
@@ -374,7 +374,7 @@ class Losing:
         return type("Method", (), {"remote": staticmethod(remote)})
 
 
-async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_written_once(
+async def test_a_batch_whose_answer_is_lost_is_resent_until_durable_and_written_once(
     tmp_path: Path,
 ) -> None:
     """R23: neither the order of calls nor their repetition is trusted."""
@@ -455,7 +455,7 @@ def test_the_runtime_uses_no_private_name_of_ray() -> None:
 
 
 class Blocking:
-    """Models whose calls end when they are told to."""
+    """Models whose calls end on request."""
 
     identity = "blocking"
 
@@ -552,7 +552,7 @@ class Call:
         self.remote = answer
 
 
-async def test_a_worker_that_has_nothing_to_load_is_up_at_once_and_one_that_ends_loads_nothing(
+async def test_a_worker_without_a_model_is_up_at_once_and_an_ending_worker_loads_nothing(
     tmp_path: Path,
 ) -> None:
     from kgray.runtime.spec import spec_of
@@ -656,7 +656,7 @@ def test_a_start_with_a_bad_worker_succeeds_and_names_it_unless_all_are_bad(
         ),
     ],
 )
-def test_a_start_that_takes_too_long_says_what_it_waited_for(
+def test_a_start_that_takes_too_long_names_the_missing_actors(
     row: dict[str, Any], why: str, looks: int, tmp_path: Path, monkeypatch: Any
 ) -> None:
     from kgray.runtime import deploy
@@ -689,7 +689,7 @@ def test_where_the_missing_cannot_be_started_the_workers_are_tended_all_the_same
     item.end()
 
 
-def test_a_ray_is_not_left_under_who_starts_actors_in_it(tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_ray_session_is_left_only_after_actors_failed_to_start(tmp_path: Path, monkeypatch: Any) -> None:
     """Its head is back when they are up; where they did not come up, it is left."""
     from kgray.runtime import ingest
 

@@ -291,7 +291,7 @@ def test_a_bootstrap_needs_pairs():
 # ------------------------------------------------------------------------- identities and ends
 
 
-def test_pairs_of_mentions_are_counted_with_those_of_different_names_apart():
+def test_pairs_of_mentions_of_different_names_are_counted_separately():
     mentions = [
         ResolvedMention("ada", "ada", "e1"),
         ResolvedMention("ada lee", "ada", "e1"),

@@ -122,7 +122,7 @@ def _evidence(draw: st.DrawFn, sequence: int, ordinal: int, mentions: int) -> Ev
     )  # fmt: skip
 
 
-def taken(*rows: Any) -> UnpackedRecords:
+def unpacked(*rows: Any) -> UnpackedRecords:
     """Return the unpacked rows."""
     records = UnpackedRecords()
     records.take(rows, {})
@@ -132,9 +132,9 @@ def taken(*rows: Any) -> UnpackedRecords:
 @settings(max_examples=40)
 @given(entries(sequence=7), entries(sequence=8))
 def test_records_come_back_as_they_were_packed(first: EntryRecords, second: EntryRecords) -> None:
-    second.births = first.births  # the birth place of an id is the same wherever it is recorded
+    second.births = first.births  # the birth place of an id is the same in every record
     rows = first.row(), second.row()
-    result = taken(*rows)
+    result = unpacked(*rows)
 
     assert result.mentions == [*first.mentions, *second.mentions]
     assert result.evidence == [*first.evidence, *second.evidence]
@@ -153,7 +153,7 @@ def test_records_come_back_as_they_were_packed(first: EntryRecords, second: Entr
 @given(entries(sequence=7))
 def test_vectors_come_back_by_their_positions_and_a_search_reads_none_of_them(records: EntryRecords) -> None:
     row = records.row()
-    result, columns = taken(row), search_columns(row.search)
+    result, columns = unpacked(row), search_columns(row.search)
 
     vectors = newest_vectors(result.vectors)
     assert vectors.keys() == records.statements.keys()
@@ -177,13 +177,13 @@ def test_vectors_come_back_by_their_positions_and_a_search_reads_none_of_them(re
         assert columns.episode[1] == (records.vector.weights if records.vector else None)
 
 
-def test_of_two_vectors_of_a_statement_the_one_that_was_recorded_last_counts() -> None:
+def test_the_vector_recorded_last_counts_for_a_statement() -> None:
     def with_vector(sequence: int, at: int) -> EntryRecords:
         statements = {id_: TextVector(vector_bytes(np.ones(WIDTH, np.float32))) for id_ in ("s1", f"s{at}")}
         return EntryRecords(sequence=sequence, recorded_at=at, statements=statements)
 
     rows = [with_vector(sequence, at).row() for sequence, at in ((1, 30), (2, 20), (3, 30))]
-    assert newest_vectors(taken(*rows).vectors) == {"s1": (3, 0), "s30": (3, 1), "s20": (2, 1)}
+    assert newest_vectors(unpacked(*rows).vectors) == {"s1": (3, 0), "s30": (3, 1), "s20": (2, 1)}
 
 
 def test_nothing_is_kept_of_an_entry_without_records() -> None:
@@ -220,7 +220,7 @@ def full() -> EntryRecords:
 
 
 READERS: dict[str, Callable[[Any], Any]] = {
-    "packed": taken,
+    "packed": unpacked,
     "judged": lambda row: judgements(row.judged),
     "search": lambda row: search_columns(row.search),
     "names": lambda row: list(name_vectors(row.names)),
@@ -239,19 +239,24 @@ def test_another_layout_is_refused_with_its_number(column: str) -> None:
 
 @given(entries(sequence=7), st.sets(st.integers(0, 3)))
 def test_a_row_without_some_evidence_is_that_of_the_other_evidence(
-    records: EntryRecords, gone: set[int]
+    records: EntryRecords, removed_ordinals: set[int]
 ) -> None:
-    expected = replace(records, evidence=[item for item in records.evidence if item.ordinal not in gone])
-    assert without_evidence(records.row(), gone) == expected.row()
+    expected = replace(
+        records, evidence=[item for item in records.evidence if item.ordinal not in removed_ordinals]
+    )
+    assert without_evidence(records.row(), removed_ordinals) == expected.row()
 
 
 @given(JUDGEMENTS, NAMES, STATEMENT_VECTORS, STATEMENT_VECTORS)
 def test_a_row_with_more_vectors_is_that_of_all_vectors(
-    judged: Judgements, names: list[NameVector], known: dict[str, TextVector], more: dict[str, TextVector]
+    judged: Judgements,
+    names: list[NameVector],
+    known_vectors: dict[str, TextVector],
+    new_vectors: dict[str, TextVector],
 ) -> None:
-    saved = EntryRecords(sequence=7, recorded_at=5, judgements=judged, names=names, statements=known)
-    added = {id_: item for id_, item in more.items() if id_ not in known}
-    both = replace(saved, statements=known | added)
+    saved = EntryRecords(sequence=7, recorded_at=5, judgements=judged, names=names, statements=known_vectors)
+    added = {id_: item for id_, item in new_vectors.items() if id_ not in known_vectors}
+    both = replace(saved, statements=known_vectors | added)
     assert with_statement_vectors(saved.row(), added) == both.row()
 
 

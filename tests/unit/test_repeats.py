@@ -14,7 +14,7 @@ from kgray.ingest.repeats import without_repeats
 from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest
 
-NOW = times.parse("2026-03-05T09:00:00Z")[0]
+SAID_AT = times.parse("2026-03-05T09:00:00Z")[0]
 ONTOLOGY = shipped().extended({"ADVISES": {}, "ADMIRES": {}})
 
 
@@ -27,14 +27,14 @@ def utterance(speaker: str, text: str, sequence: int = 9, kind: Any = "message")
         kind=kind,
         text=text,
         speaker=speaker or None,
-        reference_time=NOW,
+        reference_time=SAID_AT,
         content_sha256="0",
     )
 
 
-def fact(source: str, relation: str, target: Any, sentence: str, **more: Any) -> dict[str, Any]:
+def fact(source: str, relation: str, target: Any, sentence: str, **fields: Any) -> dict[str, Any]:
     end = {"target": target} if isinstance(target, str) else {"value": target}
-    return {"source": source, "relation": relation, "fact": sentence, **end, **more}
+    return {"source": source, "relation": relation, "fact": sentence, **end, **fields}
 
 
 def cleaned(
@@ -131,7 +131,7 @@ def test_a_value_of_the_previous_context_is_dropped():
         pytest.param((), ("Bob", "I like tea."), WORKS, id="no context"),
     ],
 )
-def test_what_only_points_to_the_context_stays(context, text, stated):
+def test_a_fact_that_only_points_to_the_context_stays(context, text, stated):
     extraction = cleaned(text, stated, context=context)
 
     assert (len(extraction.facts), extraction.dropped) == (1, ())
@@ -265,7 +265,7 @@ MANAGES = fact("Alice", "MANAGES", "Bob", "Alice manages Bob")
         ),
     ],
 )
-def test_a_fact_in_both_directions_counts_once_where_it_is_told_once(text, facts, places):
+def test_a_fact_stated_once_counts_once_in_both_directions(text, facts, places):
     extraction = cleaned(("", text), *facts, kind="text")
 
     assert texts(extraction) == [facts[place]["fact"] for place in places]
@@ -297,12 +297,12 @@ def test_records_are_left_as_they_are():
     ],
 )
 def test_nothing_that_a_perfect_reader_says_is_dropped(plan):
-    """The previous context of each episode is what the runner would show: four episodes of its source."""
+    """The previous context of each episode equals the runner's: four episodes of its source."""
     oracle = Oracle(World(plan=plan))
     context: dict[tuple[str, str], list[Episode]] = {}
     dropped: list[str] = []
     for number, world_episode in enumerate(oracle.world, start=1):
-        episode = world_episode.draft.episode(number, now=NOW, state="accepted")
+        episode = world_episode.draft.episode(number, now=SAID_AT, state="accepted")
         source = context.setdefault((episode.group, episode.source), [])
         extraction = parse_extraction(oracle.extraction(episode.text), episode)
         request = ExtractionRequest(episode=episode, previous=tuple(source[-4:]))

@@ -13,7 +13,7 @@ from kgray.models.prompting.replies import COMPARISONS, parse_answer, parse_extr
 from kgray.ports import Question
 from tests.tries import tries
 
-SAID = parse("2026-03-10T12:00:00Z")[0]
+SAID_AT = parse("2026-03-10T12:00:00Z")[0]
 
 
 def at(text: str) -> int:
@@ -28,7 +28,7 @@ def episode(text: str = "", speaker: str | None = None, kind: str | None = None)
         source="default",
         kind=kind or ("message" if speaker else "text"),
         text=text,
-        reference_time=SAID,
+        reference_time=SAID_AT,
         content_sha256="",
         speaker=speaker,
     )
@@ -38,7 +38,7 @@ def named(*names: str) -> list[dict[str, str]]:
     return [{"name": name} for name in names]
 
 
-def one(fact: dict) -> ExtractedFact | str:
+def checked_fact(fact: dict) -> ExtractedFact | str:
     """Return the outcome of a fact between Alice (0) and Acme (1): the fact, or the reason of its drop."""
     item = {"source": 0, "target": 1, "relation": "WORKS_AT", "fact": "Alice works at Acme"} | fact
     result = parse_extraction({"entities": named("Alice", "Acme"), "facts": [item]}, episode())
@@ -81,7 +81,7 @@ def test_a_whole_reply_becomes_an_extraction():
                 relation="PAYS",
                 text="Acme pays 100 EUR",
                 value=Value("number", "100", "EUR"),
-                valid_from=SAID,
+                valid_from=SAID_AT,
                 from_precision="instant",
                 inferred=True,
             ),
@@ -114,7 +114,7 @@ def test_a_reply_of_another_shape_is_an_invalid_answer(reply, reason):
     ("given_dates", "expected"),
     [
         pytest.param(
-            {}, {"valid_from": SAID, "from_precision": "instant", "inferred": True}, id="present tense"
+            {}, {"valid_from": SAID_AT, "from_precision": "instant", "inferred": True}, id="present tense"
         ),
         pytest.param({"valid_at": None}, {}, id="null is an unknown start"),
         pytest.param(
@@ -122,7 +122,7 @@ def test_a_reply_of_another_shape_is_an_invalid_answer(reply, reason):
         ),
         pytest.param(
             {"valid_at": "2026-03-10T12:00:00Z"},
-            {"valid_from": SAID, "from_precision": "instant", "inferred": True},
+            {"valid_from": SAID_AT, "from_precision": "instant", "inferred": True},
             id="a start equal to the reference time is inferred",
         ),
         pytest.param(
@@ -138,7 +138,7 @@ def test_a_reply_of_another_shape_is_an_invalid_answer(reply, reason):
         pytest.param(
             {"invalid_at": "2027"},
             {
-                "valid_from": SAID,
+                "valid_from": SAID_AT,
                 "from_precision": "instant",
                 "inferred": True,
                 "valid_to": at("2027"),
@@ -158,7 +158,7 @@ def test_a_reply_of_another_shape_is_an_invalid_answer(reply, reason):
         ),
         pytest.param(
             {"kind": "ended"},
-            {"kind": "ended", "valid_to": SAID, "to_precision": "instant", "inferred": True},
+            {"kind": "ended", "valid_to": SAID_AT, "to_precision": "instant", "inferred": True},
             id="ended without a date",
         ),
         pytest.param(
@@ -174,7 +174,7 @@ def test_a_reply_of_another_shape_is_an_invalid_answer(reply, reason):
         ),
         pytest.param(
             {"kind": "happened"},
-            {"kind": "happened", "valid_from": SAID, "from_precision": "instant", "inferred": True},
+            {"kind": "happened", "valid_from": SAID_AT, "from_precision": "instant", "inferred": True},
             id="happened without a date",
         ),
     ],
@@ -183,7 +183,7 @@ def test_dates_and_kinds(given_dates, expected):
     """R3, and R8 for an end without a start."""
     base = {"source": 0, "target": 1, "relation": "WORKS_AT", "text": "Alice works at Acme"}
 
-    assert one(given_dates) == ExtractedFact(**(base | expected))
+    assert checked_fact(given_dates) == ExtractedFact(**(base | expected))
 
 
 @pytest.mark.parametrize(
@@ -220,11 +220,11 @@ def test_dates_and_kinds(given_dates, expected):
     ],
 )
 def test_a_faulty_fact_is_dropped_with_its_reason(fault, reason):
-    assert one(fault) == f"facts[0]: {reason}"
+    assert checked_fact(fault) == f"facts[0]: {reason}"
 
 
 def test_faulty_items_do_not_harm_their_neighbours():
-    """R24: dropped one by one; indexes of the reply still mean what they meant."""
+    """R24: dropped one by one; indexes of the reply keep their meaning."""
     reply = {
         "entities": [{"name": ""}, "Bob", {"name": "Alice", "type": 7}, {"name": "Carol"}, {"name": "Acme"}],
         "facts": [
@@ -294,7 +294,7 @@ def test_a_name_listed_twice_is_one_entity():
     ],
 )
 def test_values(raw, value):
-    answer = one({"target": None, "value": raw})
+    answer = checked_fact({"target": None, "value": raw})
 
     assert isinstance(answer, ExtractedFact)
     assert answer.value == value
@@ -304,7 +304,7 @@ def test_values(raw, value):
 
 
 def extraction(*names: str) -> Extraction:
-    """Return an extraction in which the second name knows the first."""
+    """Return an extraction whose second name knows the first."""
     entities = tuple(ExtractedEntity(name=name) for name in names)
     return Extraction(
         entities=entities, facts=(ExtractedFact(source=1, target=0, relation="KNOWS", text="they know"),)
@@ -321,7 +321,7 @@ def extraction(*names: str) -> Extraction:
         (("Bob", "Carol"), " Alice  Nguyen ", ("Alice Nguyen", "Bob", "Carol"), (2, 1)),
     ],
 )
-def test_the_speaker_of_a_message_stands_first(names, speaker, expected, fact):
+def test_the_speaker_of_a_message_comes_first(names, speaker, expected, fact):
     result = speaker_first(extraction(*names), episode("", speaker))
 
     assert tuple(entity.name for entity in result.entities) == expected
@@ -369,7 +369,7 @@ ITEM = st.fixed_dictionaries(
     facts=st.lists(ITEM | JSON, max_size=4),
     speaker=st.sampled_from([None, "Alice", "Zoe"]),
 )
-def test_whatever_stands_in_the_lists_the_extraction_is_sound(entities, facts, speaker):
+def test_the_extraction_is_sound_for_any_lists(entities, facts, speaker):
     """Every item is kept or dropped; kept items hold ExtractedFact's promises."""
     result = parse_extraction({"entities": entities, "facts": facts}, episode("Alice", speaker))
 

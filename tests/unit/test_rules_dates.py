@@ -125,7 +125,7 @@ def test_a_date_that_cannot_be_or_says_no_start_and_no_end_leaves_nothing(text):
 
 @pytest.mark.parametrize("at", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
 @pytest.mark.parametrize(
-    "when", ["last year", "next year", "two weeks ago", "in 5 months", "on Friday", "last week"]
+    "date", ["last year", "next year", "two weeks ago", "in 5 months", "on Friday", "last week"]
 )
-def test_dates_beyond_the_calendar_are_no_dates(when, at):
-    assert all(fact.valid_from is not None for fact in read(f"I joined Acme {when}.", at=at).facts)
+def test_dates_beyond_the_calendar_are_no_dates(date, at):
+    assert all(fact.valid_from is not None for fact in read(f"I joined Acme {date}.", at=at).facts)

@@ -130,7 +130,7 @@ def test_long_texts_are_dropped_and_said_so():
     )
 
 
-def test_what_is_no_json_fails_the_episode():
+def test_invalid_json_fails_the_episode():
     """R24: by its own content."""
     with pytest.raises(InvalidAnswer, match="not JSON"):
         read("{", speaker=None, kind="json")

@@ -17,7 +17,7 @@ EPISODE = Episode(
 )
 
 
-def asked(*questions: Question) -> QuestionRequest:
+def request_of(*questions: Question) -> QuestionRequest:
     return QuestionRequest(episode=EPISODE, questions=questions)
 
 
@@ -31,7 +31,7 @@ def asked(*questions: Question) -> QuestionRequest:
     ],
 )
 async def test_each_kind_has_one_answer(question, answer):
-    judged = await RulesJudge().judge(asked(question))
+    judged = await RulesJudge().judge(request_of(question))
 
     assert judged == Judged(answers=(answer,))
     assert parse_answer(question, answer) == answer
@@ -42,8 +42,8 @@ async def test_answers_stand_in_the_order_of_the_questions():
     entity = Question(kind="entity", item="A", candidates=("A",))
 
     answers = ({"answers": ["ends"]}, {"duplicate_of": 0})
-    assert (await RulesJudge().judge(asked(compare, entity))).answers == answers
-    assert (await RulesJudge().judge(asked(entity, compare))).answers == answers[::-1]
+    assert (await RulesJudge().judge(request_of(compare, entity))).answers == answers
+    assert (await RulesJudge().judge(request_of(entity, compare))).answers == answers[::-1]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_two_sentences_are_compared_by_their_words(sentence, candidate, word):
 async def test_only_the_oldest_of_two_equal_sentences_is_the_same():
     question = Question(kind="compare", item="Alice likes tea", candidates=("alice likes tea",) * 2)
 
-    assert (await RulesJudge().judge(asked(question))).answers == ({"answers": ["same", "independent"]},)
+    assert (await RulesJudge().judge(request_of(question))).answers == ({"answers": ["same", "independent"]},)
 
 
 WORD = st.sampled_from("Alice Bob Acme left works at sold owns is no longer not the".split())
@@ -128,13 +128,22 @@ def test_the_key_is_the_questions_and_not_the_episode():
         ),
         questions=(question,),
     )
-    key = judge.key(asked(question))
+    key = judge.key(request_of(question))
 
     assert judge.key(elsewhere) == key
     assert len(key) == 64
-    others = [
+    variants = [
         Question(kind="compare", item="Alice", candidates=("Alicia",), cards=("Alice", "Alicia")),
         Question(kind="entity", item="Alice", candidates=("Alicia",), cards=("Alice", "Alicia B")),
         Question(kind="entity", item="Alice", candidates=("Alicia", "Al"), cards=("Alice", "Alicia")),
     ]
-    assert len({key, *(judge.key(asked(item)) for item in others), judge.key(asked(question, question))}) == 5
+    assert (
+        len(
+            {
+                key,
+                *(judge.key(request_of(item)) for item in variants),
+                judge.key(request_of(question, question)),
+            }
+        )
+        == 5
+    )

@@ -1,6 +1,6 @@
 """Sentences without facts for the rules extractor: precision before recall.
 
-Questions, conditions, hopes, plans, reports, quotations and pronouns; and what is said with a word that the
+Questions, conditions, hopes, plans, reports, quotations and pronouns; and sentences with a word that the
 table of phrases does not know, because that word may turn the sentence into its opposite.
 """
 
@@ -502,7 +502,7 @@ def test_it_says_nothing(text):
         ),
     ],
 )
-def test_who_is_spoken_to_or_left_out_is_no_subject(text, facts):
+def test_an_addressed_or_omitted_person_is_no_subject(text, facts):
     assert triples_in(text) == facts
 
 

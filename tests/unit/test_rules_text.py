@@ -83,7 +83,7 @@ ALICE = "Alice Nguyen"
         ("I was born in Rome in 1980.", [(ALICE, "BORN_IN", "Rome")]),
     ],
 )
-def test_what_holds(text, facts):
+def test_states_that_hold(text, facts):
     assert triples_in(text) == [(*fact, "holds") for fact in facts]
 
 
@@ -136,7 +136,7 @@ def test_what_holds(text, facts):
         ),
     ],
 )
-def test_what_ends_and_what_is_denied(text, facts):
+def test_ends_and_denials(text, facts):
     """R3: "no longer" and "left" end, "never" and "that was wrong" deny; a switch is both facts."""
     assert triples_in(text) == facts
 
@@ -179,7 +179,7 @@ def test_what_ends_and_what_is_denied(text, facts):
         ("I restarted the printer?", []),
     ],
 )
-def test_what_happened_is_an_event_beside_what_it_began_or_ended(text, facts):
+def test_an_occurrence_is_an_event_in_addition_to_the_state_it_began_or_ended(text, facts):
     """R18: an event has its instant and no end."""
     assert triples_in(text) == facts
 
@@ -196,7 +196,7 @@ def test_an_event_has_its_date_or_that_of_the_message():
 
 
 @pytest.mark.parametrize(
-    ("before", "text", "facts"),
+    ("previous", "text", "facts"),
     [
         ([(ALICE, "I work at Acme.")], "I quit my job.", [(ALICE, "WORKS_AT", "Acme", "ended")]),
         ([(ALICE, "Bob works at Acme.")], "Bob lost his job.", [("Bob", "WORKS_AT", "Acme", "ended")]),
@@ -210,8 +210,8 @@ def test_an_event_has_its_date_or_that_of_the_message():
         ([(ALICE, "I work at Acme."), (ALICE, "I left Acme.")], "I quit my job.", []),
     ],
 )
-def test_a_job_without_a_name_is_the_one_that_was_named_before(before, text, facts):
-    assert triples_in(text, previous=tuple(before)) == facts
+def test_a_job_without_a_name_is_the_job_named_before(previous, text, facts):
+    assert triples_in(text, previous=tuple(previous)) == facts
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_job_without_a_name_is_the_one_that_was_named_before(before, text, fac
         "Mirela is my manager now. She replaced Lena.",
     ],
 )
-def test_nobody_replaces_a_person_of_whom_another_is_said_to(text):
+def test_no_person_is_replaced_by_a_statement_about_another_person(text):
     assert [fact for fact in triples_in(text) if "Lena" in fact or "REPLACED" in fact] == []
 
 
@@ -250,7 +250,7 @@ def test_a_message_may_tell_of_a_start_and_of_a_later_end():
     ]
 
 
-def test_what_may_have_been_taken_back_in_the_same_sentence_is_not_said():
+def test_a_claim_that_its_sentence_may_withdraw_is_not_extracted():
     assert triples_in("I joined Acme, but quit after a week, and I live in Rome.") == [
         (ALICE, "LIVES_IN", "Rome", "holds")
     ]
@@ -285,7 +285,7 @@ def test_a_role_is_a_person_who_says_i():
     ]
 
 
-def test_in_a_text_nobody_is_i():
+def test_a_text_without_a_speaker_has_no_first_person():
     assert triples_in("I work at Acme.", speaker=None, kind="text") == []
 
 
@@ -338,10 +338,10 @@ def test_one_sentence_about_several_pairs_has_one_wording():
 
 
 def test_the_identity_follows_the_ontology():
-    other = RulesExtractor(shipped().extended({"FEEDS": {"phrases": ["feed {thing}"]}}))
+    second_extractor = RulesExtractor(shipped().extended({"FEEDS": {"phrases": ["feed {thing}"]}}))
     assert READER.identity.startswith("rules-3/")
-    assert other.identity.startswith("rules-3/")
-    assert other.identity != READER.identity
+    assert second_extractor.identity.startswith("rules-3/")
+    assert second_extractor.identity != READER.identity
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_words_with_a_colon_may_lead_to_a_clause(text, facts):
 
 @pytest.mark.parametrize("end", [":", ".", ",", "!", ""])
 @pytest.mark.parametrize("name", ["B. Smith", "Smith", "Bob Smith", "Hi, Bob"])
-def test_who_says_that_he_is_here_says_the_rest_and_nobody_else_does(name, end):
+def test_only_the_speakers_own_name_at_the_start_keeps_the_first_person(name, end):
     """The speaker's own name, or a short form of it, opens his message; another's makes "I" unknown."""
     text = f"{name} here{end} I quit my job."
     previous = (("Bob Smith", "I work at Acme."),)

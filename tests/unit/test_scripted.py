@@ -72,7 +72,7 @@ async def test_an_episode_gets_its_extraction_by_client_id(script):
         (None, "a script knows episodes by the client's id, and this one has none"),
     ],
 )
-async def test_what_is_not_in_the_script_is_an_invalid_answer(script, client_id, reason):
+async def test_a_request_missing_from_the_script_is_an_invalid_answer(script, client_id, reason):
     extractor = ScriptedExtractor(script({"episode": "m1", "extraction": REPLY}))
 
     with pytest.raises(InvalidAnswer, match=reason):
@@ -120,10 +120,10 @@ async def test_questions_are_matched_by_kind_and_items(script):
             },
         )
     )
-    asked = QuestionRequest(episode=request("m1").episode, questions=(compare, entity))
+    question_request = QuestionRequest(episode=request("m1").episode, questions=(compare, entity))
 
     answers = ({"answers": ["ends", "independent"]}, {"duplicate_of": 0})
-    assert await judge.judge(asked) == Judged(answers=answers, calls=1)
+    assert await judge.judge(question_request) == Judged(answers=answers, calls=1)
 
 
 async def test_a_comparison_without_a_word_for_each_candidate_is_invalid(script):
@@ -139,23 +139,23 @@ async def test_a_comparison_without_a_word_for_each_candidate_is_invalid(script)
 
 async def test_a_question_without_an_answer_is_invalid_and_says_which_line_is_missing(script):
     judge = ScriptedJudge(script())
-    asked = QuestionRequest(
+    question_request = QuestionRequest(
         episode=request("m1").episode, questions=(Question(kind="compare", item="a", candidates=("b",)),)
     )
 
     with pytest.raises(InvalidAnswer) as caught:
-        await judge.judge(asked)
+        await judge.judge(question_request)
     assert str(caught.value) == 'the script has no answer to {"items":["a",["b"]],"kind":"compare"}'
 
 
 async def test_a_longer_script_has_the_same_identity_and_keys(script, tmp_path):
     """A folder works with an extended script: journaled answers are still used (R21)."""
     question = Question(kind="compare", item="a", candidates=("b",))
-    asked = QuestionRequest(episode=request("m1").episode, questions=(question,))
+    question_request = QuestionRequest(episode=request("m1").episode, questions=(question,))
     short = ScriptedJudge(script())
     longer = ScriptedJudge(script({"question": question.brief(), "answer": {}}))
 
-    assert (short.identity, short.key(asked)) == (longer.identity, longer.key(asked))
+    assert (short.identity, short.key(question_request)) == (longer.identity, longer.key(question_request))
     assert ScriptedExtractor(tmp_path / "script.jsonl").identity == "scripted-1"
 
 
@@ -182,9 +182,9 @@ async def test_a_longer_script_has_the_same_identity_and_keys(script, tmp_path):
 def test_a_malformed_script_names_its_line(script, line, reason):
     path = script({"episode": "m0", "extraction": REPLY}, "", line)
 
-    for made in (ScriptedExtractor, ScriptedJudge):
+    for backend in (ScriptedExtractor, ScriptedJudge):
         with pytest.raises(SettingsError) as caught:
-            made(path)
+            backend(path)
         assert str(caught.value).startswith(f"model.script: {path}, line 3: ")
         assert reason in str(caught.value)
 

@@ -109,7 +109,7 @@ def test_the_block_has_the_papers_form():
     ]
 
 
-def test_nothing_found_is_said_and_so_is_what_does_not_fit():
+def test_an_empty_result_is_stated_and_so_are_omitted_hits():
     assert write([], MIN_TOKENS).text == "Nothing that this memory holds bears on the question."
     crowded = write([fact_hit("a long story " * 90)], MIN_TOKENS)
     assert crowded.text == "What this memory holds on the question does not fit here."
@@ -175,7 +175,7 @@ def test_messages_that_follow_one_another_are_one_excerpt():
     ]
 
 
-def test_a_long_message_is_cut_around_what_is_asked():
+def test_a_long_message_is_cut_around_the_words_of_the_question():
     text = "The weather was fine. " * 60 + "Then she adopted a dog called Rex in Oslo. " + "It rained. " * 90
     _, line = section(write([message_hit(1, text)], 300, query="Which dog was adopted?"), "EPISODES")
     assert "... " in line
@@ -240,7 +240,7 @@ def test_no_stored_text_can_close_its_section(hostile):
     assert not re.search(r"[<\uff1c][\s/\u200b]*[A-Za-z]", output)
 
 
-def test_what_is_no_tag_stays_as_it_was_written():
+def test_text_that_is_no_tag_stays_unchanged():
     assert safe("3 < 5 > 2, a <- b, <3") == "3 < 5 > 2, a <- b, <3"
 
 
@@ -298,7 +298,7 @@ def test_the_order_of_the_hits_changes_nothing(hits, tokens, random):
 
 @settings(max_examples=tries(100), deadline=None)
 @given(DISTINCT, st.randoms(use_true_random=False))
-def test_the_same_hits_give_the_same_text_whatever_their_scores(hits, random):
+def test_the_same_hits_give_the_same_text_for_any_scores(hits, random):
     """So a prompt that begins with the block is served from a cache."""
     first = write(hits, 100_000)
     second_result = write([replace(hit, score=random.random()) for hit in first.hits], 100_000)
@@ -316,7 +316,7 @@ def test_no_speaker_can_pass_for_the_number_of_a_line():
 
 
 def test_messages_of_a_day_stand_in_the_order_in_which_they_were_said():
-    """Also where the later one was told first: only what was said next, and told next, follows."""
+    """Also if the later message was added first: only a message that is next in both orders follows."""
     noon, hour = (datetime(2026, 5, 1, hour, tzinfo=UTC) for hour in (12, 11))
     hits = [
         message_hit(1, "Yes, for a job.", at=noon),

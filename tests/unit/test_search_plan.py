@@ -55,8 +55,8 @@ def test_summaries_tell_of_now_and_are_searched_by_every_recipe_that_has_all_sco
 
 
 def test_rrf_is_a_reranker_of_every_recipe():
-    ways = Query(text="?", group="g", reranker="rrf").effective_recipe
-    assert (ways.fusion, ways.reranker) == ("rrf", "none")
+    recipe = Query(text="?", group="g", reranker="rrf").effective_recipe
+    assert (recipe.fusion, recipe.reranker) == ("rrf", "none")
 
 
 def test_an_empty_range_is_refused():

@@ -24,7 +24,7 @@ from kgray.search.recipes import Weights
 from kgray.search.rerank import fused_by_rank, mmr
 from kgray.search.searcher import one_list
 
-NOW = parse("2024-06-12T10:00:00Z")[0]
+CLOCK = parse("2024-06-12T10:00:00Z")[0]
 IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 WORDS_ALONE = Weights(words=1.0, vectors=0.0, length=0.0, neighbours=(), session=0.0, tail=0.0, floor=0.0)
 
@@ -33,7 +33,7 @@ def index_of(*texts, times=None, speakers=None, vectors=None, sources=None):
     """Return an index of these messages, a minute apart."""
     result = GroupIndex("g", 4, 0)
     count = len(texts)
-    times = times or [NOW + n * 60_000_000 for n in range(count)]
+    times = times or [CLOCK + n * 60_000_000 for n in range(count)]
     columns = zip(sources or ["s"] * count, speakers or [None] * count, times, texts, strict=True)
     rows = [MessageRow(n, s, speaker, at, COMMITTED) for n, (s, speaker, at, _) in enumerate(columns, 1)]
     result.messages.add(rows, list(map(packed, texts)))
@@ -46,7 +46,7 @@ def index_of(*texts, times=None, speakers=None, vectors=None, sources=None):
 
 
 def scores(index, text, weights=WORDS_ALONE, vector=None):
-    question = read(text, speakers=index.messages.known, clock=NOW)
+    question = read(text, speakers=index.messages.known, clock=CLOCK)
     topic = None if vector is None else Embedding(vector)
     return FirstStage(index, question, weights, topic).messages(lambda _: [])
 
@@ -54,7 +54,7 @@ def scores(index, text, weights=WORDS_ALONE, vector=None):
 FIVE = ("red apple", "red red apple pie", "green pear", "apple", "a long story of a red house by a lake")
 
 
-def test_words_score_as_bm25_over_what_all_words_would():
+def test_words_score_as_bm25_relative_to_a_match_of_all_words():
     """Robertson and Zaragoza 2009, k1 = 1.2, for five messages; b = 0.75, for the order 0.5."""
     texts = [text.split() for text in FIVE]
     mean = sum(map(len, texts)) / 5
@@ -79,7 +79,7 @@ def part_of(count, length=1.0):
 
 def test_neighbours_in_a_session_get_a_share_and_a_silence_ends_it():
     """One hit in the middle; messages after six hours, or in another source, get nothing."""
-    times = [NOW, NOW + 1, NOW + 2, NOW + 3 + SESSION_GAP, NOW + 2]
+    times = [CLOCK, CLOCK + 1, CLOCK + 2, CLOCK + 3 + SESSION_GAP, CLOCK + 2]
     index = index_of("a", "b", "apple", "c", "d", times=times, sources=["s", "s", "s", "s", "t"])
     weights = Weights(words=1.0, vectors=0.0, neighbours=((0.3, 0.4), (0.2, 0.1)), session=0.0, tail=0.0)
     result = scores(index, "apple", weights)
@@ -91,7 +91,7 @@ def test_neighbours_in_a_session_get_a_share_and_a_silence_ends_it():
     assert (scores(index, "apple", weights).score / best).tolist() == pytest.approx(expected)
 
 
-def test_beside_what_fits_the_speaker_who_is_named_counts_more():
+def test_a_named_speaker_counts_more_in_addition_to_matching_words():
     """The answer to Bob's question about apples is Ann's."""
     texts = ["fine", "and the apples?", "all gone"]
     index = index_of(*texts, speakers=["Ann", "Bob", "Ann"])
@@ -102,8 +102,8 @@ def test_beside_what_fits_the_speaker_who_is_named_counts_more():
     assert (result / result[1]).tolist() == pytest.approx([shares[0], 1.0, shares[1]])
 
 
-def test_of_two_neighbours_the_one_that_says_more_counts_more():
-    """By its words as a share of the group's mean, four times that at most."""
+def test_the_better_matching_of_two_neighbours_counts_more():
+    """By its length in words as a share of the group's mean, four times that at most."""
     texts = ["oh", "which apple", "the green ones from the tree behind our old house", "word " * 100]
     weights = Weights(words=1.0, vectors=0.0, length=1.0, neighbours=((1.0, 1.0),), session=0.0, tail=0.0)
     index = index_of(*texts)
@@ -111,14 +111,16 @@ def test_of_two_neighbours_the_one_that_says_more_counts_more():
     mean = float(lengths.mean())
     expected = [(1 + min(length / mean, 4)) / 2 for length in lengths.tolist()]
     assert result.signals["length"] == pytest.approx(expected)
-    parts = [part_of(1, length / mean) * by for length, by in zip(lengths.tolist(), expected, strict=True)]
+    parts = [
+        part_of(1, length / mean) * share for length, share in zip(lengths.tolist(), expected, strict=True)
+    ]
     assert (result.score[:3] / result.score[1]).tolist() == pytest.approx(
         [part / parts[1] for part in parts[:3]]
     )
 
 
 def test_all_messages_of_a_session_get_the_share_of_its_words():
-    times = [NOW, NOW + 1, NOW + 10 * DAY, NOW + 10 * DAY + 1]
+    times = [CLOCK, CLOCK + 1, CLOCK + 10 * DAY, CLOCK + 10 * DAY + 1]
     index = index_of("apple pie", "yes", "an apple", "no thanks I said", times=times)
     weights = Weights(words=1.0, vectors=0.0, neighbours=(), session=0.5, tail=0.0)
     result = scores(index, "apple", weights).signals["session"]
@@ -127,7 +129,7 @@ def test_all_messages_of_a_session_get_the_share_of_its_words():
 
 
 def test_one_message_that_lies_far_from_all_others_moves_none_of_them():
-    """It does not set the scale on which the others are compared."""
+    """It does not set the scale of the comparison of the others."""
     rng = np.random.default_rng(5)
     near = rng.uniform(0.1, 0.4, 100).astype(np.float32)
     assert farthest(np.append(near, np.float32(-0.9))) == farthest(near) == 0.0
@@ -138,7 +140,7 @@ def test_one_message_that_lies_far_from_all_others_moves_none_of_them():
     assert farthest(np.array([-0.2], np.float32)) == pytest.approx(-0.2)
 
 
-def test_a_message_that_says_nothing_of_the_question_is_there_only_beside_one_that_does():
+def test_an_unrelated_message_is_a_hit_only_as_a_neighbour_of_a_match():
     """Nine short messages of one session: the credit of the session alone lifts none above the floor."""
     texts = [
         "hi there",
@@ -157,20 +159,20 @@ def test_a_message_that_says_nothing_of_the_question_is_there_only_beside_one_th
 
 
 @pytest.mark.parametrize(
-    ("text", "signal", "meant"),
+    ("text", "signal", "is_match"),
     [
         pytest.param("What did Bob say of apples?", "speaker", [False, True, False], id="speaker"),
         pytest.param("Which apples on 2024-06-10?", "dates", [True, False, False], id="dates"),
         pytest.param('Who said "green apple"?', "phrase", [False, False, True], id="phrase"),
     ],
 )
-def test_who_when_and_phrases_are_factors_of_what_fits_already(text, signal, meant):
-    times = [NOW - 2 * DAY, NOW, NOW]
+def test_speakers_dates_and_phrases_are_factors_of_existing_matches(text, signal, is_match):
+    times = [CLOCK - 2 * DAY, CLOCK, CLOCK]
     index = index_of("apple", "apple green", "green apple", times=times, speakers=["Ann", "Bob", "Ann"])
     plain = Weights(words=1.0, vectors=0.0, neighbours=(), session=0.0, speaker=1, dates=1, phrase=1)
     plain_scores = scores(index, text, plain)
     result = scores(index, text, Weights(words=1.0, vectors=0.0, neighbours=(), session=0.0, **{signal: 2.0}))
-    factors = np.where(meant, 2.0, 1.0)
+    factors = np.where(is_match, 2.0, 1.0)
     assert result.signals[signal].tolist() == factors.tolist()
     other_factors = np.prod(
         [result.signals.get(s, np.ones(3)) for s in {"speaker", "dates", "soon_after", "phrase"} - {signal}],
@@ -184,7 +186,7 @@ def test_three_messages_are_found_by_meaning_and_nonsense_finds_nothing():
     wide = np.zeros((3, 1024), np.float32)
     wide[[0, 1, 2], [0, 1, 2]] = 1.0
     index = GroupIndex("g", 1024, 0)
-    rows = [MessageRow(n, "s", None, NOW + n, COMMITTED) for n in (1, 2, 3)]
+    rows = [MessageRow(n, "s", None, CLOCK + n, COMMITTED) for n in (1, 2, 3)]
     index.messages.add(rows, [packed("tea")] * 3)
     numbers = index.messages.numbers
     places = [(n, 0) for n in (1, 2, 3)]
@@ -197,7 +199,7 @@ def test_three_messages_are_found_by_meaning_and_nonsense_finds_nothing():
     assert scores(index, "xyzzy plugh", Weights(), None).best(9).tolist() == []
 
 
-def test_who_is_named_is_found_by_what_they_said_though_nothing_fits():
+def test_a_named_speakers_messages_are_found_without_matching_words():
     index = index_of("tea", "cake", speakers=["Ann", "Bob"], vectors=np.eye(4)[:2])
     vector = np.array([0.1, 0.1, 0.0, 0.99], np.float32)
     assert scores(index, "Which helicopter?", Weights(), vector).best(9).tolist() == []
@@ -206,7 +208,7 @@ def test_who_is_named_is_found_by_what_they_said_though_nothing_fits():
 
 def test_below_a_tail_of_0_every_message_is_found_where_one_fits():
     """For a context: the rest of the budget takes messages far from the question."""
-    times = [NOW, NOW + 10 * DAY, NOW + 20 * DAY, NOW + 30 * DAY]
+    times = [CLOCK, CLOCK + 10 * DAY, CLOCK + 20 * DAY, CLOCK + 30 * DAY]
     vectors = [[1, 0, 0, 0], [0, 1, 0, 0], [-0.6, 0.8, 0, 0], [-1, 0, 0, 0]]
     index = index_of("tea", "cake", "milk", "bread", times=times, vectors=vectors)
     vector = np.array([1.0, 0.0, 0.0, 0.0], np.float32)
@@ -268,7 +270,7 @@ def test_rrf_does_not_depend_on_the_order_of_methods(rankings):
         assert score == pytest.approx(sum(1 / (61 + r.index(result)) for r in rankings if result in r))
 
 
-def test_what_methods_found_is_fused_with_the_signals_of_each():
+def test_candidates_of_all_methods_are_fused_with_their_signals():
     words = [Candidate(row=fact(x), score=s, signals={"words": s}) for x, s in (("a", 0.9), ("b", 0.5))]
     steps = [Candidate(row=fact("b"), score=0.3, signals={"steps": 1.0})]
     first, second = fused_by_rank({"words": words, "steps": steps})
@@ -285,7 +287,7 @@ def test_mmr_prefers_the_unlike_over_the_near_twin():
     assert [value for _, value in picked] == pytest.approx([0.4, 0.06, -0.1])
 
 
-def test_mmr_picks_what_a_naive_loop_picks():
+def test_mmr_picks_the_same_as_a_naive_loop():
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(13, 5))
     query, *items = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
@@ -331,7 +333,7 @@ def test_one_list_goes_by_score_and_ties_fall_fact_entity_episode():
 
 
 def told_once(facts, messages, limit=9, places=None, **options):
-    result = {"fact": [Candidate(row=fact(x, *of), score=s) for x, s, of in facts]}
+    result = {"fact": [Candidate(row=fact(x, *span), score=s) for x, s, span in facts]}
     return one_list(
         {**result, "episode": scored(episode, *messages)}, limit, places or {}, once=True, **options
     )
@@ -345,7 +347,7 @@ def test_a_message_goes_with_the_first_of_its_facts_and_a_fact_with_all_its_mess
     assert (ids(chosen), ids(omitted)) == (["p", "q"], ["f", "g"])
 
 
-def test_of_one_moment_a_fact_stands_for_the_messages_that_support_it():
+def test_a_fact_replaces_its_supporting_messages_of_the_same_moment():
     facts, messages = [("f", 0.3, ("p", "q")), ("g", 0.2, ("p",))], [("p", 0.9), ("r", 0.6), ("q", 0.5)]
     chosen, omitted = told_once(facts, messages, facts_first=True)
     assert (ids(chosen), ids(omitted)) == (["f", "r", "g"], ["p", "q"])
@@ -371,7 +373,7 @@ def test_a_question_about_a_time_prefers_messages_with_words_of_time():
 
 
 def test_a_day_in_a_question_also_counts_for_messages_of_the_next_days():
-    times = [NOW, NOW + 3 * DAY, NOW + 9 * DAY, NOW - DAY]
+    times = [CLOCK, CLOCK + 3 * DAY, CLOCK + 9 * DAY, CLOCK - DAY]
     index = index_of("a boat", "a boat", "a boat", "a boat", times=times)
     signals = scores(index, "Which boat on 2024-06-12?").signals
     assert signals["dates"].tolist() == [2, 1, 1, 1]

@@ -17,7 +17,7 @@ from kgray.runtime.seats import Renewal, Seats, shares, wants
         pytest.param({}, 5, {}, id="nobody"),
     ],
 )
-def test_nobody_gets_more_than_another_one_that_wants_more(
+def test_no_holder_gets_more_than_a_holder_with_a_greater_demand(
     wants: dict[str, int], seats: int, expected: dict[str, int]
 ) -> None:
     assert shares(wants, seats) == expected
@@ -30,10 +30,10 @@ def lease(
     width: int,
     used: int,
     *,
-    now: float,
+    instant: float,
     process: str = "1",
 ) -> int:
-    return seats.renew(Renewal(holder=holder, process=process, wants=wants, width=width, used=used), now)
+    return seats.renew(Renewal(holder=holder, process=process, wants=wants, width=width, used=used), instant)
 
 
 def test_twenty_deciders_share_a_hundred_engines_of_128_seats() -> None:
@@ -69,36 +69,36 @@ def test_twenty_deciders_share_a_hundred_engines_of_128_seats() -> None:
 def test_a_lease_ends_with_its_holder() -> None:
     """It is returned, it runs out, or another process has the holder's name."""
     seats, bulk = Seats(100, lease_s=10.0), (0, 500)
-    assert lease(seats, "a", bulk, 1, 0, now=0.0) == 100
-    assert lease(seats, "b", bulk, 1, 0, now=1.0) == 1, "none starves, and the others shrink first"
-    assert lease(seats, "a", bulk, 100, 100, now=2.0) == 50
-    assert lease(seats, "b", bulk, 1, 1, now=3.0) == 1, "the calls of the first go on to their end"
-    assert lease(seats, "a", bulk, 50, 60, now=4.0) == 50
-    assert lease(seats, "b", bulk, 1, 1, now=5.0) == 40
+    assert lease(seats, "a", bulk, 1, 0, instant=0.0) == 100
+    assert lease(seats, "b", bulk, 1, 0, instant=1.0) == 1, "none starves, and the others shrink first"
+    assert lease(seats, "a", bulk, 100, 100, instant=2.0) == 50
+    assert lease(seats, "b", bulk, 1, 1, instant=3.0) == 1, "the calls of the first go on to their end"
+    assert lease(seats, "a", bulk, 50, 60, instant=4.0) == 50
+    assert lease(seats, "b", bulk, 1, 1, instant=5.0) == 40
 
-    assert lease(seats, "a", bulk, 1, 0, now=6.0, process="2") == 50, "of its former calls nobody waits"
+    assert lease(seats, "a", bulk, 1, 0, instant=6.0, process="2") == 50, "of its former calls nobody waits"
     seats.end("a", "1")  # of the process before
     assert seats.leased() == {"a": 50, "b": 40}
     seats.end("a", "2")
-    assert lease(seats, "b", bulk, 40, 40, now=7.0) == 100
-    assert lease(seats, "c", (9, 0), 1, 0, now=17.5) == 9, "nobody has renewed the other one"
+    assert lease(seats, "b", bulk, 40, 40, instant=7.0) == 100
+    assert lease(seats, "c", (9, 0), 1, 0, instant=17.5) == 9, "nobody has renewed the other one"
     assert seats.leased() == {"c": 9}
 
 
-def test_a_registry_that_is_started_anew_gives_out_nothing_before_all_have_told_what_they_have() -> None:
+def test_a_restarted_registry_grants_nothing_before_all_holders_have_reported() -> None:
     seats = Seats(100, lease_s=10.0, opens_at=2.0)
-    assert lease(seats, "a", (0, 500), 10, 10, now=0.0) == 10
-    assert lease(seats, "b", (0, 500), 90, 90, now=1.0) == 90
-    assert lease(seats, "a", (0, 500), 10, 10, now=2.0) == 10
-    assert lease(seats, "b", (0, 500), 90, 90, now=3.0) == 50
+    assert lease(seats, "a", (0, 500), 10, 10, instant=0.0) == 10
+    assert lease(seats, "b", (0, 500), 90, 90, instant=1.0) == 90
+    assert lease(seats, "a", (0, 500), 10, 10, instant=2.0) == 10
+    assert lease(seats, "b", (0, 500), 90, 90, instant=3.0) == 50
 
 
 def test_live_calls_of_all_go_before_a_backfill_of_any() -> None:
     seats, widths = Seats(1000, lease_s=60.0), {"bulk": 1, "live": 1}
 
     def renew(**wants: tuple[int, int]) -> None:
-        for name, many in wants.items():
-            widths[name] = lease(seats, name, many, widths[name], 0, now=0.0)
+        for name, wish in wants.items():
+            widths[name] = lease(seats, name, wish, widths[name], 0, instant=0.0)
 
     for _ in range(2):
         renew(bulk=(0, 5000), live=(900, 0))

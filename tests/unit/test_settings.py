@@ -32,7 +32,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_the_keys_are_those_of_the_interface():
+def test_the_keys_equal_the_keys_of_the_interface():
     assert set(KEYS) == {
         "store.backend",
         "store.uri",
@@ -83,7 +83,7 @@ def test_the_keys_are_those_of_the_interface():
     }
 
 
-def test_the_defaults_are_those_of_the_interface():
+def test_the_defaults_equal_the_defaults_of_the_interface():
     settings = load(None, environ={})
     assert settings == Settings()
     assert (settings.store.backend, settings.model.backend, settings.embedder.backend) == (
@@ -116,7 +116,7 @@ def test_a_variable_wins_over_the_file_and_an_argument_over_both(tmp_path):
     assert settings.runtime.window == 11
 
 
-def test_a_relative_path_in_a_file_is_beside_that_file(tmp_path):
+def test_a_relative_path_in_a_file_is_relative_to_that_file(tmp_path):
     config = write(tmp_path, '[model]\nscript = "answers.jsonl"\n')
     assert load(config, environ={}).model.script == tmp_path / "answers.jsonl"
     assert load(None, environ={"KGRAY_MODEL_SCRIPT": "a.jsonl"}).model.script == Path("a.jsonl")
@@ -237,13 +237,13 @@ def test_settings_are_pickled_and_compared_and_a_secret_is_not_pickled(tmp_path)
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_wrong_value_in_the_file_is_said_though_a_variable_wins(tmp_path):
+def test_a_wrong_value_in_the_file_is_reported_even_if_a_variable_wins(tmp_path):
     config = write(tmp_path, "[runtime]\nwindow = 0\n")
     with pytest.raises(SettingsError, match=r"^runtime\.window = 0 in .*kgray\.toml: a whole number from 1"):
         load(config, environ={"KGRAY_RUNTIME_WINDOW": "9"})
 
 
-def test_an_argument_that_is_none_takes_back_what_the_file_says(tmp_path):
+def test_a_none_argument_overrides_the_file(tmp_path):
     config = write(tmp_path, '[model]\nbackend = "scripted"\nscript = "a.jsonl"\n')
     assert load(config, environ={}, overrides={"model_backend": None, "model_script": None}) == Settings()
 
@@ -273,7 +273,7 @@ def test_an_argument_that_is_none_takes_back_what_the_file_says(tmp_path):
         ),
     ],
 )
-def test_an_address_or_a_key_that_cannot_work_is_said_when_it_is_read(environ, line):
+def test_an_unusable_address_or_key_is_reported_on_reading(environ, line):
     with pytest.raises(SettingsError) as caught:
         load(None, environ=environ)
     assert str(caught.value) == line
@@ -305,7 +305,7 @@ def test_an_address_or_a_key_that_cannot_work_is_said_when_it_is_read(environ, l
         ),
     ],
 )
-def test_what_a_backend_needs_is_said_when_it_is_built(overrides, section, line):
+def test_missing_requirements_of_a_backend_are_reported_on_building(overrides, section, line):
     settings = load(None, environ={}, overrides=overrides)
     with pytest.raises(SettingsError) as caught:
         require(settings, section)
@@ -346,7 +346,7 @@ def test_relations_come_from_tables_and_variables(tmp_path):
         ({"pipeline_reflect_rounds": 2, "pipeline_extraction": "separate", "model_backend": "openai"}, None),
     ],
 )
-def test_what_a_pipeline_setting_needs_is_said(settings, line):
+def test_missing_requirements_of_a_pipeline_setting_are_reported(settings, line):
     assert list(unbuilt(load(None, environ={}, overrides=settings))) == ([line] if line else [])
 
 
@@ -406,11 +406,11 @@ def test_data_and_config_are_found_as_the_interface_says(tmp_path, monkeypatch):
     data = tmp_path / "d"
     data.mkdir()
     assert config_file(None, data, {}) is None
-    here = write(tmp_path, "")
+    named_file = write(tmp_path, "")
     assert config_file(None, data, {}) == Path("kgray.toml")
-    beside = write(data, "")
-    assert config_file(None, data, {}) == beside
-    assert config_file(None, data, {"KGRAY_CONFIG": str(here)}) == here
-    assert config_file(str(beside), data, {"KGRAY_CONFIG": str(here)}) == beside
+    data_file = write(data, "")
+    assert config_file(None, data, {}) == data_file
+    assert config_file(None, data, {"KGRAY_CONFIG": str(named_file)}) == named_file
+    assert config_file(str(data_file), data, {"KGRAY_CONFIG": str(named_file)}) == data_file
     with pytest.raises(SettingsError, match=r"KGRAY_CONFIG names 'nope\.toml', and there is no such file"):
         config_file(None, data, {"KGRAY_CONFIG": "nope.toml"})

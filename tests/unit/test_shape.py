@@ -126,7 +126,7 @@ def test_without_declared_types_nothing_changes(types, facts):
 
 
 @given(types=st.lists(LABELS, min_size=4, max_size=4), facts=FACTS)
-def test_what_is_kept_keeps_to_the_declared_pairs(types, facts):
+def test_every_kept_fact_has_a_declared_pair_of_types(types, facts):
     stated_facts = tuple(
         ExtractedFact(source=a, relation=name, text="t", target=b, valid_from=5)
         for a, b, name in facts

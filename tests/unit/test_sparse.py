@@ -14,7 +14,7 @@ from kgray.search.query import Speakers
 from kgray.search.query import read_question as read
 from kgray.search.ranking import SHARED, FirstStage
 from kgray.search.recipes import Weights
-from tests.unit.test_search_rank import NOW, index_of
+from tests.unit.test_search_rank import CLOCK, index_of
 
 ALONE = Weights(words=0.0, vectors=0.0, sparse=1.0, neighbours=(), session=0.0, tail=0.0, floor=0.0)
 
@@ -40,11 +40,11 @@ def test_of_each_token_the_largest_weight_is_kept_in_six_bytes(pairs):
     assert result[0].tolist() == [*expectation]
 
 
-def test_what_half_precision_has_as_nothing_is_left_out():
+def test_weights_that_half_precision_rounds_to_zero_are_omitted():
     assert weighed(a=1e-9, b=0.5) == weighed(b=0.5)
 
 
-def test_a_row_scores_what_it_shares_of_the_questions_own_weight_above_what_all_share():
+def test_a_row_scores_its_share_of_the_questions_weight_above_the_common_share():
     """Weights a 0.5, b 0.25 weigh 0.3125 with themselves: written out for five messages."""
     index = index_of("one", "two", "three", "four", "five")
     rows = [weighed(a=0.5, b=0.25), weighed(a=0.25), weighed(b=0.0625, z=3.0), weighed(z=3.0), b""]
@@ -55,7 +55,7 @@ def test_a_row_scores_what_it_shares_of_the_questions_own_weight_above_what_all_
         )
     topic = Embedding(np.eye(4, dtype=np.float32)[1], weighed(a=0.5, b=0.25))
 
-    question = read("what?", speakers=Speakers(), clock=NOW)
+    question = read("what?", speakers=Speakers(), clock=CLOCK)
     result = FirstStage(index, question, ALONE, topic).messages(lambda _: [])
 
     # 0.3125, 0.125 and 0.015625 of 0.3125; the last is less than what all share
@@ -64,7 +64,7 @@ def test_a_row_scores_what_it_shares_of_the_questions_own_weight_above_what_all_
     assert result.score.tolist() == pytest.approx(expectation)
     assert result.best(9).tolist() == [0, 1]
     both = Weights(words=0.5, vectors=0.0, sparse=1.0, neighbours=(), session=0.0, tail=0.0, floor=0.0)
-    question = read("two", speakers=Speakers(), clock=NOW)
+    question = read("two", speakers=Speakers(), clock=CLOCK)
     result = FirstStage(index, question, both, topic).messages(lambda _: [])
     assert result.score.tolist() == pytest.approx([1 / 1.5, (0.5 + expectation[1]) / 1.5, 0, 0, 0])
 
@@ -72,7 +72,7 @@ def test_a_row_scores_what_it_shares_of_the_questions_own_weight_above_what_all_
 def test_without_weights_the_signal_is_not_there():
     index = index_of("one", "two", vectors=np.eye(4)[:2])
     topic = Embedding(np.eye(4, dtype=np.float32)[1])
-    result = FirstStage(index, read("one", speakers=Speakers(), clock=NOW), Weights(), topic).messages(
+    result = FirstStage(index, read("one", speakers=Speakers(), clock=CLOCK), Weights(), topic).messages(
         lambda _: []
     )
     assert "sparse" not in result.signals
@@ -82,7 +82,7 @@ def test_without_weights_the_signal_is_not_there():
     st.lists(st.dictionaries(st.integers(0, 9), st.floats(0.125, 2, width=16), max_size=5), max_size=12),
     st.integers(1, 5),
 )
-def test_postings_that_grow_are_those_that_are_read_at_once(texts, step):
+def test_growing_postings_equal_postings_read_at_once(texts, step):
     rows_of_texts = [
         weight_bytes(
             np.array([*weights_of_text], np.uint32), np.array([*weights_of_text.values()], np.float32)

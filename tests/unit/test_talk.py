@@ -85,18 +85,18 @@ def test_a_long_talk_asks_of_the_wrong_person_and_in_the_words_of_messages():
     assert sum(question.text.startswith("What did") for question in talk.questions) > 25
 
 
-def _said(*rows: tuple[str, str, str]) -> list[Message]:
+def _messages(*rows: tuple[str, str, str]) -> list[Message]:
     return [
         Message(id=str(n), speaker=speaker, text=text, session=session, at=f"2026-03-{n + 1:02}T09:00:00Z")
         for n, (speaker, text, session) in enumerate(rows)
     ]
 
 
-def test_the_plain_search_adds_what_its_signals_say():
+def test_the_plain_search_adds_its_signals():
     """By hand: shares of the best by words and vectors, halved; then factors, neighbours, session."""
-    told = _said(("Ann", "a kettle", "1"), ("Bob", "a kettle", "1"), ("Bob", "the sea", "2"))
+    messages = _messages(("Ann", "a kettle", "1"), ("Bob", "a kettle", "1"), ("Bob", "the sea", "2"))
     vectors = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
-    plain = Together(told, vectors)
+    plain = Together(messages, vectors)
     query = np.array([1, 0], np.float32)
 
     assert plain.ranked(plain.read("kettle?"), query) == [0, 1, 2]

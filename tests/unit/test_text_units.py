@@ -20,7 +20,7 @@ from kgray.models.prompting.tokens import cost_of, count_tokens
 from kgray.ports import ExtractionRequest
 from tests.tries import tries
 
-NOW = times.parse("2026-03-05T09:00:00Z")[0]
+SAID_AT = times.parse("2026-03-05T09:00:00Z")[0]
 WORDS = st.sampled_from(
     "Anna Boris works at Acme, the desk. costs 1,200 EUR! 我住在柏林。 かな Straße привет "
     "naïveté https://example.org/a/b?c=d&e=f ... (see) Dr. U.S. end? x 2026-03-05T09:00:00Z".split(" ")
@@ -39,7 +39,7 @@ def episode(text: str, kind: Any = "text", sequence: int = 1) -> Episode:
         source="s",
         kind=kind,
         text=text,
-        reference_time=NOW,
+        reference_time=SAID_AT,
         content_sha256="0",
     )
 
@@ -51,7 +51,7 @@ def cut(text: str, tokens: int, overlap: int = 0, kind: Any = "text") -> list[st
 
 @settings(max_examples=tries(300), deadline=None)
 @given(text=TEXTS, size=SIZES)
-def test_units_are_stretches_of_the_text_and_hold_all_of_it(text, size):
+def test_units_are_parts_of_the_text_and_cover_it(text, size):
     units = text_units(episode(text), size)
 
     assert [unit.text for unit in units] == [text[unit.start : unit.end] for unit in units]
@@ -175,7 +175,7 @@ def test_each_unit_has_the_newest_previous_texts_as_long_as_one_unit():
     assert unit_requests(request, None) == [(TextUnit(request.episode.text, 0), request)]
 
 
-def test_a_question_shows_the_unit_that_names_what_it_asks_about():
+def test_a_question_shows_the_unit_that_names_its_item():
     long = episode(" ".join(f"Here {name} works. Nothing else is said." for name in ("Ann", "Bob", "Cid")))
     size = UnitSize(10, 0)
 
@@ -188,14 +188,16 @@ def test_a_question_shows_the_unit_that_names_what_it_asks_about():
 # ------------------------------------------------------------------- extractions of units as one
 
 NAMES = [f"{first} {last}" for first in ("Ann", "Bob", "Cid", "Dana") for last in ("Lee", "Fox", "Ray")]
-TOLD = re.compile(r"(?<=\[)([A-Z]\w+ [A-Z]\w+) knows ([A-Z]\w+ [A-Z]\w+) well, as item (\d+) says(?=\])")
+ITEM_SENTENCE = re.compile(
+    r"(?<=\[)([A-Z]\w+ [A-Z]\w+) knows ([A-Z]\w+ [A-Z]\w+) well, as item (\d+) says(?=\])"
+)
 
 
 def perfect(read: Episode, cost: int = 1) -> Extraction:
     """Return the extraction of a reader that reads only whole sentences."""
     facts = [
         {"source": a, "target": b, "relation": "KNOWS", "fact": f"{a} knows {b} by item {n}"}
-        for a, b, n in TOLD.findall(read.text)
+        for a, b, n in ITEM_SENTENCE.findall(read.text)
     ]
     listed = list(dict.fromkeys(name for fact in facts for name in (fact["source"], fact["target"])))
     reply = {"entities": [{"name": name, "type": "Person"} for name in listed], "facts": facts}
@@ -219,7 +221,7 @@ STORY = st.lists(
 
 @settings(max_examples=tries(150), deadline=None)
 @given(sentences=STORY, tokens=st.integers(45, 90), overlap=st.integers(0, 44), lines=st.booleans())
-def test_units_of_a_perfect_reader_say_what_the_text_says_at_once(sentences, tokens, overlap, lines):
+def test_a_perfect_reader_gives_the_same_facts_in_units_and_at_once(sentences, tokens, overlap, lines):
     complete_result = episode(("\n\n" if lines else " ").join(sentences))
     units = text_units(complete_result, UnitSize(tokens, overlap))
     extraction = joined([(unit, perfect(episode(unit.text))) for unit in units])
@@ -238,7 +240,7 @@ def reading(text: str, facts: list[dict[str, Any]], dropped: tuple[str, ...] = (
     return Extraction(entities=extraction.entities, facts=extraction.facts, dropped=dropped)
 
 
-def test_a_fact_of_the_overlap_counts_once_in_whatever_words():
+def test_a_fact_of_the_overlap_counts_once_in_any_wording():
     first, second = TextUnit("Ann plays. Ann leads Rex.", 0), TextUnit("Ann leads Rex. Rex sings.", 11)
     leads = {"source": "Ann", "relation": "LEADS", "target": "Rex"}
 

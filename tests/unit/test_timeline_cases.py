@@ -130,7 +130,7 @@ def test_what_was_not_recorded_yet_does_not_count():
     assert rows(claims, known_at=0) == []
 
 
-def test_a_span_says_what_opened_it_what_ended_it_and_what_supports_it():
+def test_a_span_names_its_opening_its_end_and_its_support():
     """R8-R11 and case q: the openers are a start, a rival's start and a confirmation."""
     claim, interruption = H.began(A, 18, 25).began(X, 21, 26, end=22).claims
     assert timeline([interruption, claim], Slot()) == {
@@ -197,9 +197,7 @@ def test_an_interruption_without_length_is_closed_where_it_was():
         ),
     ],
 )
-def test_what_was_said_at_one_time_is_told_apart_by_its_sequence(
-    history, first_then_second, second_then_first
-):
+def test_claims_of_one_time_are_ordered_by_sequence(history, first_then_second, second_then_first):
     """R6: said later means the later sequence where the reference times are equal."""
     assert rows(history.claims) == first_then_second
     assert rows(history.arriving([2, 1]).claims) == second_then_first
@@ -261,13 +259,13 @@ def ends_in_between(count: int) -> list[Claim]:
 
 
 @pytest.mark.parametrize("history", [ends, ends_in_between])
-@pytest.mark.parametrize("kept", [False, True])
-def test_twice_as_many_ends_in_a_slot_are_twice_the_work(history, kept):
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_twice_as_many_ends_in_a_slot_are_twice_the_work(history, is_kept):
     """R8, R11: the work for a value does not grow with the number of its rivals."""
 
     def work(claims: list[Claim]) -> None:
         sweep = Sweep(Slot())
-        for batch in [[claim] for claim in claims] if kept else [claims]:
+        for batch in [[claim] for claim in claims] if is_kept else [claims]:
             sweep.add(batch)
 
     once, twice = (lines_run(lambda: work(history(count))) for count in (200, 400))  # noqa: B023

@@ -57,11 +57,11 @@ def sayings(draw: st.DrawFn) -> Claim:
             return Claim(denied, (day, 0, 0), "denied", None, None, False, 0)
         case "happened":
             return Claim(EVENT, (day, 0, 0), "happened", 4, None, draw(st.booleans()), 0)
-        case how:
-            start = {"present": day, "always": None}.get(how, draw(DAYS))
+        case case_kind:
+            start = {"present": day, "always": None}.get(case_kind, draw(DAYS))
             length = draw(st.none() | st.integers(0, 5))
             end = None if length is None else (start or 0) + length
-            return Claim(statement, (day, 0, 0), "holds", start, end, how == "present", 0)
+            return Claim(statement, (day, 0, 0), "holds", start, end, case_kind == "present", 0)
 
 
 def numbered(claims: Sequence[Claim], places: Iterable[int]) -> list[Claim]:
@@ -121,7 +121,7 @@ def meet(a: Span, b: Span) -> bool:
 
 @given(histories(), GROUPS)
 @settings(max_examples=tries(300))
-def test_the_sweep_gives_what_the_rules_give_word_by_word(claims, group):
+def test_the_sweep_equals_a_literal_reading_of_the_rules(claims, group):
     """R6-R12: the slow transcription agrees, openers, endings and support included."""
     assert rows_of(timeline(claims, group)) == Oracle(claims, group.rivals).rows()
 
@@ -154,10 +154,10 @@ def test_any_order_in_any_batches_gives_the_same_spans(claims, group, data):
     st.data(),
 )
 @settings(max_examples=tries(150))
-def test_a_slot_of_present_tense_follows_the_same_rules(present, other, group, data):
+def test_a_slot_of_present_tense_follows_the_same_rules(present, second_claim, group, data):
     """R9-R11: the short way of such slots, and the moment something else is said in one."""
     claims = [Claim(name, (day, 0, 0), "holds", day, None, True, 0) for name, day in present]
-    claims = numbered([*claims, *([other] if other else [])], range(3, 99))
+    claims = numbered([*claims, *([second_claim] if second_claim else [])], range(3, 99))
     sweep = Sweep(group)
     order = data.draw(st.permutations(claims))
     for count, claim in enumerate(order, 1):
@@ -198,7 +198,7 @@ def test_evidence_that_was_set_aside_leaves_no_trace(claims, group):
 @given(histories(told_apart=True), GROUPS, st.data())
 @settings(max_examples=tries(100))
 def test_the_order_of_arrival_does_not_count_where_times_differ(claims, group, data):
-    """R13: only what was said at one time is told apart by its sequence."""
+    """R13: only claims of one time are ordered by sequence."""
     points = sorted({claim.said for claim in claims})
     new_places = dict(zip(points, data.draw(st.permutations([place for _, _, place in points])), strict=True))
     later = [numbered([claim], [new_places[claim.said]])[0] for claim in claims]
@@ -214,7 +214,7 @@ def test_the_order_of_arrival_does_not_count_where_times_differ(claims, group, d
 
 @given(histories(), GROUPS, st.integers(0, 12))
 @settings(max_examples=tries(100))
-def test_what_was_known_is_the_function_of_what_was_recorded(claims, group, known_at):
+def test_known_facts_are_a_function_of_the_recorded_facts(claims, group, known_at):
     """R4."""
     recorded = [claim for claim in claims if claim.recorded <= known_at]
     assert timeline(claims, group, known_at) == timeline(recorded, group)

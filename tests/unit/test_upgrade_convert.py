@@ -212,7 +212,7 @@ def both_directions() -> GroupContent:
 STATEMENTS = {(1, 0): WORKS, (2, 0): WORKS, (3, 0): WORKS}
 
 
-def test_statements_that_a_model_called_inverse_are_one_whose_evidence_has_both_directions():
+def test_inverse_statements_become_one_statement_with_evidence_in_both_directions():
     content = both_directions()
     rulings = [ruling(2, 0, "HAS_ON_PAYROLL", "pair", "inverse_of", other="WORKS_AT", judge="some-model")]
 

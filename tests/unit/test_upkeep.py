@@ -32,8 +32,8 @@ def test_a_worker_that_was_started_again_loads_its_model_once() -> None:
     assert starts.quarantined() == {}
 
 
-@pytest.mark.parametrize("how", ["faulty", "ends"])
-def test_a_start_that_fails_is_made_again_after_growing_pauses(how: str) -> None:
+@pytest.mark.parametrize("fault", ["faulty", "ends"])
+def test_a_start_that_fails_is_made_again_after_growing_pauses(fault: str) -> None:
     """It fails with a fault of the model, or the process ends while it loads it."""
     starts, pid, moment, tried = Starts(5.0), 1, 0.0, list[float]()
     while moment < 1500.0:
@@ -41,17 +41,17 @@ def test_a_start_that_fails_is_made_again_after_growing_pauses(how: str) -> None
             "loading"
             if pid == 1 and moment == 0.0
             else "fresh"
-            if how == "ends" or moment in tried
+            if fault == "ends" or moment in tried
             else "faulty"
         )
         load, second_result = starts.looked({"a": row(pid, state)}, moment)
-        if load and how == "ends":
+        if load and fault == "ends":
             tried.append(moment)
             pid += 1
         if second_result:
             pid += 1
             tried.append(moment + 1.0)
-        elif moment == 0.0 and how == "ends":
+        elif moment == 0.0 and fault == "ends":
             pid += 1
         moment += 1.0
 
@@ -59,7 +59,7 @@ def test_a_start_that_fails_is_made_again_after_growing_pauses(how: str) -> None
     assert pauses == sorted(pauses)
     assert pauses[:4] == pytest.approx([10, 20, 40, 80], abs=3)
     assert max(pauses) == pytest.approx(300, abs=3)
-    why = {"faulty": "no memory on the card", "ends": "its process ended while it loaded its model"}[how]
+    why = {"faulty": "no memory on the card", "ends": "its process ended while it loaded its model"}[fault]
     assert starts.quarantined()["a"].startswith(f"{why} (")
 
     assert starts.looked({"a": row(pid, "loaded")}, moment) == ([], [])

@@ -34,7 +34,7 @@ LIMITS = EngineLimits(max_num_seqs=8, max_model_len=4096)
 
 @pytest.fixture
 def log(tmp_path, monkeypatch):
-    """Put the stand-in in vLLM's place; return what its engines did."""
+    """Put the stand-in in vLLM's place; return the log of its engines."""
     monkeypatch.syspath_prepend(str(STAND_IN))
     for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
         monkeypatch.delitem(sys.modules, name)
@@ -59,22 +59,24 @@ def built(name: str = "m", died: list[str] | None = None, **settings: Any):
     return engine, *build_models(chosen, shipped(), engine=engine)
 
 
-def asked(text: str) -> ExtractionRequest:
+def request_of(text: str) -> ExtractionRequest:
     return ExtractionRequest(episode=episode(text))
 
 
 async def test_replies_take_the_path_of_a_servers_replies_and_many_run_at_once(log):
     engine, extractor, judge = built()
 
-    result = await asyncio.gather(*(extractor.extract(asked(f"I like tea {n}.")) for n in range(40)))
+    result = await asyncio.gather(*(extractor.extract(request_of(f"I like tea {n}.")) for n in range(40)))
 
     assert [entity.name for entity in result[0].entities] == ["Alice"]  # the speaker alone (R18)
     assert result[0].calls == 1
     assert result[0].completion_tokens == len('{"entities":[],"facts":[]}')
-    assert log() == ["start"]  # one engine; its limits are those that were given
+    assert log() == ["start"]  # one engine; its limits are the given limits
     assert engine._engine.values["max_num_seqs"] == 8
     assert engine._engine.values["structured_outputs_config"]["disable_any_whitespace"]
-    assert 1 < engine._engine.most <= 16  # at most twice what runs at once; the rest waits at the client
+    assert (
+        1 < engine._engine.max_running <= 16
+    )  # at most twice what runs at once; the rest waits at the client
     # The heads were read at the start: each of the calls found its own in the cache.
     assert engine.counts["cached_tokens"] == 40 * 1000
     with pytest.raises(Exception, match="no usable reply"):  # the smallest reply answers no question
@@ -104,7 +106,7 @@ async def test_an_answer_arrives_in_pieces(log):
     await engine.stop()
 
 
-async def test_an_answer_that_breaks_off_is_not_asked_for_again(log):
+async def test_a_truncated_answer_is_not_requested_again(log):
     died: list[str] = []
     engine, _, _ = built(died=died)
     answerer = build_answerer(load(None, environ={}, overrides=VLLM), engine)
@@ -141,8 +143,8 @@ async def test_a_call_that_is_cancelled_while_the_engine_loads_has_no_second_one
 
 async def test_a_call_that_is_cancelled_or_too_slow_is_aborted(log):
     engine, extractor, _ = built(model_timeout_s=1.0, model_patience_s=1.0)
-    hanging = asyncio.create_task(extractor.extract(asked("[[HANG]]")))
-    await extractor.extract(asked("I like tea."))
+    hanging = asyncio.create_task(extractor.extract(request_of("[[HANG]]")))
+    await extractor.extract(request_of("I like tea."))
     hanging.cancel()
     with pytest.raises(asyncio.CancelledError):
         await hanging
@@ -150,7 +152,7 @@ async def test_a_call_that_is_cancelled_or_too_slow_is_aborted(log):
 
     engine.endpoint = replace(engine.endpoint, timeout_s=0.05, patience_s=0.1)
     with pytest.raises(Unavailable, match=r"gave no reply within 0\.05 s"):
-        await extractor.extract(asked("[[HANG]]"))
+        await extractor.extract(request_of("[[HANG]]"))
 
     assert set(log()[2:]) == {"abort"}
     assert engine._engine.running == 0
@@ -160,17 +162,17 @@ async def test_a_call_that_is_cancelled_or_too_slow_is_aborted(log):
 async def test_a_text_beyond_the_model_fails_its_episode_alone(log):
     engine, extractor, _ = built()
     with pytest.raises(Refused, match="maximum context length"):
-        await extractor.extract(asked("[[LONG]]"))
-    await extractor.extract(asked("short"))
+        await extractor.extract(request_of("[[LONG]]"))
+    await extractor.extract(request_of("short"))
     await engine.stop()
 
 
-async def test_a_dead_engine_is_told_to_its_actor_and_stop_waits_for_the_end(log):
+async def test_a_dead_engine_is_reported_to_its_actor_and_stop_waits_for_the_end(log):
     died: list[str] = []
     engine, extractor, _ = built(died=died)
     engine.endpoint = replace(engine.endpoint, patience_s=0.1)
     with pytest.raises(Unavailable, match="has died"):
-        await extractor.extract(asked("[[DIE]]"))
+        await extractor.extract(request_of("[[DIE]]"))
     assert died
     await engine.stop()
     assert log()[-1] == "stop"
@@ -180,23 +182,25 @@ async def test_a_dead_engine_is_told_to_its_actor_and_stop_waits_for_the_end(log
 def segments(log, monkeypatch):
     """Have the engine come with a process that maps a segment; return it, another program's, and the process.
 
-    Both appear while the engine loads, and nobody has the other one mapped.
+    Both appear while the engine loads, and no process has the other segment mapped.
     """
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    own, other = (Path(f"/dev/shm/psm_{uuid4().hex[:8]}") for _ in range(2))  # noqa: S108
+    own_segment, foreign_segment = (Path(f"/dev/shm/psm_{uuid4().hex[:8]}") for _ in range(2))  # noqa: S108
     processes: list[subprocess.Popen[str]] = []
     start, stop = AsyncLLM.from_engine_args, AsyncLLM.shutdown
 
-    def starts(*arguments: Any, **more: Any) -> Any:
-        other.write_bytes(bytes(8))
-        process = subprocess.Popen([sys.executable, "-c", MAPS, str(own)], stdout=subprocess.PIPE, text=True)
+    def starts(*arguments: Any, **fields: Any) -> Any:
+        foreign_segment.write_bytes(bytes(8))
+        process = subprocess.Popen(
+            [sys.executable, "-c", MAPS, str(own_segment)], stdout=subprocess.PIPE, text=True
+        )
         processes.append(process)
         process.stdout.readline()
         if arguments[0].values["model"] == "missing":
             time.sleep(0.5)
             kill()
-        return start(*arguments, **more)
+        return start(*arguments, **fields)
 
     def kill() -> None:
         while processes:
@@ -210,16 +214,16 @@ def segments(log, monkeypatch):
 
     monkeypatch.setattr(AsyncLLM, "from_engine_args", starts)
     monkeypatch.setattr(AsyncLLM, "shutdown", stops)
-    yield own, other
+    yield own_segment, foreign_segment
     kill()
-    own.unlink(missing_ok=True)
-    other.unlink(missing_ok=True)
+    own_segment.unlink(missing_ok=True)
+    foreign_segment.unlink(missing_ok=True)
 
 
 async def test_shared_memory_that_a_killed_engine_leaves_goes_and_no_other(segments):
     """Processes that vLLM has to kill at the end cannot remove theirs."""
     engine, extractor, _ = built()
-    await extractor.extract(asked("I like tea."))
+    await extractor.extract(request_of("I like tea."))
     assert [segment.exists() for segment in segments] == [True, True]
     await engine.stop()
     assert [segment.exists() for segment in segments] == [False, True]
@@ -237,13 +241,13 @@ async def test_a_segment_that_cannot_be_removed_does_not_fail_the_end(segments, 
         raise PermissionError(1, "Operation not permitted")
 
     engine, extractor, _ = built()
-    await extractor.extract(asked("I like tea."))
+    await extractor.extract(request_of("I like tea."))
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", refuse)
         await engine.stop()
 
 
-async def test_a_model_that_is_not_there_is_a_fault_of_the_settings(log):
+async def test_a_missing_model_is_a_fault_of_the_settings(log):
     engine, _, _ = built("missing")
     with pytest.raises(SettingsError, match=r"model\.name = 'missing': vLLM cannot start it"):
         await engine.start()
@@ -261,11 +265,11 @@ async def test_without_vllm_its_extra_is_named(monkeypatch):
 async def test_a_process_without_the_engine_knows_its_keys_and_is_answered_nothing():
     overrides = {"model_backend": "vllm", "model_name": "m", "runtime_backend": "ray"}
     extractor, judge = build_models(load(None, environ={}, overrides=overrides), shipped())
-    _, other, judging = built()
+    _, second_extractor, second_judge = built()
     request = QuestionRequest(episode=episode(), questions=ALL)
-    assert (extractor.identity, judge.key(request)) == (other.identity, judging.key(request))
+    assert (extractor.identity, judge.key(request)) == (second_extractor.identity, second_judge.key(request))
     with pytest.raises(SettingsError, match="in Ray's workers alone"):
-        await extractor.extract(asked("I like tea."))
+        await extractor.extract(request_of("I like tea."))
 
 
 def test_it_needs_ray():
@@ -320,7 +324,7 @@ async def test_a_wrong_argument_is_one_line_before_the_engine_starts(log, args, 
     assert log() == []
 
 
-def test_secrets_leave_the_environment_and_what_the_engine_needs_stands_in_memory():
+def test_secrets_leave_the_environment_and_the_ray_token_is_in_a_memory_file():
     environ = {
         "KGRAY_STORE_PASSWORD": "p", "KGRAY_MODEL_API_KEY": "k", "AWS_SECRET_ACCESS_KEY": "s",
         "RAY_AUTH_TOKEN": "t", "HF_TOKEN_PATH": "/f", "HF_TOKEN": "h", "PATH": "/bin",

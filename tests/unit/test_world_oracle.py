@@ -1,4 +1,4 @@
-"""A reader that knows the world: it recognises texts and sentences, and errs as it is told to."""
+"""A reader that knows the world: it recognises texts and sentences, and errs at given rates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cards_of(number: int) -> list[tuple[str, str]]:
     return list(zip(cards, [entity for _, entity, _ in episode.mentions], strict=True))
 
 
-def test_a_text_is_recognised_whatever_its_spaces():
+def test_a_text_is_recognised_with_any_spaces():
     episode = EPISODES[10]
 
     assert ORACLE.extraction(f"  {episode.draft.text.replace(' ', '  ')}\n") == episode.extraction_reply
@@ -51,7 +51,7 @@ def test_a_card_is_recognised_by_its_sentence(number):
         assert ORACLE.identify(output) == entity
 
 
-def test_an_entity_is_chosen_by_who_is_meant_not_by_the_name():
+def test_an_entity_is_chosen_by_identity_not_by_name():
     card_of_entity = {entity: output for number in range(50) for output, entity in cards_of(number)}
     for number in range(200, 230):
         for output, entity in cards_of(number):
@@ -62,7 +62,7 @@ def test_an_entity_is_chosen_by_who_is_meant_not_by_the_name():
                 assert ORACLE.entity(output, [*candidates, card_of_entity[entity]]) == len(candidates)
 
 
-def test_a_sentence_is_related_to_others_by_what_it_says_of_the_world():
+def test_sentences_are_compared_by_their_facts_in_the_world():
     facts = [s for e in EPISODES for s in e.said]
     job = next(s for s in facts if s.relation == "WORKS_AT" and s.kind == "holds")
     second_result = replace(job, text=f"{job.text[:-1]} now.")
@@ -90,7 +90,7 @@ FREE = World(plan=WorldPlan(seed=3, episodes=600, ends=0.15, relations="free"))
 TOLD_FREELY = [s for e in FREE for s in e.said]
 
 
-def test_facts_are_the_same_whatever_their_relation_is_called():
+def test_facts_are_the_same_under_any_relation_name():
     oracle = Oracle(FREE)
     by_key: dict[TrueKey, dict[str, str]] = {}
     for fact in TOLD_FREELY:
@@ -133,11 +133,11 @@ def test_a_wrong_comparison_is_wrong_about_one_pair_and_always_the_same():
     differing, words = 0, Counter()
     for place in range(10, len(facts)):
         comparison = facts[place].text, [fact.text for fact in facts[place - 10 : place]]
-        true, said = right.compare(*comparison), wrong.compare(*comparison)
-        changed = [word for word, expected in zip(said, true, strict=True) if word != expected]
+        true, wrong_answer = right.compare(*comparison), wrong.compare(*comparison)
+        changed = [word for word, expected in zip(wrong_answer, true, strict=True) if word != expected]
         assert len(changed) <= 1
-        assert said == second_result.compare(*comparison)
-        assert said.count("same") <= 1
+        assert wrong_answer == second_result.compare(*comparison)
+        assert wrong_answer.count("same") <= 1
         differing += len(changed)
         words.update(changed)
 
@@ -154,7 +154,7 @@ def test_a_pair_of_other_ends_is_never_said_to_be_the_same_or_over():
         assert ends[0] == ends[1] or words[0] in ("contradicts", "independent")
 
 
-def test_errors_are_those_of_the_question_whoever_asks_and_when():
+def test_errors_depend_on_the_question_alone():
     errors = Errors.of_meaning(0.1, answers=0.1, seed=7)
     item, second_oracle = Oracle(WORLD, errors), Oracle(WORLD, errors)
     texts = [e.draft.text for e in EPISODES]
@@ -176,7 +176,7 @@ def test_errors_come_at_their_rates():
     assert sum(a.said != b.said for a, b in zip(EPISODES, (e for e, _ in moved), strict=True)) > 20
 
 
-def test_a_reader_that_errs_still_replies_what_can_be_read():
+def test_an_erring_reader_still_gives_readable_replies():
     oracle = Oracle(WORLD, Errors.of_meaning(0.5))
     for episode in EPISODES:
         assert (
@@ -204,7 +204,7 @@ async def test_the_ports_of_this_process_give_the_answers_of_the_oracle():
     assert judged.answers == ({"duplicate_of": 0}, {"answers": ["independent", "same"]})
 
 
-async def test_a_wild_judge_says_what_fits_and_the_same_to_the_same_request():
+async def test_a_wild_judge_gives_valid_answers_and_repeats_them_for_the_same_request():
     episode = as_episode(EPISODES[0].draft)
     questions = (
         Question(kind="entity", item="a", candidates=("b", "c"), cards=("a", "b", "c")),

@@ -52,11 +52,11 @@ def true(target: str, start: float | None, end: float | None = None) -> TrueFact
 class FixedTruth:
     """The facts of a truth, given as they are."""
 
-    given: list[TrueFact] = field(default_factory=list)
+    facts_given: list[TrueFact] = field(default_factory=list)
     named_ends: set[tuple[TrueKey, int]] = field(default_factory=set)
 
     def facts(self) -> list[TrueFact]:
-        return self.given
+        return self.facts_given
 
 
 MATCHED = Matched({"E1": "alice", "A": "acme", "B": "beta"}, {"alice": "E1", "acme": "A", "beta": "B"})
@@ -100,7 +100,7 @@ def test_the_spans_of_one_statement_are_paired_by_their_starts():
     assert (late.fact_recall, late.facts) == (0.5, 2)
 
 
-def test_a_statement_that_stands_twice_is_a_duplicate():
+def test_a_repeated_statement_is_a_duplicate():
     scores = scored([fact("A", 0, statement="s1"), fact("A", 5, statement="s2")], [true("acme", 0)])
 
     assert (scores.duplicate_rate, scores.fact_precision) == (0.5, 0.5)
@@ -113,7 +113,7 @@ def test_a_fact_about_a_stranger_is_no_hit():
 
 
 def test_a_fact_is_recognised_under_each_name_and_from_either_end():
-    """The same fact under three names of statements of their own: one is right, two stand twice."""
+    """The same fact under three statement names: one is right, two are duplicates."""
     synonym = replace(fact("A", 0, 60, statement="s1"), relation="IS_EMPLOYED_AT")
     turned = replace(fact("E1", 60, statement="s2"), source="B", relation="EMPLOYS")
     true_facts = [true("acme", 0, 60), true("beta", 60)]
@@ -171,7 +171,7 @@ def test_an_end_of_its_own_name_must_have_ended_the_state(end, recall, precision
     assert answers == [frozenset()]
 
 
-def test_an_end_that_stands_beside_its_open_state_is_one_too_many():
+def test_an_end_shown_together_with_its_open_state_is_an_error():
     """A reader called it an end, no state was found for it, and it made a span of its own."""
     departure = replace(fact("A", None, 31, statement="left"), relation="LEFT")
 
@@ -194,7 +194,7 @@ def test_an_answer_counts_as_a_whole():
 
 
 def test_mentions_are_counted_in_pairs_and_by_mention():
-    """Three mentions of alice, one of them split off, and two of bob: 4 pairs are true, the graph has 2."""
+    """Three mentions of alice, with a wrong split, and two of bob: 4 pairs are true, the graph has 2."""
     surfaces = [
         ("Alice", "E1", "alice"),
         ("A.", "E1", "alice"),

@@ -1,4 +1,4 @@
-"""The generated world: the same for one seed, in texts that can be told apart, at the rates it states."""
+"""The generated world: the same for one seed, with distinguishable texts, at the stated rates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def as_episode(draft: Draft, sequence: int = 1) -> Episode:
     )
 
 
-def test_a_group_that_runs_out_of_news_says_what_it_needs():
+def test_a_group_that_runs_out_of_news_names_its_needs():
     with pytest.raises(InputError, match="a world of 3000 episodes needs more entities"):
         list(World(plan=WorldPlan(seed=1, episodes=3000, entities=20)))
 
@@ -77,13 +77,13 @@ def test_a_longer_world_begins_as_the_shorter_one():
     assert [e.draft for e in longer] == [e.draft for e in EPISODES]
 
 
-def test_no_text_is_told_twice():
+def test_no_text_is_repeated():
     texts = Counter(e.draft.text for e in EPISODES)
 
     assert [text for text, count in texts.items() if count > 1] == []
 
 
-def test_the_rates_are_those_of_the_plan():
+def test_the_rates_equal_the_rates_of_the_plan():
     names = {t.id: t.name for t in WORLD.entities("world-0")}
     mentions = [(surface, entity) for e in EPISODES for surface, entity, _ in e.mentions]
     why = Counter(fact.why for e in EPISODES for fact in e.said)
@@ -106,7 +106,7 @@ def test_every_way_of_naming_is_used():
 
 
 @pytest.mark.parametrize("place", range(0, 600, 7))
-def test_a_reply_reads_as_what_was_told(place):
+def test_a_reply_reads_as_the_facts_of_its_episode(place):
     """The parser of replies and the world's own reading of its dates agree, and nothing is dropped."""
     episode = EPISODES[place]
     at = episode.draft.reference_time or 0
@@ -141,7 +141,7 @@ def test_relations_are_named_freely_and_the_same_each_time():
     assert all(not s.name and not s.reported_as for e in EPISODES for s in e.said)
 
 
-def test_an_end_has_a_name_of_its_own_only_where_its_state_was_told():
+def test_an_end_has_a_name_of_its_own_only_after_its_state_was_stated():
     stated: set[tuple] = set()
     for episode in TOLD_FREELY:
         for fact in episode.said:
@@ -151,7 +151,7 @@ def test_an_end_has_a_name_of_its_own_only_where_its_state_was_told():
 
 
 @pytest.mark.parametrize("episode", TOLD_FREELY[::25], ids=lambda episode: str(episode.draft.client_id))
-def test_a_free_reply_reads_as_what_was_told(episode):
+def test_a_free_reply_reads_as_the_facts_of_its_episode(episode):
     at = episode.draft.reference_time or 0
     result = parse_extraction(episode.extraction_reply, as_episode(episode.draft))
     surfaces = {entity: surface for surface, entity, _ in episode.mentions}
@@ -172,7 +172,7 @@ def test_a_free_reply_reads_as_what_was_told(episode):
             assert (instant, fact.inferred) == (end_of(true_fact, at), not true_fact.until)
 
 
-def test_nobody_is_married_to_two_persons_at_one_time():
+def test_no_person_is_married_to_two_persons_at_one_time():
     facts = [f for f in FREE.truth().facts() if f.key[1] == "MARRIED_TO"]
     for item, rival in permutations(facts, 2):
         shared = {item.key[0], item.key[2]} & {rival.key[0], rival.key[2]}
@@ -197,7 +197,7 @@ def test_a_first_name_alone_means_one_person_of_its_conversation():
             assert namesakes == [entity]
 
 
-def test_no_two_persons_share_a_name_unless_asked_for():
+def test_no_two_persons_share_a_name_by_default():
     def shared(**parameters: float) -> int:
         names = [t.name for t in World(seed=5, **parameters).entities("world-0") if t.kind == "Person"]
         return len(names) - len(set(names))

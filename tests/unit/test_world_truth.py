@@ -1,4 +1,4 @@
-"""Stated truth: the timeline over what was told, with true identities (R6-R12)."""
+"""Stated truth: the timeline over all stated facts, with true identities (R6-R12)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _number(instant: int | None) -> int | None:
     return None if instant is None else (instant - ZERO) // times.DAY
 
 
-def test_a_change_ends_what_held():
+def test_a_change_ends_the_previous_state():
     """Case a."""
     assert spans(claim(0, "acme"), claim(60, "beta")) == {("acme", 0, 60), ("beta", 60, None)}
 
@@ -71,14 +71,14 @@ def test_a_span_in_between_leaves_the_rest():
     assert result == {("acme", 18, 21), ("beta", 21, 22), ("acme", 22, None)}
 
 
-def test_a_denial_sets_aside_what_was_said_before():
+def test_a_denial_sets_aside_the_earlier_claim():
     """Case t."""
     result = spans(claim(0, "acme"), claim(50, "acme"), claim(80, "acme", "denied"), claim(90, "acme"))
 
     assert result == {("acme", 90, None)}
 
 
-def test_an_end_without_a_start_begins_nobody_knows_when():
+def test_an_end_without_a_start_has_an_unknown_beginning():
     """Case v; an unknown start of a current state is the same."""
     assert spans(claim(90, "acme", "ended")) == {("acme", None, 90)}
     assert spans(claim(90, "acme", since="unknown")) == {("acme", None, None)}
@@ -95,7 +95,7 @@ def test_an_end_of_its_own_name_is_an_end_of_the_state():
     assert truth.named_ends == {(("alice", "WORKS_AT", "acme"), day(31))}
 
 
-def test_what_was_known_earlier_is_asked_by_the_number_of_episodes():
+def test_questions_about_earlier_knowledge_give_a_number_of_episodes():
     readings = (claim(0, "acme"), claim(60, "beta"))
 
     assert spans(*readings, known_at=1) == {("acme", 0, None)}

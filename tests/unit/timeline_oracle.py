@@ -122,7 +122,7 @@ class Oracle:
         return [span for span in self.spans if self.rivals(span.statement, statement)]
 
     def _stated(self, span: _Span) -> Claim | None:
-        """R9: the supporter whose stated end stands."""
+        """R9: the supporter whose stated end counts."""
         stating = [c for c in span.support if c.kind == "holds" and c.end is not None]
         if not stating:
             return None

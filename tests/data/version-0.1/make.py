@@ -22,7 +22,7 @@ from typing import Any
 from tests.neo4j_dump import database_dump
 from tests.neo4j_server import driver_of, started
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 TEAM, DESK = "team", "desk"
 # Properties of a shard's lease that name the last process which held it.
 LEASE = ("holder", "token", "host", "pid", "beat")
@@ -106,7 +106,7 @@ ANSWERS = [
 ]
 
 
-# What versions ask that compare statements pair by pair.
+# Answers for versions that compare statements pair by pair.
 COMPARISONS = [
     answer("compare", ["Erin Moss coaches Gil Roy", ["Erin Moss mentors Gil Roy"]], {"answers": ["same"]}),
     answer(
@@ -141,7 +141,7 @@ class Story:
     """Runs an earlier version in one data folder."""
 
     def __init__(self, code: Path, folder: Path, store: str, environment: dict[str, str]) -> None:
-        """Write the settings and the script beside each other; `store`: the settings of the store."""
+        """Write the settings and the script into one folder; `store`: the settings of the store."""
         self._folder, self._code = folder, code
         self.moments: list[str] = []  # moments whose dumps are hashed at the end
         self._environment = {**environment, "PYTHONPATH": str(code)}
@@ -252,7 +252,7 @@ def main() -> None:
     """Write data.tar.gz, neo4j.jsonl.gz and hashes.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("code", type=Path, help="a checkout of an earlier version")
-    parser.add_argument("folder", type=Path, nargs="?", default=HERE, help="where the files go")
+    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER, help="where the files go")
     arguments = parser.parse_args()
     code, to = arguments.code.resolve(), arguments.folder
     to.mkdir(exist_ok=True)

@@ -13,7 +13,7 @@ from vllm.exceptions import VLLMClientError
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
-# Of a step, in which all that run are carried out.
+# Seconds of a step, which serves all running requests.
 STEP_S = float(os.environ.get("KGRAY_TEST_ENGINE_STEP_S", "0.01"))
 
 
@@ -65,8 +65,8 @@ def fail_if_bad() -> None:
 
 
 class Tokenizer:
-    def apply_chat_template(self, messages: list[dict[str, str]], **how: Any) -> list[int]:
-        assert how == {
+    def apply_chat_template(self, messages: list[dict[str, str]], **template_options: Any) -> list[int]:
+        assert template_options == {
             "add_generation_prompt": True, "tokenize": True, "return_dict": False, "enable_thinking": False
         }  # fmt: skip
         return [ord(letter) for message in messages for letter in message["content"]]
@@ -74,7 +74,7 @@ class Tokenizer:
 
 class AsyncLLM:
     def __init__(self, values: dict[str, Any], loggers: Sequence[Callable[..., Any]]) -> None:
-        self.values, self.running, self.most, self.dead = values, 0, 0, False
+        self.values, self.running, self.max_running, self.dead = values, 0, 0, False
         self.prefixes: set[str] = set()
         self.priorities: list[int] = []
         self.loggers = [logger(None, 0) for logger in loggers]
@@ -95,7 +95,7 @@ class AsyncLLM:
         return cls(arguments.values, stat_loggers)
 
     def stepped(self) -> None:
-        """Tell of what runs: all that is asked for, above what may run at once it waits."""
+        """Record the number of running requests; requests above the limit wait."""
         runs = min(self.running, self.values["max_num_seqs"])
         scheduled = SimpleNamespace(num_running_reqs=runs, num_waiting_reqs=self.running - runs)
         for logger in self.loggers:
@@ -115,7 +115,7 @@ class AsyncLLM:
         if "[[LONG]]" in text:
             raise VLLMClientError("This model's maximum context length is 8192 tokens.")
         self.running += 1
-        self.most = max(self.most, self.running)
+        self.max_running = max(self.max_running, self.running)
         self.stepped()
         try:
             await (asyncio.Event().wait() if "[[HANG]]" in text else asyncio.sleep(STEP_S))
@@ -133,13 +133,13 @@ class AsyncLLM:
         cached = 1000 if head in self.prefixes else 0
         self.prefixes.add(head)
         form = parameters.structured_outputs
-        said = json.dumps(smallest(form.json), separators=(",", ":")) if form else "hello"
-        cut = len(said) > parameters.max_tokens
-        said = said[: parameters.max_tokens]
+        reply = json.dumps(smallest(form.json), separators=(",", ":")) if form else "hello"
+        cut = len(reply) > parameters.max_tokens
+        reply = reply[: parameters.max_tokens]
         # Pieces of three letters each, a step apart, where they are asked for; else the whole.
-        size = 3 if parameters.output_kind is RequestOutputKind.DELTA else max(len(said), 1)
-        for start in range(0, len(said), size):
-            piece, is_last = said[start : start + size], start + size >= len(said)
+        size = 3 if parameters.output_kind is RequestOutputKind.DELTA else max(len(reply), 1)
+        for start in range(0, len(reply), size):
+            piece, is_last = reply[start : start + size], start + size >= len(reply)
             end = ("length" if cut else "stop") if is_last else None
             out = SimpleNamespace(text=piece, token_ids=list(piece), finish_reason=end)
             yield SimpleNamespace(outputs=[out], num_cached_tokens=cached)
