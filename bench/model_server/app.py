@@ -7,9 +7,9 @@ import json
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import uvicorn
 from starlette.applications import Starlette
@@ -126,7 +126,12 @@ class ModelServer:
 
 
 def _response(answer: HttpAnswer) -> Response:
-    body = json.dumps(answer.body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-    return Response(
-        body, answer.status, {"Content-Type": "application/json; charset=utf-8", **answer.headers}
-    )
+    if answer.streams:
+        events = b"".join(b"data: %b\n\n" % _bytes(event) for event in answer.events())
+        return Response(events + b"data: [DONE]\n\n", headers={"Content-Type": "text/event-stream"})
+    headers = {"Content-Type": "application/json; charset=utf-8", **answer.headers}
+    return Response(_bytes(answer.body), answer.status, headers)
+
+
+def _bytes(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

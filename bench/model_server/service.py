@@ -26,11 +26,24 @@ _MAX_HEADS = 1000  # prompt heads that are remembered
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What a request gets."""
+    """What a request gets. streams: as events, the whole text in one."""
 
     body: Mapping[str, Any]
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
+    streams: bool = False
+
+    def events(self) -> list[Mapping[str, Any]]:
+        """Return the chunks of a streamed completion, its usage last."""
+        (choice,) = self.body["choices"]
+        head = {name: self.body[name] for name in ("id", "created", "model")}
+        head["object"] = "chat.completion.chunk"
+        text = {"index": 0, "delta": choice["message"], "finish_reason": None}
+        end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+        return [
+            head | {"choices": [text]}, head | {"choices": [end]},
+            head | {"choices": [], "usage": self.body["usage"]},
+        ]  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -135,8 +148,6 @@ class Service:
             return refusal(400, str(error)[:300])
 
     async def _chat(self, request: dict[str, Any], fault: TransportFault | None) -> HttpAnswer:
-        if request.get("stream"):
-            raise UnreadableRequest("this server does not stream")
         task, reply = reply_to(self.oracle, request, wild=self._wild)
         digest = hashlib.sha256(canonical(request["messages"]).encode("utf-8", "replace")).hexdigest()[:32]
         text, reason = _text_of(reply, request, fault)
@@ -168,7 +179,8 @@ class Service:
                     "total_tokens": prompt + written,
                     "prompt_tokens_details": {"cached_tokens": prefix},
                 },
-            }
+            },
+            streams=bool(request.get("stream")),
         )
 
     def _count(self, answer: RecordedAnswer) -> None:

@@ -114,6 +114,9 @@ def _answers(
             way=cast("Way", way), context=recipe, files=build_prompt_files(chosen[0]), at_once=at_once,
         )  # fmt: skip
         rows = finished(exam.answer(memory, talks))
+    if errors := [row["error"] for row in rows if "error" in row]:
+        count = printing.counted(len(errors), "question")
+        printing.note(f"{count} without an answer, which counts as wrong: {errors[0]}")
     return as_asked(rows), rows
 
 

@@ -80,7 +80,6 @@ def search_arguments(options: dict[str, Any]) -> dict[str, Any]:
     if "methods" in options:
         options["methods"] = options["methods"] or None
     filters = {name: options.pop(name) for name in _FILTERED}
-    filters["relations"] = tuple(name.upper().replace(" ", "_") for name in filters["relations"])
     scopes_of_filters = [_FILTERED[name] for name, chosen in filters.items() if chosen]
     reached = tuple(scope for scope in SCOPES if all(scope in scopes_of for scopes_of in scopes_of_filters))
     chosen = tuple(dict.fromkeys(scopes)) or (reached if scopes_of_filters else ())  # (): the recipe's
@@ -100,6 +99,7 @@ recipe_options = together(
     click.option(
         "--lambda", "mmr_lambda", type=float, metavar="X", help="Lambda of mmr: 1 = similarity only."
     ),
+    click.option("--any-time", is_flag=True, help="Facts of any time, ended facts too."),
 )
 
 
@@ -114,7 +114,6 @@ _WRITTEN = [name for name, form in FORMATS.items() if form.writer]
 @filter_options
 @click.option("--limit", type=int, default=10, metavar="N", help="Length of the list. Default: 10.")
 @recipe_options
-@click.option("--any-time", is_flag=True, help="Facts of any time, ended facts too.")
 @click.option("--explain", is_flag=True, help="Also print each hit's ranks and signals, and omitted hits.")
 def search(call: Call, query: str, group: str, explain: bool, **options: Any) -> None:  # noqa: ANN401
     """Search the facts that hold (now, or as of T), the entities, and the episodes. "-" reads the query.

@@ -67,20 +67,28 @@ def context_of(
 
 
 class Raw:
-    """A file of JSON lines that receives each answer at once, so that a killed run can continue."""
+    """A file of JSON lines that receives each reply at once: a run after a kill asks only for the others.
+
+    A row has an `id`; lines with the same id are parts of one row.
+    """
 
     def __init__(self, path: Path) -> None:
         """Read the existing rows; drop an incomplete last line."""
         self.path = path
         lines = self.path.read_text(encoding="utf-8").split("\n")[:-1] if self.path.exists() else []
-        self.rows: dict[str, dict[str, Any]] = {row["id"]: row for row in map(json.loads, lines)}
+        self.rows: dict[str, dict[str, Any]] = {}
+        for row in map(json.loads, lines):
+            self._join(row)
         self.path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
-    def keep(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Add a row; return it."""
+    def keep(self, part: dict[str, Any]) -> dict[str, Any]:
+        """Add a part of a row; return the row."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(row, ensure_ascii=False)}\n")
-        self.rows[row["id"]] = row
+            file.write(f"{json.dumps(part, ensure_ascii=False)}\n")
+        return self._join(part)
+
+    def _join(self, part: dict[str, Any]) -> dict[str, Any]:
+        row = self.rows[part["id"]] = self.rows.get(part["id"], {}) | part
         return row
 
 
@@ -106,13 +114,13 @@ class Examination:
 
         async def row_of(place: int) -> dict[str, Any]:
             group, talk, question = questions[place]
-            if question.id in self.raw.rows:
-                return self.raw.rows[question.id]
             answers = (later.answer for _, _, later in [*questions[place + 1 :], *questions[:place]])
             wrong = next((a for a in answers if a.casefold() != question.answer.casefold()), None)
             async with at_once:
-                shown_text = None if self.way == "memory" else await self._baseline(talk)
-                return self.raw.keep(await self._graded(memory, group, question, shown_text, wrong))
+                if question.id not in self.raw.rows:
+                    shown_text = None if self.way == "memory" else await self._baseline(talk)
+                    self.raw.keep(await self._answered(memory, group, question, shown_text))
+                return await self._graded(question, wrong)
 
         return await asyncio.gather(*map(row_of, range(len(questions))))
 
@@ -143,10 +151,10 @@ class Examination:
             self.raw.keep({"id": key, "text": text})
         return str(self.raw.rows[key]["text"])
 
-    async def _graded(
-        self, memory: AsyncMemory, group: str, question: Question, shown_text: str | None, wrong: str | None
+    async def _answered(
+        self, memory: AsyncMemory, group: str, question: Question, shown_text: str | None
     ) -> dict[str, Any]:
-        """Return a question's raw row: the answer; verdicts on it, on the right answer and on a wrong answer.
+        """Return a question's raw row without verdicts.
 
         shown_text: the text of a baseline; None = search the memory. "seconds" cover search and answer.
         """
@@ -161,16 +169,21 @@ class Examination:
             row["answer"] = await self._replied(self.reader, "answer", data)
         except ContentError as error:  # such as a conversation longer than the reader's window
             return row | {"answer": None, "error": str(error), "correct": False}
-        row["seconds"] = time.perf_counter() - started
+        return row | {"seconds": time.perf_counter() - started}
+
+    async def _graded(self, question: Question, wrong: str | None) -> dict[str, Any]:
+        """Return an answered question's row with the verdicts on the answer, the right and a wrong answer."""
+        row = self.raw.rows[question.id]
         about = {"type": question.type, "question": question.text, "right_answer": question.answer}
         graded = {"correct": row["answer"], "judge_accepts_right": question.answer}
         for name, answer in (graded | {"judge_accepts_wrong": wrong}).items():
-            if answer is not None:
-                row[name] = None  # stays if the judge's reply is invalid
+            if answer is not None and row["answer"] is not None and name not in row:
+                verdict = None  # stays if the judge's reply is invalid
                 with suppress(InvalidAnswer):
-                    row[name] = await self._replied(
+                    verdict = await self._replied(
                         self.judge, "grade", {"GRADED": about | {"graded_answer": answer}}, question.type
                     )
+                row = self.raw.keep({"id": question.id, name: verdict})
         return row
 
     async def _replied(self, model: Answerer, task: str, data: Mapping[str, object], kind: str = "") -> Any:  # noqa: ANN401

@@ -32,10 +32,9 @@ from kgray.memory.ingesting import Item
 from kgray.memory.moments import When
 from kgray.memory.options import AskOptions
 from kgray.memory.remote import VERBS, read_answer, read_result
-from kgray.memory.results import (
-    GroupSize,
-)
+from kgray.memory.results import GroupSize
 from kgray.ports.ingest import OnStep, Stop, ignore, never
+from kgray.search import Filters
 from kgray.search.answering import Answered
 from kgray.system import locks
 
@@ -307,8 +306,14 @@ def _sent(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         arguments["q"] = arguments.pop("query", "")
     if name in ("merge", "distinct"):
         arguments["entities"] = [arguments.pop("first"), arguments.pop("second")]
-    filters = arguments.pop("filters", None)
-    names = ("relations", "labels", "sources", "speakers") if filters is not None else ()
+    if not isinstance(arguments.get("recipe", ""), str):
+        raise InputError("a server takes the name of a recipe, not its settings", field="recipe")
+    filters = arguments.pop("filters", None) or Filters()
+    if clocks := [name for name in ("valid_at", "invalid_at", "created_at") if getattr(filters, name)]:
+        raise InputError(f"a server takes no range of {clocks[0]}: open the folder", field=clocks[0])
+    if filters.said is not None:
+        arguments |= dict(zip(("said_after", "said_before"), filters.said, strict=True))
+    names = ("relations", "labels", "sources", "speakers")
     return arguments | {name: list(chosen) for name in names if (chosen := getattr(filters, name))}
 
 

@@ -14,6 +14,7 @@ from kgray.ports import GraphView
 from kgray.search.query import FoundRow
 from kgray.search.ranking import SearchRun
 
+Sentences = dict[tuple[str, str], set[str]]  # (relation, text) of facts -> their episodes
 _SUPPORTERS = 4  # episodes of a fact that are searched for its hyper-edge
 
 
@@ -78,7 +79,12 @@ def _has_ended(facts: Collection[Fact], at: Instant) -> bool:
     return bool(facts) and all(fact.invalid_at is not None and fact.invalid_at <= at for fact in facts)
 
 
-NOTHING_AROUND = Around({}, {}, frozenset())
+def repeats(sentences: Sentences, fact: Fact | FactSpan, episodes: Collection[str]) -> bool:
+    """Return whether an earlier fact has the sentence and an episode in common; remember both."""
+    earlier_episodes = sentences.setdefault((fact.relation, fact.text), set())
+    is_repeated = not earlier_episodes.isdisjoint(episodes)
+    earlier_episodes.update(episodes)
+    return is_repeated
 
 
 def spans_of(

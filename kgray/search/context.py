@@ -26,6 +26,7 @@ from kgray.graph.stored import view_now
 from kgray.models.prompting import tokens as counting
 from kgray.ports import GraphView, Store, at_one_moment
 from kgray.schema import kinds, reads
+from kgray.search.around import Sentences, repeats
 from kgray.search.loading import run_at, texts_of
 from kgray.search.query import MAX_LIMIT, Query
 from kgray.search.recipes import TEMPLATES, Template
@@ -126,7 +127,10 @@ async def context(
         graph, at = view_now(store, query.group) if view is None else view(), query.as_of
         return descriptions(store, graph, entities, as_of=at, known_at=query.known_at, excluded=facts)
 
-    texts = at_one_moment(store, read) if entities else {}
+    if template == "paper":  # it shows an entity's summary
+        texts = {hit.id: safe(hit.entity.summary) for hit in hits if hit.entity is not None}
+    else:
+        texts = at_one_moment(store, read) if entities else {}
     hits = [replace(hit, profile=texts[hit.id]) if hit.entity is not None else hit for hit in hits]
     instants = {"as of": query.as_of, "as known on": query.known_at}
     moments = {word: to_datetime(moment) for word, moment in instants.items() if moment is not None}
@@ -163,7 +167,7 @@ def write(
     """
     form = FORMS[template]
     hits = [hit for hit in hits if hit.scope in form.heads]
-    lines = _lines(hits, query, count)
+    lines = _lines(hits, query, count, has_all=template == "paper")
     listed = ", ".join(f"{word} {day_of(moment)}" for word, moment in moments.items())
     text = state = "\n".join(filter(None, (form.intro, f"This is the state {listed}." if listed else "")))
     # The prices of text that several lines share: a section's frame, the line of a day.
@@ -194,15 +198,23 @@ def write(
     return Context(text=text, tokens=count(text), hits=tuple(visible), numbered=form.cited)
 
 
-def _lines(hits: Sequence[Hit], query: str, count: counting.Counter) -> list[_Line]:
-    """Return the lines of hits, the worthiest first; bare names only if there are no other hits."""
-    telling = [hit for hit in hits if hit.entity is None or hit.entity.labels or hit.entity.aliases] or hits
+def _lines(hits: Sequence[Hit], query: str, count: counting.Counter, *, has_all: bool) -> list[_Line]:
+    """Return the lines of hits, the worthiest first, without facts of a hyper-edge that a line shows.
+
+    has_all: with the names of all entities; else bare names only if there are no other hits
+    """
+    telling = [hit for hit in hits if hit.entity is None or hit.entity.labels or hit.entity.aliases]
     words, lines = pattern(query), []
-    for hit in sorted(telling, key=_order):
+    for hit in sorted(hits if has_all else telling or hits, key=_order):
         body, worth = _body(hit, words), hit.score * (_ENTITY if hit.scope == "entity" else 1)
         mark = "" if hit.scope == "episode" else "[]"
         lines.append(_Line(hit, body, count(f"{mark}{len(hits)}{body}\n"), worth))
-    return sorted(lines, key=lambda line: -line.worth)
+    sentences: Sentences = {}
+
+    def is_repeated(hit: Hit) -> bool:
+        return hit.fact is not None and repeats(sentences, hit.fact, [id_ for id_, _ in hit.fact.episodes])
+
+    return [line for line in sorted(lines, key=lambda line: -line.worth) if not is_repeated(line.hit)]
 
 
 def _answers(hit: Hit) -> bool:

@@ -50,7 +50,8 @@ _CLOCKS = ("valid_at", "invalid_at", "created_at")  # of facts, and the ranges t
 class Filters:
     """Restrictions on hits; () or None = no restriction. A field restricts only the scopes in its comment."""
 
-    relations: tuple[str, ...] = ()  # facts: one of these names, as the graph shows them (folded, R17)
+    # Facts: one of these names, as the graph shows them (folded, R17); "works at" is WORKS_AT.
+    relations: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()  # entities: has one of these; facts: an endpoint has one
     sources: tuple[str, ...] = ()  # episodes: from one of these; facts: supported by such an episode
     speakers: tuple[str, ...] = ()  # the same for the speaker, ignoring case and spacing
@@ -60,7 +61,9 @@ class Filters:
     created_at: Range | None = None
 
     def __post_init__(self) -> None:
-        """Refuse empty ranges."""
+        """Write relations as the graph does, and refuse empty ranges."""
+        written = tuple(name.upper().replace(" ", "_") for name in self.relations)
+        object.__setattr__(self, "relations", written)
         for name in ("said", *_CLOCKS):
             start, end = map(_instant, getattr(self, name) or (None, None))
             if start is not None and end is not None and start >= end:

@@ -127,7 +127,10 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         ),
         "lexical": Recipe(methods=("bm25",), note="words alone"),
         "semantic": Recipe(methods=("cosine",), note="vectors alone"),
-        "neighbours": Recipe(methods=("bfs",), note="the facts around a centre, seeds or recent messages"),
+        "neighbours": Recipe(
+            scopes=("fact", "entity"), methods=("bfs",),
+            note="the facts around a centre, seeds or recent messages",
+        ),
         "diverse": Recipe(reranker="mmr", note="hits unlike the hits above"),
         "mentions": Recipe(reranker="episode_mentions", note="by the number of supporting messages"),
         "nearby": Recipe(methods=METHODS, reranker="node_distance", note="by distance from the centre"),

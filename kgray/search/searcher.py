@@ -25,7 +25,7 @@ from kgray.graph.summaries import summarised
 from kgray.ports.queries import query_embedding
 from kgray.search import index as indexing
 from kgray.search import loading
-from kgray.search.around import NOTHING_AROUND, Around, spans_of
+from kgray.search.around import Around, Sentences, repeats, spans_of
 from kgray.search.matching import Matcher, StateQuestion, Vocabulary
 from kgray.search.query import FoundRow, Query, Question, is_scored, read_question, within
 from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Scores, SearchRun
@@ -37,14 +37,13 @@ from kgray.search.summaries import Profiled, Summaries
 ViewAt = Callable[[], ports.GraphView]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
 _Chosen = tuple[ports.SearchScope, Candidate]
-_Sentences = dict[tuple[str, str], set[str]]  # (relation, text) of facts -> their episodes
 _ByMethod = dict[ports.SearchScope, dict[str, list[Candidate]]]  # by the signal of a method
 _TEXTS = {"words": "bm25", "vectors": "cosine", "sparse": "sparse"}  # signals of a text itself -> methods
 _MAX_SUMMARIES = 64  # groups whose summaries are cached
 POOL = 3  # times the limit: candidates of a reranker
 MIN_DEPTH, MAX_DEPTH = 30, 10_000
 _LIFT = 0.01  # share of the best score between two facts that come first
-_DEEPER = 8  # each further try goes this much deeper: 30, 240, 1920, 10000
+_DEEPER = 4  # factor on the depth of the next try: 30, 120, 480, 1920, 7680, 10000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,12 +407,12 @@ def one_list(
     free = {scope: places.get(scope, limit) for scope in by_scope}
     shown_episodes: set[str] = set()  # episodes that are hits
     supporting: set[str] = set()  # these, and the supporters of facts that are hits
-    sentences: _Sentences = {}
+    sentences: Sentences = {}
     for _, _, _, scope, candidate in sorted(rows, key=lambda row: row[:3]):
         if len(chosen) >= limit:
             break
         row = candidate.row
-        if once and isinstance(row, Fact) and _repeats(row, sentences):
+        if once and isinstance(row, Fact) and repeats(sentences, row, row.episodes):
             repeated.append((scope, candidate))
             continue
         sources: set[str] = set()
@@ -433,14 +432,6 @@ def one_list(
             shown_episodes |= sources if scope == "episode" else set()
             chosen.append((scope, candidate))
     return chosen, repeated
-
-
-def _repeats(fact: Fact, sentences: _Sentences) -> bool:
-    """Return whether a fact above has the same sentence and an episode in common; remember the sentence."""
-    episodes = sentences.setdefault((fact.relation, fact.text), set())
-    is_repeated = not episodes.isdisjoint(fact.episodes)
-    episodes.update(fact.episodes)
-    return is_repeated
 
 
 def _replace(fact: Candidate, sources: set[str], chosen: list[_Chosen], spare: list[_Chosen]) -> None:
@@ -475,7 +466,7 @@ def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]
     spans, _ = spans_of(run.view, [c.row for _, c in chosen if isinstance(c.row, Fact)])
     known_at = None if run.summaries is None else to_datetime(run.summaries.recorded_at)
     bounded = is_scored(run.recipe)
-    around = Around.read(run, [c.row for _, c in chosen]) if run.recipe.once else NOTHING_AROUND
+    around = Around.read(run, [c.row for _, c in chosen])
     hits = []
     for scope, candidate in chosen:
         row, score = candidate.row, candidate.score

@@ -63,7 +63,9 @@ def steps(run: SearchRun, best: ByScope) -> ByScope:
         "fact": [scored(row, at[row.id]) for row in run.keep([fact for fact, _ in walked.facts])],
         "entity": [scored(row, walked.entities[row.id]) for row in run.keep(run.view.entities(nearest))],
     }
-    targets = {*run.recipe.scopes} - {*(run.recipe.start or run.recipe.scopes)}
+    # The scopes that the text methods do not search; graph steps alone search none.
+    by_text = (run.recipe.start or run.recipe.scopes) if run.recipe.methods != ("bfs",) else ()
+    targets = {*run.recipe.scopes} - {*by_text}
     if "episode" in targets:
         reached["episode"] = _supporting(run, reached["fact"])
     if "community" in targets and run.summaries is not None:

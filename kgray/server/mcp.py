@@ -26,7 +26,7 @@ from kgray.errors import InputError, KgrayError
 from kgray.io.intake.drafts import Defaults, draft_from
 from kgray.memory import AsyncMemory
 from kgray.memory.background import Background
-from kgray.search import Method, Reranker, Template
+from kgray.search import Filters, Method, Reranker, Template
 from kgray.storage.ledger import Acceptance, accept, sequences_of
 
 INSTRUCTIONS = (
@@ -81,6 +81,9 @@ class Answer(BaseModel):
     found: bool
     sources: list[Line]
     suggestions: list[str] = []
+    general_knowledge: bool = False
+    keywords: dict[str, list[str]] | None = None
+    reports: dict[str, int] | None = None
 
 
 class Lines(BaseModel):
@@ -137,7 +140,17 @@ Kinds = Annotated[list[Literal["fact", "entity", "episode", "community"]], _LIST
 # A single argument, not nine: clients send the schemas of all tools to their model.
 Options = Annotated[
     dict[str, Any],
-    Field(description="recipe, methods, reranker, centre, seeds, recent, depth, mmr_lambda, any_time"),
+    Field(
+        description="recipe, methods, reranker, centre, seeds, recent, depth, mmr_lambda, any_time, "
+        "relations, labels, sources, speakers, said_after, said_before"
+    ),
+]
+AskedOptions = Annotated[
+    dict[str, Any],
+    Field(
+        description="those of search_memory, and kinds, tokens, limit, history, history_tokens, general, "
+        "form, level, min_rating, report_tokens, high, low, max_calls, max_tokens"
+    ),
 ]
 Moment = Annotated[str | None, Field(description="ISO 8601")]
 SeatOf = Callable[[Context[Any]], Seat]
@@ -149,13 +162,23 @@ _NEXT = {
 }
 
 
+class _Server(MCPServer[Any]):
+    """A server whose line about wrong arguments is one line, like those of the tools."""
+
+    async def call_tool(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - of the SDK
+        try:
+            return await super().call_tool(*args, **options)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            raise ToolError(f"{_fault(error.__cause__)}. {_NEXT['InputError']}") from None
+
+
 def build(seat_of: SeatOf, *, adds: bool = True, forgets: bool = True, asks: bool = False) -> MCPServer[Any]:
     """Return a server. seat_of: the seat of a call's connection; adds, forgets, asks: with these tools."""
     # Else the SDK installs a handler that renders each traceback, which blocks the event loop for a second.
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
-    server: MCPServer[Any] = MCPServer(
-        "kgray", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
-    )
+    server = _Server("kgray", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     tools = _Tools(seat_of)
     reads = "get_context search_memory get_history get_sources memory_status".split()
     chosen: list[tuple[Any, Any]] = [(getattr(tools, name), {"read_only_hint": True}) for name in reads]
@@ -214,18 +237,21 @@ class _Tools:
         self, question: str, ctx: Context[Any],
         mode: Literal["local", "keywords", "global", "drift"] = "local",
         as_of: Moment = None, known_at: Moment = None, suggest: int = 0,
+        options: AskedOptions = {},  # noqa: B006 - read alone
     ) -> Answer:  # fmt: skip
         """Have a model answer QUESTION from this memory alone, with sources; slower than get_context.
 
         mode global: for questions about all of the memory, without as_of. suggest: N further questions.
         """
         seat = self.seat_of(ctx)
-        arguments = {"mode": mode, "as_of": as_of, "known_at": known_at, "suggest": suggest}
+        arguments: dict[str, Any] = {"mode": mode, "as_of": as_of, "known_at": known_at, "suggest": suggest}
+        arguments |= checked(options, _AskOptions)
         answer = await seat.ask(question, group=seat.group, **arguments)
         sources = [_line(hit).model_copy(update={"number": number}) for number, hit in answer.sources]
         return Answer(
-            answer=answer.text, found=answer.found, sources=sources, suggestions=list(answer.suggestions)
-        )
+            answer=answer.text, found=answer.found, sources=sources, suggestions=list(answer.suggestions),
+            general_knowledge=answer.general, keywords=answer.keywords, reports=answer.reports,
+        )  # fmt: skip
 
     async def search_memory(
         self, query: str, ctx: Context[Any], as_of: Moment = None, known_at: Moment = None,
@@ -332,18 +358,51 @@ class _Options(BaseModel):
     depth: int | None = None
     mmr_lambda: float | None = None
     any_time: bool = False
+    relations: list[str] = []
+    labels: list[str] = []
+    sources: list[str] = []
+    speakers: list[str] = []
+    said_after: str | None = None
+    said_before: str | None = None
 
 
-def checked(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a search as arguments of the memory's methods. Raises InputError."""
+class _AskOptions(_Options):
+    """Rarely used options of an answer; docs/asking.md explains each."""
+
+    kinds: Kinds = []
+    tokens: int = 1500
+    limit: int | None = None
+    history: list[dict[str, str]] = []
+    history_tokens: int = 1000
+    general: bool = False
+    form: str = ""
+    level: int | None = Field(None, ge=0)
+    min_rating: int = 0
+    report_tokens: int = 50_000
+    high: list[str] = []
+    low: list[str] = []
+    max_calls: int | None = None
+    max_tokens: int | None = None
+
+
+def checked(options: dict[str, Any], accepted: type[_Options] = _Options) -> dict[str, Any]:
+    """Return the options of a tool as arguments of the memory's methods. Raises InputError."""
     try:
-        return _Options.model_validate(options).model_dump()
+        arguments = accepted.model_validate(options).model_dump()
     except ValidationError as error:
-        (first, *_) = error.errors()
-        name = ".".join(map(str, first["loc"]))
-        names = ", ".join(_Options.model_fields)
-        why = f"use {names}" if first["type"] == "extra_forbidden" else first["msg"]
-        raise InputError(f"options.{name}: {why}", field="options") from None
+        raise InputError(f"options.{_fault(error, accepted)}", field="options") from None
+    if "kinds" in arguments:
+        arguments["scopes"] = arguments.pop("kinds")
+    names = ("relations", "labels", "sources", "speakers")
+    return arguments | {"filters": Filters(**{name: tuple(arguments.pop(name)) for name in names})}
+
+
+def _fault(error: ValidationError, accepted: type[BaseModel] | None = None) -> str:
+    """Return the first fault in one line: the argument, the problem. accepted: has the allowed names."""
+    first = error.errors()[0]
+    is_extra = accepted is not None and first["type"] == "extra_forbidden"
+    why = f"use {', '.join(accepted.model_fields)}" if accepted and is_extra else first["msg"]
+    return f"{'.'.join(map(str, first['loc']))}: {why}"
 
 
 def _line(hit: Hit) -> Line:

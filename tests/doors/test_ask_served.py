@@ -172,6 +172,34 @@ def test_the_python_client_asks_as_a_memory_does(served, model):
     assert model.asked[0].sections["HISTORY"] == [{"role": "user", "content": "Hi"}]
 
 
+async def test_the_tool_takes_the_options_of_an_answer(served, model):
+    pytest.importorskip("mcp", reason="needs the extra `mcp`")
+    from mcp.client import Client
+
+    async with Client(f"{served.url}/mcp/team") as client:
+
+        async def ask(**arguments):
+            return await client.call_tool("ask_memory", {"question": QUESTION, **arguments})
+
+        history = [{"role": "user", "content": "Hi"}]
+        options = {"history": history, "general": True, "form": "one line", "kinds": ["fact"]}
+        answer = await ask(options=options)
+        by_hand = await ask(mode="keywords", options={"high": ["work"], "low": ["Alice"]})
+        wrong = [await ask(options={"level": 1}), await ask(options={"lavel": 1}), await ask(mode="best")]
+    assert answer.structured_content["answer"] == "At Beta now [1]."
+    first = model.asked[0]
+    assert first.sections["HISTORY"] == history
+    assert "one line" in first.data
+    assert "general knowledge" in first.head
+    assert by_hand.structured_content["keywords"] == {"high_level": ["work"], "low_level": ["Alice"]}
+    texts = [each.content[0].text for each in wrong]
+    assert all(each.is_error for each in wrong)
+    assert ["\n" in text for text in texts] == [False] * 3
+    assert "use mode global" in texts[0]
+    assert "min_rating" in texts[1]
+    assert "drift" in texts[2]
+
+
 def test_the_python_client_says_that_an_answer_broke_off(served, model):
     def pieces():
         yield "At Beta now"

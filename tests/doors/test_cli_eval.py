@@ -165,8 +165,12 @@ def models(kgray, talk, server):
 
 
 def raw_rows(kgray) -> list[dict]:
+    """Return the raw row of each question; a row is written in parts, as the replies arrive."""
     (path,) = (kgray.folder / "kgray-data" / "eval").glob("*/answers-*.jsonl")
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    rows: dict[str, dict] = {}
+    for part in map(json.loads, path.read_text("utf-8").splitlines()):
+        rows[part["id"]] = rows.get(part["id"], {}) | part
+    return [*rows.values()]
 
 
 def test_answers_are_graded_with_the_judges_tolerance_beside(kgray, models, server):
@@ -312,7 +316,9 @@ def test_an_answer_that_the_server_refuses_counts_as_wrong_and_a_verdict_that_sa
         )
 
     server.answer = odd
-    found = kgray("eval", "answers", models, "--json").json["overall"]
+    answer = kgray("eval", "answers", models, "--json")
+    found = answer.json["overall"]
+    assert "1 question without an answer, which counts as wrong: the server refuses" in answer.err
 
     rows = {row["question"]: row for row in raw_rows(kgray)}
     assert rows["What cello does Ada play?"]["correct"] is False
@@ -360,6 +366,36 @@ def test_a_killed_run_goes_on_with_what_was_not_answered(kgray, models, server):
         one.sections["QUESTION"]["question"] for one in server.asked[before:] if one.task == "answer"
     } == {"What cello does Ada play?"}
     assert len(raw_rows(kgray)) == 2
+
+
+@pytest.mark.slow
+def test_a_reply_that_has_arrived_is_never_asked_for_again(kgray, models, server):
+    """Each process gets one reply and is killed in its next call, until a process has nothing to ask."""
+    is_hanging, ends = threading.Event(), threading.Event()
+
+    def first_only(asked: Asked) -> Say:
+        if len(server.asked) > 1:
+            is_hanging.set()
+            ends.wait(60)
+        return replies(asked) if asked.task != "recursive" else as_json({"answer": "cello, bread"})
+
+    server.answer = first_only
+    requests = []
+    for _ in range(20):
+        for event in (is_hanging, ends):
+            event.clear()
+        running = kgray.start("eval", "answers", models, "--way", "recursive", "--at-once", "1")
+        while running.poll() is None and not is_hanging.wait(0.05):
+            pass
+        running.kill()
+        running.communicate()
+        ends.set()
+        requests += [request.data for request in server.asked[:1]]
+        server.asked.clear()
+        if running.returncode == 0:
+            break
+    assert running.returncode == 0
+    assert len(requests) == len({*requests}) == 10  # two summaries, two answers, six verdicts
 
 
 def _raw(kgray):

@@ -125,10 +125,32 @@ async def test_a_context_begins_with_the_fact_and_no_ended_one(world):
     assert not any("Acme" in line for line in facts)
 
 
+async def test_a_context_shows_a_hyper_edge_once_and_marks_an_outdated_message(world):
+    both = "They met in Bern"
+    await world.tell(
+        "g",
+        "Ann Reed, Ben Cole and Dan Fox again: they met in Bern.",
+        day(14),
+        facts=[
+            ("Ann Reed", "MET", "Ben Cole", both, day(14), None),
+            ("Ann Reed", "MET", "Dan Fox", both, day(14), None),
+        ],
+    )
+    text = (await built(world, "Whom did Ann Reed meet in Bern?", tokens=400)).text
+    facts = text.split("<FACTS>\n")[1].split("\n</FACTS>")[0].splitlines()
+    assert len([line for line in facts if "Ann Reed met Ben Cole and Dan Fox" in line]) == 1
+    (line,) = [line for line in facts if both in line]
+    listed = line.split("(participants: ")[1].split(")")[0]
+    assert set(listed.split(", ")) == {"Ann Reed", "Ben Cole", "Dan Fox"}
+    text = (await built(world, "Where does Ann Reed work?", tokens=400)).text
+    assert "(outdated): Ann Reed works at Acme. Where does she live?" in text
+
+
 async def test_the_template_of_the_paper_has_facts_and_entities_alone(world):
     block = await built(world, "Where does Ann Reed work?", tokens=400, template="paper")
     assert block.text.startswith("FACTS and ENTITIES represent relevant context to the current conversation.")
     assert "- Ann Reed works at Beta (Date range: 2026-01-10 - present)" in block.text
+    assert "- Ann Reed" in block.text.splitlines()
     assert "EPISODES" not in block.text
     assert block.cited == ()
 
