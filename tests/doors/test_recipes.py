@@ -189,7 +189,7 @@ def doors(tmp_path_factory):
         memory.communities.refresh(["team"])
     shell = Shell(path, {"KGRAY_MODEL_BACKEND": "rules", **at(scorer.url, "RERANKER")})
     with (
-        closing(kgray.open_async(path, create=False, **settings)) as memory,
+        closing(kgray.open_async(path, create=False, settings=settings)) as memory,
         serving(path, settings=settings) as server,
     ):
         yield Doors(memory, kgray.connect_async(server.url), server, server.client(), shell)
