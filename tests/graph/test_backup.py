@@ -9,7 +9,7 @@ import pytest
 
 from kgray.domain import times
 from kgray.maintenance.transfer.backups import backup
-from kgray.maintenance.transfer.copying import parse_rows, rows_of, sum_of
+from kgray.storage.texts import parse_rows, rows_of, sum_of
 from kgray.maintenance.transfer.restoring import restore
 from kgray.memory.access import Access
 from kgray.runtime.wiring import OpenStore

@@ -178,7 +178,7 @@ def test_what_this_program_keeps_in_the_same_database_is_not_taken_for_graphitis
     """The labels are the same; the facts are not read twice."""
     monkeypatch.setenv("KGRAY_STORE_PASSWORD", own_neo4j.password)
     server = {"store_backend": "neo4j", "store_uri": own_neo4j.uri, "store_user": own_neo4j.user}
-    with opening.open(tmp_path, create=True, embedder_dimensions=64, **server) as memory:
+    with opening.open(tmp_path, create=True, settings={"embedder_dimensions": 64, **server}) as memory:
         taken(database, memory)
         counts = [(i.episodes, i.facts, dict(i.unmapped)) for i, _ in (taken(database, memory),)]
 

@@ -306,7 +306,7 @@ export class Drawing {
 
   zoom(factor) {
     const camera = this.renderer.getCamera();
-    const how = { duration: still.matches ? 0 : 200 };
+    const how = { duration: still.matches ? 1 : 200 }; // sigma divides by it: with 0 the camera could be NaN for a frame
     if (factor == null) camera.animatedReset(how);
     else camera.animate({ ratio: camera.ratio * factor }, how);
   }

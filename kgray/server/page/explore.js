@@ -144,7 +144,8 @@ function GraphBox({ picture, now, relations }) {
       open.add(id);
       go({ open: [...open].join(",") });
     };
-    const made = new Drawing(box.current, {
+    const stage = box.current; // a frame may come after the view is gone, when the reference is empty
+    const made = new Drawing(stage, {
       select: (id) => {
         const node = id && drawing.current.picture.nodes.get(id);
         if (!node) go({ entity: null, fact: null });
@@ -153,7 +154,7 @@ function GraphBox({ picture, now, relations }) {
       },
       open: openNode,
       fact: (fact) => go({ fact: fact.id }),
-      settled: (ms) => (box.current.dataset.ms = Math.round(ms)),
+      settled: (ms) => (stage.dataset.ms = Math.round(ms)),
     });
     drawing.current = made;
     shownNow.drawing = made;
@@ -169,7 +170,7 @@ function GraphBox({ picture, now, relations }) {
       frame = 0;
       const began = performance.now();
       made.move(clock.value.at);
-      box.current.dataset.step = (performance.now() - began).toFixed(1);
+      stage.dataset.step = (performance.now() - began).toFixed(1);
     };
     const forget = clock.follow(({ at }) => {
       if (made.picture && at !== made.look.at) frame ||= requestAnimationFrame(step);

@@ -34,6 +34,7 @@ function node(name, attributes, text) {
 
 /** The picture as an SVG element. */
 export function asSvg(drawing) {
+  drawing.renderer.refresh(); // a graph that has just been set has no positions yet
   const { width, height } = drawing.renderer.getDimensions();
   const ink = drawing.ink;
   const root = node("svg", { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}`, "font-family": "system-ui, sans-serif" });
