@@ -49,7 +49,7 @@ class Gate(Service):
 
     def __init__(self) -> None:
         """Start with the gate open."""
-        latency = Latency(streams=4, first_token_s=0.03, tokens_per_s=0)
+        latency = Latency(streams=4, first_token_s=0.01, tokens_per_s=0)
         super().__init__(Oracle(World(plan=_plan(90))), latency=latency)
         self.opened = asyncio.Event()
         self.opened.set()
