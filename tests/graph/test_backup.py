@@ -9,7 +9,6 @@ import pytest
 
 from kgray.domain import times
 from kgray.maintenance.transfer.backups import backup
-from kgray.storage.texts import parse_rows, rows_of, sum_of
 from kgray.maintenance.transfer.restoring import restore
 from kgray.memory.access import Access
 from kgray.runtime.wiring import OpenStore
@@ -17,6 +16,7 @@ from kgray.schema.kinds import OWN
 from kgray.settings import EmbedderSettings, Settings
 from kgray.storage.ledger import accept
 from kgray.storage.sqlite import FILE, open_sqlite
+from kgray.storage.texts import parse_rows, rows_of, sum_of
 from tests.graph.by_hand import WIDTH, append, draft, remove, tell
 from tests.graph.engine import SMALL, Engine, WildJudge, in_group, triples, works
 from tests.graph.test_copy import lived, moments
