@@ -68,9 +68,7 @@ def stored_rows(place: EmptyStore, prefix: str, *, lanes: int, transactions: int
             continue  # it has no key, and is created with its fact
         label = next(name for name in labels if name in _KEYS)
         by_kind[lane_of[properties["group_id"]], label].append((identity, labels, properties))
-    place_of: dict[
-        str, tuple[int, str, dict[str, Any]]
-    ] = {}  # of a node: its transaction, label and properties
+    place_of: dict[str, tuple[int, str, dict[str, Any]]] = {}  # node -> transaction, label, properties
     for (lane, label), rows in by_kind.items():
         for number, (identity, labels, properties) in enumerate(rows):
             at = number * transactions // len(rows)

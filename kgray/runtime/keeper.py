@@ -49,6 +49,7 @@ class Keeper:
         self.spec = spec  # with the store's number of shards, as of the last look
         self._stays, self._ended = stays, threading.Event()
         self._restoring = threading.Lock()
+        self._existing = set[str]()  # the actors' names at the last look
         profile = spec.cluster
         every_s = profile.limits.health_every_s
         self._workers: dict[str, Handle] = {}  # a cache: each look-up of a handle calls Ray's head
@@ -88,11 +89,16 @@ class Keeper:
     def _restore(self) -> None:
         with self._restoring:
             existing = set(names_in(self.spec.namespace))
-            self.spec = with_current_shards(self.spec, existing)
-            missing = [name for name in plan_of(self.spec, detached=True) if name not in existing]
+            missing = plan_of(self.spec, detached=True).keys() - existing
+            if (
+                missing or existing != self._existing
+            ):  # else a surplus sequencer would cost a look at the store
+                self._existing, self.spec = existing, with_current_shards(self.spec, existing)
+                missing = plan_of(self.spec, detached=True).keys() - existing
             if missing and not self._ended.is_set():
-                start_actors(self.spec, *missing, detached=True)
-                telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(missing))
+                names = sorted(missing, key=order)
+                start_actors(self.spec, *names, detached=True)
+                telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(names))
 
     def _tend(self) -> None:
         namespace, handles = self.spec.namespace, self._workers
