@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -89,16 +89,16 @@ class Keeper:
     def _restore(self) -> None:
         with self._restoring:
             existing = set(names_in(self.spec.namespace))
-            missing = plan_of(self.spec, detached=True).keys() - existing
-            if (
-                missing or existing != self._existing
-            ):  # else a surplus sequencer would cost a look at the store
+            # The store is read only upon a change of names: a surplus actor would cost a read at each look.
+            if existing != self._existing or self._missing(existing):
                 self._existing, self.spec = existing, with_current_shards(self.spec, existing)
-                missing = plan_of(self.spec, detached=True).keys() - existing
-            if missing and not self._ended.is_set():
-                names = sorted(missing, key=order)
-                start_actors(self.spec, *names, detached=True)
-                telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(names))
+            if (missing := self._missing(existing)) and not self._ended.is_set():
+                start_actors(self.spec, *missing, detached=True)
+                telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(missing))
+
+    def _missing(self, existing: Collection[str]) -> list[str]:
+        """Return the names of the plan that do not exist, in start order."""
+        return [name for name in plan_of(self.spec, detached=True) if name not in existing]
 
     def _tend(self) -> None:
         namespace, handles = self.spec.namespace, self._workers
