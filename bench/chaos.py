@@ -77,6 +77,7 @@ class ChaosOutcome:
             "repeated": self.repeated,
             "repeated_bound": self.bound,
             "epochs": {name: [epochs[0], epochs[-1]] for name, epochs in log.epochs.items()},
+            "quarantined": log.quarantined,
             "driver_exits": log.driver_exits,
             "faults": self.faults,
             "holds": self.holds,
@@ -166,6 +167,7 @@ def _judge(backfill: KilledBackfill, outcome: ChaosOutcome) -> None:
         faults.append(
             f"{schedule.missing} workers were missing, and {named} were named: {outcome.log.started}"
         )
+    faults += _broken_faults(schedule, outcome.log)
     faults += backfill.missed_cuts(outcome.log)
     for name, epochs in outcome.log.epochs.items():
         if epochs != sorted(epochs):
@@ -176,6 +178,16 @@ def _judge(backfill: KilledBackfill, outcome: ChaosOutcome) -> None:
     outcome.bound = sum(_in_flight(kill.kind, schedule) for kill in outcome.log.kills)
     if outcome.repeated > outcome.bound:
         faults.append(f"{outcome.repeated} requests were answered twice; {outcome.bound} were in flight")
+
+
+def _broken_faults(schedule: KillSchedule, log: KillLog) -> list[str]:
+    """Return a line for each broken promise about workers that cannot load their model."""
+    faults, quarantined = [], [*log.quarantined]
+    if quarantined != schedule.broken_names:
+        faults.append(f"{schedule.broken_names} cannot load their model; status names {quarantined}")
+    if log.read_by_broken:
+        faults.append(f"workers without a model read {log.read_by_broken} episodes")
+    return faults
 
 
 def _in_flight(kind: str, schedule: KillSchedule) -> int:
@@ -224,6 +236,7 @@ def table(outcome: ChaosOutcome) -> str:
     lines += [
         f"{plan.episodes} episodes in {log.wall_s:.0f} s; epochs: {epochs or 'not seen'}",
         f"{outcome.asked} requests answered, {outcome.repeated} twice (at most {outcome.bound} in flight)",
+        *(f"quarantined: {reason}" for reason in log.quarantined.values()),
         *(verdict or ["the undisturbed graph; every episode ended once; nothing was lost"]),
     ]
     return "\n".join(lines)

@@ -30,7 +30,10 @@ _SETTLED_S = 6.0  # a look at Neo4j finds again what was appended in the 5 s bef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFigures:
-    """Seconds of each call, the median of nine; loads an episode where a tenth of the states fits."""
+    """Seconds of each call, the median of nine; loads an episode where a tenth of the states fits.
+
+    tenths   of the ingestion: episodes a second, ms of processor time an episode, and memory at the end (MB)
+    """
 
     store: str
     groups: int
@@ -44,10 +47,11 @@ class GroupFigures:
     loads_an_episode: float
     episodes_per_s: float
     memory_mb: float
+    tenths: list[tuple[float, float, float]]
 
 
-def run(kind: StoreKind, groups: int, deep: int, progress: Callable[[str], None]) -> GroupFigures:
-    """Accept an episode in each group and measure; then ingest 20 in each of `deep` others."""
+def run(kind: StoreKind, groups: int, deep: int, each: int, progress: Callable[[str], None]) -> GroupFigures:
+    """Accept an episode in each group and measure; then ingest `each` in each of `deep` others."""
     with TemporaryDirectory() as folder, empty_store(kind, Path(folder) / "s") as place:
         memory = kgray.open(place.data, create=True, settings=place.settings)
         store, names = memory.store, [f"g{n:06}" for n in range(groups)]
@@ -68,26 +72,49 @@ def run(kind: StoreKind, groups: int, deep: int, progress: Callable[[str], None]
         }
         took = {name: _median_s(call) for name, call in calls.items()}
         group_names = [f"d{n:06}" for n in range(deep)]
-        drafts = [_draft(name, n) for n in range(20) for name in group_names]
+        drafts = [_draft(name, n) for n in range(each) for name in group_names]
         for start in range(0, len(drafts), _AT_ONCE):
             accept(store, drafts[start : start + _AT_ONCE], now=times.now(), bulk=True)
-        progress(f"{deep} groups have 20 episodes each")
+        progress(f"{deep} groups have {each} episodes each")
         pace = _pace_beside_failing(memory.asynchronous.parts)
         progress("40 groups were ingested alone, and 40 beside one that always fails")
-        fits = deep // 10 * 20 * (BYTES_A_STATEMENT + 2 * BYTES_A_NAME)
+        fits = deep // 10 * each * (BYTES_A_STATEMENT + 2 * BYTES_A_NAME)
         runner = Runner(replace(memory.asynchronous.parts, state_bytes=fits))
         loads = _counted_loads(runner.committer)
+        tenths = _Tenths(len(drafts), progress)
         began = time.monotonic()
         with store.writing():
-            asyncio.run(runner.run(groups=set(group_names)))
+            asyncio.run(runner.run(groups=set(group_names), on_step=tenths.count))
         seconds = time.monotonic() - began
         figures = GroupFigures(
             store=kind, groups=groups, episodes=len(drafts), pace_beside_failing=pace,
             loads_an_episode=len(loads) / len(drafts), episodes_per_s=runner.totals.committed / seconds,
-            memory_mb=rss_mb(os.getpid()) or 0.0, **took,
+            memory_mb=rss_mb(os.getpid()) or 0.0, tenths=tenths.rows, **took,
         )  # fmt: skip
         memory.close()
         return figures
+
+
+class _Tenths:
+    """Measures each tenth of an ingestion, when its last episode is durable."""
+
+    def __init__(self, episodes: int, progress: Callable[[str], None]) -> None:
+        self.rows: list[tuple[float, float, float]] = []
+        self._size, self._ended, self._progress = max(1, episodes // 10), 0, progress
+        self._at, self._cpu = time.monotonic(), time.process_time()
+
+    def count(self, group: str, sequence: int, outcome: str) -> None:  # noqa: ARG002 - `OnStep`
+        """Count an episode that has ended."""
+        self._ended += 1
+        if self._ended % self._size:
+            return
+        instant, cpu = time.monotonic(), time.process_time()
+        rate, cpu_ms = self._size / (instant - self._at), 1000 * (cpu - self._cpu) / self._size
+        self.rows.append((round(rate, 1), round(cpu_ms, 2), round(rss_mb(os.getpid()) or 0.0, 1)))
+        self._at, self._cpu = instant, cpu
+        self._progress(
+            f"{self._ended} ended: {rate:.1f} a second, {cpu_ms:.2f} ms of CPU, {self.rows[-1][2]} MB"
+        )
 
 
 def _draft(group: str, number: int) -> Draft:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ _MORE_SHARDS = 5  # a change of the number of shards goes there, the next one ba
 _LOOK_S = 0.1
 _COUNT_EVERY_S = 1.0
 _EPOCH_EVERY_S = 0.5
+_NAMED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class KillSchedule:
     """The schedule of kills. kills: kinds in order, each with the number of committed episodes before it.
 
     missing   reading workers without room on any node until the kill "arrival"
+    broken    reading workers, the last ones, that cannot load their model
     address   of a Ray that runs; None = a simulated cluster of `nodes` worker nodes is started for this
     """
 
@@ -64,9 +67,15 @@ class KillSchedule:
     nodes: int = 2
     workers: int = 2
     missing: int = 0
+    broken: int = 0
     shards: int = 1
     address: str | None = None
     profile: Profile | None = None
+
+    @property
+    def broken_names(self) -> list[str]:
+        """The workers that cannot load their model."""
+        return [f"models-{number}" for number in range(self.workers - self.broken, self.workers)]
 
 
 @dataclass(slots=True)
@@ -90,6 +99,8 @@ class KillLog:
 
     started   lines on the start of the actors, which name who is missing
     epochs    by actor, in the order of seeing them
+    quarantined      workers that `kgray status` names at the end, with its reasons
+    read_by_broken   extractions by workers that cannot load their model
     faults    why it could not go on
     """
 
@@ -99,6 +110,8 @@ class KillLog:
     epochs: dict[str, list[int]] = field(default_factory=dict)
     driver_exits: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    quarantined: dict[str, str] = field(default_factory=dict)
+    read_by_broken: int = 0
 
 
 class KilledBackfill:
@@ -131,10 +144,13 @@ class KilledBackfill:
         address = schedule.address or cluster.address  # type: ignore[union-attr]
         setup = Way(runtime="ray", window=schedule.window)
         settings_table = given_of(setup, place, server.base_url, model_max_concurrency=latency.streams)
-        from kgray.runtime import session
+        from kgray.runtime import lifecycle, session
 
         ends.callback(session.join(address).close)
         profile = schedule.profile or cluster.profile  # type: ignore[union-attr]
+        self._status = partial(
+            lifecycle.status, settings_of({**settings_table, "runtime_address": address}), place.data
+        )
         deployment = deployed(settings_of(settings_table), place.data, profile, tell=log.started.append)
         self._deployment = deployment
         self.actors = Actors(deployment)
@@ -210,9 +226,14 @@ class KilledBackfill:
             if elapsed >= epoch_at:
                 epoch_at = elapsed + _EPOCH_EVERY_S
                 self._note_epochs(log.epochs)
+                log.read_by_broken = max(log.read_by_broken, self._read_by_broken())
             time.sleep(_LOOK_S)
         log.wall_s = time.monotonic() - started
         log.driver_exits = self.driver.exits
+        deadline = time.monotonic() + _NAMED_S  # a new sequencer names them after two looks
+        while len(log.quarantined) < self._schedule.broken and time.monotonic() < deadline:
+            log.quarantined = dict(self._status().get("quarantined", {}))
+            time.sleep(_LOOK_S)
 
     def _committed(self, last: int) -> int:
         """Return how many episodes have ended, as the store tells; the last number while it is away.
@@ -282,6 +303,10 @@ class KilledBackfill:
                     lines.append(f"{target.cuts} of {changes} commands were killed midway ({kind})")
         return lines
 
+    def _read_by_broken(self) -> int:
+        stats = [self.actors.stats(name) for name in self._schedule.broken_names]
+        return sum(row["read"] for row in stats if row is not None)
+
     def _note_epochs(self, epochs: dict[str, list[int]]) -> None:
         for name in self.actors.names("sequencer", "writer"):
             stats = self.actors.stats(name)
@@ -344,6 +369,7 @@ def _cluster(schedule: KillSchedule, folder: Path) -> Iterator[SimulatedCluster 
             schedule.nodes,
             workers=schedule.workers,
             missing=schedule.missing,
+            broken=schedule.broken_names,
             shards=schedule.shards,
             apart=bool({"sequencer-node", "writer-node"} & kinds),
             redis=redis,

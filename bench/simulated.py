@@ -10,8 +10,9 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -33,13 +34,34 @@ _HEAD: dict[str, Any] = {
 _TEMPORARY, _REDIS = "RAY_TMPDIR", "RAY_REDIS_ADDRESS"
 
 
-def _profile(workers: int, shards: int, *, apart: bool) -> Profile:
+# At the start of each process of the pool: an import that the model needs fails in the named actors.
+_BROKEN_START = """
+import sys
+
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name == "kgray.models.openai_api.extractor":
+            import ray
+            if ray.get_runtime_context().get_actor_name() in {names!r}:
+                raise MemoryError("no room on the card")
+
+sys.meta_path.insert(0, Broken())
+"""
+
+
+def broken_environ(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """Return the environment of a pool in which the workers with these names cannot load their model."""
+    (folder / "sitecustomize.py").write_text(_BROKEN_START.replace("{names!r}", repr(set(names))))
+    return {"PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[1])])}
+
+
+def _profile(workers: int, shards: int, *, apart: bool, environ: Mapping[str, str]) -> Profile:
     of_their_own: dict[str, Any] = {"cpus": 1.0, "labels": _CONTROL} if apart else {}
     return Profile(
         name="simulated",
         ray=RayProfile(cpus=1, dashboard=False),
         sequencer=SequencerProfile(shards=shards, **of_their_own),
-        extraction=WorkersProfile(workers=workers, cpus=_READER_CPUS),
+        extraction=WorkersProfile(workers=workers, cpus=_READER_CPUS, env=environ),
         embedding=WorkersProfile(workers=1, cpus=_EMBEDDER_CPUS),
         limits=LimitsProfile(start_deadline_s=_START_S),
     )
@@ -54,6 +76,7 @@ class SimulatedCluster:
         *,
         workers: int = 2,
         missing: int = 0,
+        broken: Sequence[str] = (),
         shards: int = 1,
         apart: bool = False,
         redis: str | None = None,
@@ -61,6 +84,7 @@ class SimulatedCluster:
         """Start it; this process shows its token from now on.
 
         missing: workers without room on any node until a node is added
+        broken: names of workers that cannot load their model
         apart: the sequencer and the writer of one shard stand on nodes of their own
         redis: where the head keeps what it knows
         """
@@ -80,7 +104,8 @@ class SimulatedCluster:
         self._temporary_before = os.environ.get(_TEMPORARY)
         os.environ[_TEMPORARY] = str(self._folder)
         (self._folder / "ray").mkdir()
-        self.profile = _profile(workers, shards, apart=apart)
+        environ = broken_environ(self._folder, broken) if broken else {}
+        self.profile = _profile(workers, shards, apart=apart, environ=environ)
         # All workers except the missing ones fit on one node: the death of another node costs no place.
         self._room: dict[str, Any] = {
             "num_cpus": int(_READER_CPUS * (workers - missing) + _EMBEDDER_CPUS),

@@ -71,6 +71,7 @@ def equality(call: Call, seed: int, episodes: int, groups: str, store: StoreKind
 @count("--nodes", 2, "Worker nodes.")
 @count("--workers", 2, "That read.")
 @count("--missing", 0, "Of these, no node has room for so many until 60 % is done.", minimum=0)
+@count("--broken", 0, "Of these, so many never load their model.", minimum=0)
 @count("--shards", 1, "Sequencers.")
 @listed("--changes", "", "Evenly spread: scale, up, notice, scale-killed, up-killed.")
 @store_option
@@ -98,6 +99,8 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
         raise InputError("--control-kills is for --store neo4j and one shard: a file's writer has one node")
     if options["missing"] and options["nodes"] != 1:
         raise InputError("--missing needs --nodes 1: another node would have room")
+    if not 0 <= options["broken"] < options["workers"]:
+        raise InputError("--broken must be less than --workers: nobody else would read")
     of_store = 20 if options["store_kills"] is None else options["store_kills"]
     of_store = of_store if store == "neo4j" else 0
     kinds = measured.kinds_of(
@@ -120,7 +123,7 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
         outage_s=options["outage_s"],
         limit_s=60 * options["minutes"],
         seed=seed,
-        **{name: options[name] for name in ("nodes", "workers", "missing", "shards")},
+        **{name: options[name] for name in ("nodes", "workers", "missing", "broken", "shards")},
     )
     outcome = measured.run(schedule, progress)
     show(call, outcome.as_dict(), out, lambda: measured.table(outcome))

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bench.commands.options import count, file, listed, numbers, out_option, progress, show, store_option
+from bench.commands.options import (
+    count,
+    file,
+    listed,
+    number,
+    numbers,
+    out_option,
+    progress,
+    show,
+    store_option,
+)
 from kgray.cli.frame import Call, command
 
 if TYPE_CHECKING:
@@ -18,17 +28,18 @@ if TYPE_CHECKING:
 
 @command("What ten thousand groups cost.")
 @count("--groups", 10_000)
-@count("--deep", 200, "So many more have 20 episodes each, which are ingested.")
+@count("--deep", 200, "So many more have several episodes each, which are ingested.")
+@count("--each", 20, "Episodes of each of these.")
 @store_option
 @out_option
-def groups(call: Call, groups: int, deep: int, store: StoreKind, out: Path | None) -> int:
+def groups(call: Call, groups: int, deep: int, each: int, store: StoreKind, out: Path | None) -> int:
     """Measure the read of pending work, the counts, the failures, and the number of loads of a group's state.
 
     python -m bench groups --groups 1000 --deep 50
     """
     from bench import groups as measured
 
-    figures = measured.run(store, groups, deep, progress)
+    figures = measured.run(store, groups, deep, each, progress)
     show(call, asdict(figures), out, lambda: measured.table(figures))
     return 0
 
@@ -65,6 +76,25 @@ def seats(call: Call, engines: int, seats: int, shards: int, out: Path | None) -
 
     figures = measured.run(engines, seats, shards)
     show(call, asdict(figures), out, lambda: measured.table(figures))
+    return 0
+
+
+@command("One decider with thousands of slow calls in flight, and live episodes beside them.")
+@listed("--seats", "128,1600,12800", "Calls in flight, each of another group.")
+@number("--rate", 60.0, "Episodes that end in a second.")
+@number("--seconds", 20.0, "Of the measurement, and of the arrival of live episodes.")
+@out_option
+def flight(call: Call, seats: str, rate: float, seconds: float, out: Path | None) -> int:
+    """Fill all seats with a backfill, measure the runner's loop, then append a live episode every 0.1 s.
+
+    python -m bench flight --seats 128,1600
+    """
+    from bench import flight as measured
+
+    figures = [
+        measured.run(count, count, rate, seconds, progress) for count in numbers("--seats", seats, apart=1)
+    ]
+    show(call, {"figures": list(map(asdict, figures))}, out, lambda: measured.table(figures))
     return 0
 
 
@@ -117,4 +147,4 @@ def _formats(option: str, text: str, known: Sequence[str]) -> Sequence[str]:
     return text.split(",")
 
 
-COMMANDS = (groups, lag, seats, calls, interchange)
+COMMANDS = (groups, lag, seats, flight, calls, interchange)

@@ -90,6 +90,10 @@ class _Roll:
         self._spec, self._tell, self._actors = spec, tell, dict(running.actors)
         self._new = set[str]()  # actors of the new spec
         rows = running.status(_LOOK_S, "describe")
+        # Workers that could not load their models before. The first keeper also knows silent ones.
+        known = Deployment(spec, {name_of(0): running.sequencers[0]}).status(_LOOK_S)[name_of(0)]
+        self._unfit = {name for name, row in rows.items() if kind_of(name) in POOLS and row.get("fault")}
+        self._unfit |= known.get("quarantined", {}).keys()
         # An actor that waits for a node does not answer; it probably has the spec of the other actors.
         specs = {name: rows[name].get("spec", running.spec) for name in running.actors}
         plan = plan_of(spec, detached=True, surplus=True)
@@ -134,7 +138,8 @@ class _Roll:
             self._actors |= start_actors(self._spec, *reversed(due), detached=True).actors
             self._new.update(due)
         for name in due:
-            self._wait_for(name)
+            if name not in self._unfit:  # it had no work, so that no call waits for it
+                self._wait_for(name)
 
     def _end(self, name: str) -> None:
         """Have an actor finish its work, within the grace time, and end it for good."""

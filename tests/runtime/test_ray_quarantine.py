@@ -101,6 +101,31 @@ def test_a_worker_whose_model_does_not_load_gets_no_work_among_several(
             lifecycle.down(loaded, data)
 
 
+@pytest.mark.slow
+def test_changed_settings_reach_the_workers_beside_a_quarantined_one(
+    tmp_path: Path, ray_session: Any
+) -> None:
+    """The model of a replaced worker that did not load before holds nothing up: no call waits for it."""
+    bad(tmp_path, models_0="fails")
+    chosen = {key.replace("_", ".", 1): value for key, value in settings(tmp_path, 2).items()}
+    chosen["runtime.address"] = ray_session.address
+    first, changed = (load(None, environ={}, overrides=chosen | {"model.timeout_s": s}) for s in (60, 61))
+    data = tmp_path / "d"
+    kgray.open(data, create=True).close()
+    try:
+        assert list(lifecycle.up(first, data)["quarantined"]) == ["models-0"]
+
+        up = lifecycle.up(changed, data)
+
+        assert {"models-0", "models-1"} <= up["replaced"].keys()
+        assert list(up["quarantined"]) == ["models-0"]
+        bad(tmp_path, models_1="fails")  # this one has worked: its fault may come from the settings
+        with pytest.raises(SettingsError, match="models-1 does not come up"):
+            lifecycle.up(first, data)
+    finally:
+        lifecycle.down(first, data)
+
+
 def status(data: Path, options: dict[str, Any], session: Any) -> str:
     """Return the output of `kgray status`."""
     environ = {f"KGRAY_{key.upper()}": str(value) for key, value in options.items()}
