@@ -77,6 +77,7 @@ class SimulatedCluster:
         workers: int = 2,
         missing: int = 0,
         broken: Sequence[str] = (),
+        room: int | None = None,
         shards: int = 1,
         apart: bool = False,
         redis: str | None = None,
@@ -85,6 +86,7 @@ class SimulatedCluster:
 
         missing: workers without room on any node until a node is added
         broken: names of workers that cannot load their model
+        room: readers that fit on a node; None: all that are not missing
         apart: the sequencer and the writer of one shard stand on nodes of their own
         redis: where the head keeps what it knows
         """
@@ -106,9 +108,9 @@ class SimulatedCluster:
         (self._folder / "ray").mkdir()
         environ = broken_environ(self._folder, broken) if broken else {}
         self.profile = _profile(workers, shards, apart=apart, environ=environ)
-        # All workers except the missing ones fit on one node: the death of another node costs no place.
+        # By default, the death of another node costs no place.
         self._room: dict[str, Any] = {
-            "num_cpus": int(_READER_CPUS * (workers - missing) + _EMBEDDER_CPUS),
+            "num_cpus": int(_READER_CPUS * (workers - missing if room is None else room) + _EMBEDDER_CPUS),
             "object_store_memory": _STORE_BYTES,
         }
         head: dict[str, Any] = _HEAD | {"temp_dir": str(self._folder)}
@@ -128,6 +130,11 @@ class SimulatedCluster:
     def address(self) -> str:
         """The address for joining it."""
         return str(self._cluster.address)
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the logs of Ray's processes."""
+        return Path(self._head.get_logs_dir_path())
 
     def add(self) -> None:
         """Start one more worker node, and wait until it is alive."""
