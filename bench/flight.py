@@ -1,7 +1,8 @@
 """`python -m bench flight`: one decider with thousands of slow calls in flight, and live episodes beside.
 
 The calls sleep in this process, so that thousands of them need no engine. A backfill fills all seats. Then
-live episodes of other groups arrive. The rate of ends is the same for each number of seats.
+live episodes of other groups arrive. In the long run, calls end
+at the same rate for each number of seats.
 """
 
 from __future__ import annotations

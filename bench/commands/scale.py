@@ -80,7 +80,7 @@ def seats(call: Call, engines: int, seats: int, shards: int, out: Path | None) -
 
 
 @command("One decider with thousands of slow calls in flight, and live episodes beside them.")
-@listed("--seats", "128,1600,12800", "Calls in flight, each of another group.")
+@listed("--seats", "128,1600,12800", "Calls in flight; a backfill of as many groups fills them.")
 @number("--rate", 60.0, "Episodes that end in a second.")
 @number("--seconds", 20.0, "Of the measurement, and of the arrival of live episodes.")
 @out_option
