@@ -63,6 +63,7 @@ FORMATS: Mapping[str, Format] = {
         Format(name="okf", writer="okf"),
         Format(name="zep", reader="read_zep"),
         Format(name="mem0", reader="read_mem0"),
+        Format(name="graphiti", reader="read_graphiti"),
     )
 }
 
@@ -70,8 +71,6 @@ FORMATS: Mapping[str, Format] = {
 def format_called(name: str, part: str) -> Format:
     """Return the format with a name that can be written or read. Raises InputError with all names."""
     names = [form.name for form in FORMATS.values() if getattr(form, part)]
-    if name == "graphiti" and part == "reader":
-        raise InputError("graphiti is imported by `kgray import graphiti` alone", field="form")
     if name not in names:
         raise InputError(
             f"there is no format {name[:40]!r}: use {', '.join(names)}",
