@@ -84,7 +84,7 @@ class AsyncMemory(Corrections):
         self.runtime: Ingest = ingest or LocalIngest(
             store, lambda: replaced(self.parts, watch=self.on_stage, on_call=self.on_call)
         )
-        self._data, self._previous = data, previous
+        self.data, self._previous = data, previous
 
     @cached_property
     def embedder(self) -> Embedder:
@@ -304,18 +304,19 @@ class AsyncMemory(Corrections):
 
     async def export(
         self, path: str | Path, *, to: str, group: str,
-        as_of: When | None = None, known_at: When | None = None,
+        as_of: When | None = None, known_at: When | None = None, stop: Stop = never,
     ) -> formats.Report:  # fmt: skip
         """Write a group in another tool's format (docs/interchange.md); the same graph gives the same bytes.
 
         path    a file that is not there yet; for formats of several files a folder that is new or empty
         as_of   only facts that hold then; None = all spans
+        stop    if it returns True, the export leaves nothing and raises Stopped
         Raises NotFound; InputError for an unknown format, or where something is at the path; StoreError.
         """
         moments = {"as_of": instant_of(as_of, "as_of"), "known_at": instant_of(known_at, "known_at")}
         if nothing := no_group(self.store, check_group(group)):
             raise NotFound(nothing)
-        return exporting.export(self.store, group, to, Path(path), **moments)
+        return exporting.export(self.store, group, to, Path(path), stop=stop, **moments)
 
     async def import_from(
         self, path: str | Path, *, form: str, group: str, dry_run: bool = False, replace: bool = False,

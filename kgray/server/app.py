@@ -135,13 +135,14 @@ def create_app(memory: AsyncMemory, **options: Any) -> FastAPI:  # noqa: ANN401 
             if mounted is not None:
                 await stack.enter_async_context(mounted.running())
             await stack.enter_async_context(door.opened())
+            await stack.enter_async_context(app.state.exports.opened())
             yield
 
     app = FastAPI(
         title="kgray", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
         openapi_url=None, redirect_slashes=False, exception_handlers=dict(ON_ERROR),
     )  # fmt: skip
-    app.state.door = door
+    app.state.door, app.state.exports = door, exports.Exports(memory)
     # Before the same route of the OpenAPI document: FastAPI's processing costs half of an append.
     app.router.routes.append(StarletteRoute(f"/v1{_G}/episodes", append, methods=["POST"]))
     for route in ROUTES:

@@ -38,11 +38,9 @@ T = TypeVar("T")
 Verb = Callable[..., Coroutine[Any, Any, T]]  # of a memory
 WRITERS = 4  # threads for corrections and removals
 MAX_WAITING = 256  # requests that wait for a thread
-LONGEST_S = 60.0  # for a read; for `Prefer: wait`
+LONGEST_S = 60.0  # for a read; for `Prefer: wait`, and the wait for an export
 # Reads that may scan a whole group.
-_LONG = frozenset(
-    "complete diff dump duplicates export foresee neighbourhood overview relation_suggestions".split()
-)
+_LONG = frozenset("complete diff dump duplicates foresee neighbourhood overview relation_suggestions".split())
 _SEARCHES = frozenset("search explain context".split())
 _HEADS = 1000  # cached heads; beyond this number, old heads are dropped
 _HEAD_S = 0.25  # a group's head is read again after this time, for all streams together

@@ -189,7 +189,7 @@ async def _commits(door: Door, group: str, at: int) -> Events:
         yield comment(f"ended: {error}")
 
 
-def _wait_of(prefer: str | None) -> float | None:
+def wait_of(prefer: str | None) -> float | None:
     """Return the seconds of `Prefer: wait=N` (RFC 7240)."""
     match = _WAIT.search(prefer or "")
     return None if match is None else min(float(match[1]), LONGEST_S)
@@ -229,7 +229,7 @@ async def append(request: Request) -> Response:
         again=options.again,
     )
     ended: dict[str, int] | None = {"pending": 0, "dry_run": True} if options.dry_run else None
-    if ended is None and (wait := _wait_of(headers.get("prefer"))) is not None:
+    if ended is None and (wait := wait_of(headers.get("prefer"))) is not None:
         ended = await _ended(door, group, [fault for _, fault in pairs], wait)
     return _answered(request, pairs, refused, ended)
 
@@ -405,7 +405,7 @@ def corrects(kind: OperationKind) -> Callable[..., Any]:
         await noted(door, request, kind, check_group(group), subject)
         sequence = await door.change(door.memory.request, kind, group=group, **subject)
         door.ingesting.appended(1)
-        deadline = time.monotonic() + (_wait_of(prefer) or 0.0)
+        deadline = time.monotonic() + (wait_of(prefer) or 0.0)
         while True:
             operation = await door.read(door.memory.operation, sequence, group=group)
             result = operation.result or {}

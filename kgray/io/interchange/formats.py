@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from kgray.domain.times import Instant
 from kgray.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """An export or an import. rows: how many of each kind; notes: lines for people."""
+    """An export. rows: how many of each kind.
+
+    state           changes with the group (`exporting.state_of`)
+    recorded_at     the group's newest record time
+    """
 
     format: str
     files: int
     rows: Mapping[str, int]
-    notes: tuple[str, ...] = ()
+    state: str = field(default="", compare=False)
+    recorded_at: Instant = field(default=0, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form of JSON."""

@@ -55,5 +55,6 @@ def _rows(snapshot: Snapshot, kind: Kind[Any]) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a kind, without entries appended in between."""
     place = kind.names.index("sequence") if kind.log else None
     for row in snapshot.store.rows(kind.all, snapshot.group):
+        snapshot.scratch.check()
         if place is None or row[place] <= snapshot.head.last:
             yield row

@@ -23,6 +23,7 @@ from kgray.graph.stored import View, in_pieces, records_of
 from kgray.graph.summaries import summary_of
 from kgray.io.interchange.files import xml_text
 from kgray.ports import Store
+from kgray.ports.ingest import Stop, never
 from kgray.schema import kinds, reads, rows
 from kgray.schema.kinds import EntityRow, FactRow, R, Row
 from kgray.storage.ledger import dumped_episodes, dumped_rows, episodes_at
@@ -138,13 +139,14 @@ class Snapshot:
     """
 
     def __init__(
-        self, store: Store, group: str, as_of: Instant | None = None, known_at: Instant | None = None
-    ) -> None:
+        self, store: Store, group: str, as_of: Instant | None = None, known_at: Instant | None = None,
+        stop: Stop = never,
+    ) -> None:  # fmt: skip
         self.store, self.group, self.as_of, self.known_at = store, group, as_of, known_at
         self.head = store.heads([group])[group]
         is_past = known_at is not None and known_at < self.head.last_recorded
         self.is_stored = not is_past and not in_pieces(store, group)
-        self.scratch = Scratch(_TABLES)
+        self.scratch = Scratch(_TABLES, stop)
         self.name_of = lru_cache(_CACHED)(self._name_of)
 
     def close(self) -> None:
