@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("cognee", reason="not installed: cognee; install it beside kgray to run this")
+# Else an import of cognee makes a folder at home, and reports the use of the program.
+os.environ |= {"COGNEE_LOG_FILE": "false", "TELEMETRY_DISABLED": "1"}
+pytest.importorskip("cognee", reason="not installed: cognee; run by `make test-interchange`")
 
 from cognee.modules.migration.loader import translate_records
 from cognee.modules.migration.sources.cogx_archive import COGXArchiveSource
@@ -32,4 +35,4 @@ async def test_the_archive_becomes_cognees_graph(exported: Path) -> None:
     assert facts["Alice", "WORKS_AT", "Acme"] == (start, change)
     assert facts["Alice", "WORKS_AT", "Beta Labs"] == (change, None)
     assert facts["Alice", "KNOWS", "Bob"] == (None, None)
-    assert any("chat" in item.external_metadata.values() or "Acme" in item.data for item in result.data_items)
+    assert len(result.data_items) == 3
