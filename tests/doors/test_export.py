@@ -247,11 +247,12 @@ def test_every_link_of_the_vault_leads_to_a_page(export):
 
 # Names that an operating system, Obsidian, Markdown or a URL would take for something else.
 NAMES = (
-    "[", "]", "a]b", "[a](b.md)", "[[a|b]]", "![a](b)", "a|b", "#a", "a#b", "a^b", "^a", "a/b", "/a", "../a",
-    "a:b", "C:\\a", "..a", ".", "..", "a.", "a..", "a.md", "index", "index.md", "con", "NUL", "a%20b", "a%",
-    "a?b=c&d", "`a`", "<a href=b>", "a\\", "\\", "a)b", "(a", "~a~", "==a==", "%%a%%", "$a$", "- a",
-    "1. a", "> a", "---", "Straße", "STRASSE", "acme x", "ACME X", "Acme-X", "e\u0301t\u00e9", "\u00e9te\u0301", "ﬁ x",
-    "fi x", "İ", "日本", "日 本", "👩\u200d🚀", "a\u200bb", "\u202ea", "n" * 300, "n" * 299 + "m", "[" * 150,
+    "[", "]", "a]b", "[a](b.md)", "[[a|b]]", "![a](b)", "a|b", "#a", "a#b", "a^b", "^a", "a/b", "/a",
+    "../a", "a:b", "C:\\a", "..a", ".", "..", "a.", "a..", "a.md", "index", "index.md", "con", "NUL",
+    "a%20b", "a%", "a?b=c&d", "`a`", "<a href=b>", "a\\", "\\", "a)b", "(a", "~a~", "==a==", "%%a%%",
+    "$a$", "- a", "1. a", "> a", "---", "Straße", "STRASSE", "acme x", "ACME X", "Acme-X",
+    "e\u0301t\u00e9", "\u00e9te\u0301", "ﬁ x", "fi x", "İ", "日本", "日 本", "👩\u200d🚀", "a\u200bb",
+    "\u202ea", "n" * 300, "n" * 299 + "m", "[" * 150,
 )  # fmt: skip
 
 
