@@ -194,13 +194,19 @@ class Snapshot:
     def fact_rows(self) -> Scratch:
         """The database, with facts."""
         stored: Iterable[FactRow] = self.store.rows(kinds.FACTS.all, self.group)
-        facts = stored
-        if not self.is_stored:
-            facts = map(rows.fact_row, sorted(self.view.all_facts(), key=lambda fact: fact.id))
+        facts = stored if self.is_stored else self._derived_facts()
         self.scratch.pour(_ADD_FACT, (_fact_values(n, row) for n, row in enumerate(facts) if self.holds(row)))
         for end in ("source", "target"):
             self.scratch.execute(f"CREATE INDEX facts_{end} ON facts ({end})")
         return self.scratch
+
+    def _derived_facts(self) -> Iterator[FactRow]:
+        """Yield the facts of the view, by id."""
+        self.scratch.execute("CREATE TABLE derived (id TEXT PRIMARY KEY, row BLOB) WITHOUT ROWID")
+        derived = ((fact.id, _packed(rows.fact_row(fact))) for fact in self.view.each_fact())
+        self.scratch.pour("INSERT INTO derived VALUES (?, ?)", derived)
+        for (row,) in self.scratch.rows("SELECT row FROM derived ORDER BY id"):
+            yield _unpacked(FactRow, row)
 
     def holds(self, row: FactRow) -> bool:
         """Return whether a fact holds at `as_of`."""
