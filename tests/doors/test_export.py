@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -203,6 +204,27 @@ def test_cogx_has_the_fact_that_holds_first(export):
     assert [fact["invalid_at"] is None for fact in twice] == [True, False]
     assert {f["subject_ref"] for f in facts} <= entities
     assert [f["object_ref"] for f in facts if f["predicate"] == "COSTS"] == ["9.5 EUR"]
+
+
+def test_an_export_of_earlier_knowledge_is_the_export_of_that_time(tmp_path):
+    with kgray.open(tmp_path / "data", create=True) as memory:
+        for row in ("2026-01-01", "Acme"), ("2026-03-01", "Beta"), ("2026-05-01", "Acme"):
+            memory.add_many([told(row[0], row[0], triple("Alice", "WORKS_AT", row[1]))], group="team")
+        memory.export(tmp_path / "then.graphml", to="graphml", group="team")
+        moment = datetime.now(UTC)
+        memory.add_many([told("late", "2026-02-01", triple("Alice", "WORKS_AT", "Gamma"))], group="team")
+        memory.export(tmp_path / "past.graphml", to="graphml", group="team", known_at=moment)
+        memory.export(tmp_path / "now.graphml", to="graphml", group="team")
+    then, past, now = (
+        nx.read_graphml(tmp_path / f"{name}.graphml", force_multigraph=True)
+        for name in ("then", "past", "now")
+    )
+
+    assert (dict(past.nodes(data=True)), list(past.edges(keys=True, data=True))) == (
+        dict(then.nodes(data=True)), list(then.edges(keys=True, data=True))
+    )  # fmt: skip
+    assert len(then.edges) == 3
+    assert len(now.edges) > 3
 
 
 def links_in(body: str) -> Iterator[str]:
