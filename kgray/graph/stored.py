@@ -384,16 +384,6 @@ class View(GraphView):
         """Return all facts, of any time."""
         return self._holding(list(self.graph.statements), None)
 
-    def each_fact(self) -> Iterator[Fact]:
-        """Yield the facts of `all_facts`, which are not kept."""
-        graph, done = self.graph, set[str]()
-        for statement in graph.statements:
-            if statement not in done:
-                component = graph.spans_of([statement])
-                done.update(component)
-                for spans in component.values():
-                    yield from map(graph.fact, spans)
-
     def all_entities(self) -> list[Entity]:
         """Return all entities, by id, without summaries: these would cost a sweep of every statement."""
         return [self.graph.entities[i].shown() for i in sorted(self.graph.entities)]

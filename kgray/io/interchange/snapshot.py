@@ -19,6 +19,7 @@ from kgray.domain.records import Episode
 from kgray.domain.times import Instant, show, to_datetime
 from kgray.graph import dump
 from kgray.graph.change import mentioned_entities
+from kgray.graph.group import GroupGraph
 from kgray.graph.stored import View, in_pieces, records_of
 from kgray.graph.summaries import summary_of
 from kgray.io.interchange.files import xml_text
@@ -203,7 +204,7 @@ class Snapshot:
     def _derived_facts(self) -> Iterator[FactRow]:
         """Yield the facts of the view, by id."""
         self.scratch.execute("CREATE TABLE derived (id TEXT PRIMARY KEY, row BLOB) WITHOUT ROWID")
-        derived = ((fact.id, _packed(rows.fact_row(fact))) for fact in self.view.each_fact())
+        derived = ((fact.id, _packed(rows.fact_row(fact))) for fact in _each_fact(self.view.graph))
         self.scratch.pour("INSERT INTO derived VALUES (?, ?)", derived)
         for (row,) in self.scratch.rows("SELECT row FROM derived ORDER BY id"):
             yield _unpacked(FactRow, row)
@@ -369,6 +370,17 @@ class Snapshot:
             for member in community.members:
                 by_entity[member].append(community)
         return by_entity
+
+
+def _each_fact(graph: GroupGraph) -> Iterator[Fact]:
+    """Yield all facts, of any time, which are not kept."""
+    done = set[str]()
+    for statement in graph.statements:
+        if statement not in done:
+            component = graph.spans_of([statement])
+            done.update(component)
+            for spans in component.values():
+                yield from map(graph.fact, spans)
 
 
 def possible_names(entity: Entity) -> Iterator[str]:
