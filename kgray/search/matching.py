@@ -290,7 +290,7 @@ class Matcher:
 def _share_of(
     word: str, sentence: Mapping[str, Role | None], vocabulary: Mapping[str, tuple[float, Role | None]]
 ) -> tuple[float, Role | None]:
-    """Return to which share, 0 to 1, a fact has a word, and the role of its source next to the word."""
+    """Return how well a fact covers a word, 0 to 1, and the role of the fact's source next to the word."""
     if word in sentence:
         return 1.0, sentence[word]
     if word in vocabulary:

@@ -26,11 +26,12 @@ from kgray.ports.queries import query_embedding
 from kgray.search import index as indexing
 from kgray.search import loading
 from kgray.search.around import Around, Sentences, repeats, spans_of
-from kgray.search.matching import Matcher, StateQuestion, Vocabulary
+from kgray.search.matching import Matcher, Vocabulary
 from kgray.search.query import FoundRow, Query, Question, is_scored, read_question, within
 from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Scores, SearchRun
 from kgray.search.recipes import SCOPES, Method
 from kgray.search.rerank import fused_by_rank, reranked
+from kgray.search.state_question import StateQuestion
 from kgray.search.steps import ByScope, steps
 from kgray.search.summaries import Profiled, Summaries
 

@@ -1,4 +1,4 @@
-"""A question about states in the form in which facts are matched with it: names, words, roles, kinds.
+"""A question about states, read for matching with facts: names, words, roles, kinds.
 
 asking.toml has the English words: fillers, synonyms, irregular forms, and the kinds that questions ask for.
 """
@@ -33,7 +33,7 @@ _JOINING = frozenset({"and", "or", "s"})  # words between names of one unit: "Ad
 class Name(NamedTuple):
     """A name in a question: the recorded entities that bear it, and its place among the words.
 
-    unit    names that "and" or "or" joins share one number: a fact about one of them is about all.
+    unit    number of the named thing; names joined by "and" or "or" share it, because each of them will do.
             None: a name of function words ("that", "IT"), which the fact need not have
     """
 
@@ -221,19 +221,19 @@ def read_state_question(
     words = tuple(islice(plain_words(text), MAX_QUERY_WORDS))
     terms = [term(stem(word)) for word in words]
     spans: dict[tuple[int, int], list[str]] = {}
-    for entity, name in surfaces:
-        size = len(name)
+    for entity, surface in surfaces:
+        size = len(surface)
         for start in range(len(terms) - size + 1):
-            if size and terms[start : start + size] == list(name):
+            if size and terms[start : start + size] == list(surface):
                 spans.setdefault((start, start + size), []).append(entity)
-    taken: list[Name] = []
+    longest: list[Name] = []
     for (start, end), entities in sorted(spans.items(), key=lambda span: (span[0][0] - span[0][1], span[0])):
-        if all(end <= name.start or start >= name.end for name in taken):
-            taken.append(Name(tuple(dict.fromkeys(entities)), start, end))
+        if all(end <= name.start or start >= name.end for name in longest):
+            longest.append(Name(tuple(dict.fromkeys(entities)), start, end))
     stops = languages()["en"].stops
     names: list[Name] = []
     unit, last = 0, 0
-    for name in sorted(taken, key=lambda name: name.start):
+    for name in sorted(longest, key=lambda name: name.start):
         if stops.issuperset(words[name.start : name.end]):
             names.append(name)
             continue
