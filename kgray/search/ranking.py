@@ -132,6 +132,7 @@ class SearchRun:
     statements: Vectors  # of the group's statements
     evidence: EvidencePlaces
     newest: Sequence[int]  # sequences of the newest episodes, newest first (`Recipe.recent`)
+    visible: dict[SearchScope, dict[tuple[Any, bool], list[FoundRow]]] = field(default_factory=dict)
 
     def keep(self, rows: Sequence[FoundRow]) -> list[FoundRow]:
         """Return the rows of one scope that pass the query's filters, in their order."""

@@ -342,7 +342,19 @@ def gather(
 
 
 def _visible(run: SearchRun, scope: ports.SearchScope, records: Sequence[Any]) -> list[list[FoundRow]]:
-    """Return for each record the rows that the view shows for it; one read for all."""
+    """Return for each record the rows that the view shows for it; a search reads each record once."""
+    shown = run.visible.setdefault(scope, {})
+    keys = [
+        (record, isinstance(record, Profiled)) for record in records
+    ]  # a `Profiled` id equals the bare id
+    fresh = [key for key in dict.fromkeys(keys) if key not in shown]
+    rows = _read_visible(run, scope, [record for record, _ in fresh]) if fresh else ()
+    shown.update(zip(fresh, rows, strict=True))
+    return [shown[key] for key in keys]
+
+
+def _read_visible(run: SearchRun, scope: ports.SearchScope, records: Sequence[Any]) -> list[list[FoundRow]]:
+    """Read for each record the rows that the view shows for it; one read for all."""
     view = run.view
     if scope == "episode":
         episodes = {episode.sequence: episode for episode in view.episodes(records)}
