@@ -19,7 +19,7 @@ from kgray.domain.times import Instant
 from kgray.language.words import plain_words
 from kgray.ports import GraphView
 from kgray.search.query import languages
-from kgray.search.state_question import Role, StateQuestion, asking, lemma, senses_of, turned_role
+from kgray.search.state_question import Role, StateQuestion, kinds_of, lemma, senses_of, turned_role
 
 LEAST_COVER = 0.5  # least share of the question words, by weight, in a fact that answers
 # Weight of a synonym and of a word of the relation's description; the word itself has 1.
@@ -132,19 +132,26 @@ class Matcher:
         return self._chained(best, matches, named, moment)[:MAX_FIRST]
 
     def _answers(self, match: Match, places: frozenset[int]) -> bool:
-        kinds = asking().kinds
-        only_kinds = all(self.question.words[place] in kinds for place in places)
-        if (
-            only_kinds and len({name.unit for name in self.question.names}) == 1
-        ):  # "Which company is Ada with?"
+        only_kinds = all(kinds_of(self.question.words[place]) for place in places)
+        if only_kinds and len(self.question.units) <= 1:  # "Which company is Ada with?"
             return match.score >= KIND
         return match.cover >= LEAST_COVER or match.score >= LEAST_COVER + KIND / 2
 
     def _best(self, answering: Sequence[tuple[Match, Fact]]) -> list[Fact]:
         if not answering:
             return []
-        minimum = EQUAL_SHARE * max(match.score for match, _ in answering)
-        rows = [(match, fact) for match, fact in answering if match.score >= minimum]
+        joined = self.question.joined
+        best: dict[
+            frozenset[str], float
+        ] = {}  # by joined names: "Where do Ann and Ben live?" has two answers
+        for match, fact in answering:
+            about = joined.intersection(fact.ends)
+            best[about] = max(match.score, best.get(about, match.score))
+        rows = [
+            (match, fact)
+            for match, fact in answering
+            if match.score >= EQUAL_SHARE * best[joined.intersection(fact.ends)]
+        ]
         rows.sort(key=lambda row: (-round(row[0].score, 6), -(row[1].valid_at or 0), row[1].id))
         if self.question.looks_back:  # former facts come first
             rows.sort(key=lambda row: row[1].invalid_at is None)
@@ -190,7 +197,7 @@ class Matcher:
         got = total = names
         for place, weight in weights.items():
             word = lemma(question.words[place])
-            names_kind = question.words[place] in asking().kinds  # "which city": optional in the fact
+            names_kind = kinds_of(question.words[place])  # "which city": optional in the fact
             total += 0.0 if names_kind else weight
             share, source_role = _share_of(word, sentence_words, vocabulary)
             if not share:
@@ -270,7 +277,7 @@ class Matcher:
             }
             open_places = (
                 open_places
-                if any(self.question.words[place] not in asking().kinds for place in open_places)
+                if not all(kinds_of(self.question.words[place]) for place in open_places)
                 else frozenset()
             )
             open_share = sum(weights[place] for place in open_places) / total if total else 0.0

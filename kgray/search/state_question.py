@@ -84,6 +84,13 @@ class StateQuestion:
             units.append(Unit(entities, max(weights.values()), weights))
         return units
 
+    @cached_property
+    def joined(self) -> frozenset[str]:
+        """The recorded entities of names that "and" or "or" joins."""
+        numbers = [name.unit for name in self.names if name.unit is not None]
+        several = {number for number in numbers if numbers.count(number) > 1}
+        return frozenset(id_ for name in self.names if name.unit in several for id_ in name.entities)
+
     @property
     def speaks(self) -> bool:
         """Whether the question asks for an utterance of somebody."""
@@ -98,10 +105,9 @@ class StateQuestion:
     @cached_property
     def kinds(self) -> frozenset[str]:
         """The entity labels that the question asks for; empty = any."""
-        entries = [asking().kinds[word] for word in self.words if word in asking().kinds]
-        precise = [kinds for word, kinds in zip(self.words, map(asking().kinds.get, self.words), strict=True)
-                   if kinds and word not in ("who", "where", "whose", "whom")]  # fmt: skip
-        return frozenset().union(*(precise or entries))
+        entries = {word: kinds for word in self.words if (kinds := kinds_of(word))}
+        precise = [kinds for word, kinds in entries.items() if word not in ("who", "where", "whose", "whom")]
+        return frozenset().union(*(precise or entries.values()))
 
     @cached_property
     def inner(self) -> frozenset[int]:
@@ -161,7 +167,7 @@ def asking() -> Asking:
         fillers=frozenset(entries["fillers"].split()),
         speech=frozenset(entries["speech"].split()),
         history=frozenset(entries["history"].split()),
-        kinds={word: frozenset(kinds.split()) for word, kinds in entries["kinds"].items()},
+        kinds={stem(word): frozenset(kinds.split()) for word, kinds in entries["kinds"].items()},
         senses=tuple(
             frozenset(lemmas.get(word) or stem(word) for word in words.split())
             for words in entries["senses"].values()
@@ -174,6 +180,11 @@ def asking() -> Asking:
 def lemma(word: str) -> str:
     """Return the stem of a plain word's base form: for "led" the stem of "lead"."""
     return asking().lemmas.get(word) or stem(word)
+
+
+def kinds_of(word: str) -> frozenset[str]:
+    """Return the kinds that a word asks for, in the singular or plural; empty for other words."""
+    return asking().kinds.get(stem(word), frozenset())
 
 
 @cache

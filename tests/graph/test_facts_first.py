@@ -121,6 +121,7 @@ async def test_a_fact_about_another_thing_is_not_first(tastes, question):
     ("question", "answers"),
     [
         pytest.param("Does James love football?", {"James loves football"}, id="both-ends"),
+        pytest.param("Which cities has James lived in?", {"James lives in Rome"}, id="kind-in-the-plural"),
         pytest.param("Does James love football or dogs?", {"James loves football"}, id="alternatives"),
         pytest.param(
             "Where do James and Eva live?", {"Eva lives in Oslo", "James lives in Rome"}, id="two-subjects"
