@@ -92,11 +92,11 @@ class Exports:
         finally:
             sweeping.cancel()
             self._ending.set()
-            await asyncio.gather(*(one.work for one in self.files()), return_exceptions=True)
+            await asyncio.gather(*(entry.work for entry in self.files()), return_exceptions=True)
             await to_thread.run_sync(self._stack.close)
 
     async def get(self, key: Key, state: str, write: Write, wait_s: float | None) -> Export:
-        """Return the file of a key, whose `users` it counts; write it unless it is there in this state.
+        """Return the file of a key, and count the request in its `users`; write a missing or stale file.
 
         Raises Unfinished after `wait_s`, Overloaded, and the errors of `write`.
         """
@@ -122,10 +122,10 @@ class Exports:
 
     def _started(self, key: Key, write: Write) -> Export:
         if len(self._exports) >= _MOST:
-            unused = [one for one in self.files() if one.work.done() and not one.users]
+            unused = [entry for entry in self.files() if entry.work.done() and not entry.users]
             if not unused:
                 raise Overloaded(f"{_MOST} exports are written or downloaded: try again", wait_s=30)
-            self._drop(min(unused, key=lambda one: one.used_at))
+            self._drop(min(unused, key=lambda entry: entry.used_at))
         if self._folder is None:
             self._folder = self._own_folder()
         path = self._folder / str(next(self._names))
@@ -142,7 +142,7 @@ class Exports:
         return started
 
     def _own_folder(self) -> Path:
-        """Return a folder for this server alone, which a later server empties if this one is killed."""
+        """Return a folder for this server alone. If this server is killed, a later server deletes it."""
         if self._data is None:
             return Path(self._stack.enter_context(TemporaryDirectory(prefix="kgray-export-")))
         for number in count():
@@ -168,10 +168,10 @@ class Exports:
             rmtree(export.path, ignore_errors=True)
 
     async def _sweep(self) -> None:
-        """Delete files that nobody has used for a while, and those of an earlier state of their group."""
+        """Delete files without a recent request, and files of an earlier state of their group."""
         while True:
             await asyncio.sleep(min(_SWEEP_S, self.kept_s))
-            for export in [one for one in self.files() if one.work.done() and not one.users]:
+            for export in [entry for entry in self.files() if entry.work.done() and not entry.users]:
                 with suppress(KgrayError):
                     state = await to_thread.run_sync(state_of, self._memory.store, export.key[0])
                     is_old = time.monotonic() - export.used_at >= self.kept_s
@@ -182,7 +182,7 @@ class Exports:
 def _serves(export: Export, tag: str) -> bool:
     """Return whether an ended export answers a request for the file with this tag."""
     if not export.is_claimed and time.monotonic() - export.used_at < _CLAIM_S:
-        return True  # also a failure, which one request must learn
+        return True  # also a failure: a request must learn it
     return export.work.exception() is None and export.tag == tag
 
 

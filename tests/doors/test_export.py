@@ -245,9 +245,9 @@ def linked_pages(path: Path) -> set[Path]:
         targets = list(links_in(body))
         assert len(targets) >= len(re.findall(r"(?<!\\)\]\(", body)), (page.name, "a link is no link")
         for target in targets:
-            linked.add(found := page.parent.joinpath(unquote(target)).resolve())
-            assert found.is_file(), (page.name, target)
-            assert found.name in {one.name for one in found.parent.iterdir()}, "also in its case"
+            linked.add(aim := page.parent.joinpath(unquote(target)).resolve())
+            assert aim.is_file(), (page.name, target)
+            assert aim.name in {file.name for file in aim.parent.iterdir()}, "also in its case"
         notes = set(re.findall(r"^\[\^(\w+)\]:", body, re.MULTILINE))
         assert set(re.findall(r"(?<!\\)\[\^(\w+)\]", body)) == notes
         assert not re.search(r"(?<!\\)\[\[", body), page.name
@@ -288,7 +288,7 @@ def test_every_link_of_a_vault_with_odd_names_leads_to_a_page(tmp_path):
         assert not report.refusals
         exported = memory.export(tmp_path / "out", to="okf", group="team")
     path = tmp_path / "out"
-    pages = {one for one in path.rglob("*.md") if one.name != "index.md"}
+    pages = {file for file in path.rglob("*.md") if file.name != "index.md"}
 
     assert linked_pages(path) >= pages
     assert len(pages) == sum(exported.rows.values())

@@ -223,7 +223,7 @@ def test_two_readers_at_once_share_an_export(slow):
     clients = [server.client() for _ in range(2)]
     with ThreadPoolExecutor() as threads:
         answers = [threads.submit(client.get, EXPORT, params=GEXF) for client in clients]
-        wait_for(lambda: sum(one.users for one in server.app.state.exports.files()) == 2)
+        wait_for(lambda: sum(export.users for export in server.app.state.exports.files()) == 2)
         writer.gate.set()
         first, second = (answer.result(HANGS_S) for answer in answers)
 
@@ -262,12 +262,12 @@ def test_unused_files_are_deleted_and_so_are_those_of_a_removed_group(slow):
     wait_for(lambda: not files_in(server))
 
 
-def test_a_failed_export_is_told_to_the_next_request_and_then_tried_again(slow):
+def test_the_next_request_gets_the_error_of_an_export_and_a_later_one_tries_again(slow):
     server, writer = slow
     client, writer.error = server.client(), NoSpace("the disk is full")
     assert client.get(EXPORT, params=GEXF).status_code == 503
     writer.gate.set()
-    wait_for(lambda: all(one.work.done() for one in server.app.state.exports.files()))
+    wait_for(lambda: all(export.work.done() for export in server.app.state.exports.files()))
     failed, writer.error = client.get(EXPORT, params=GEXF), None
     wait_for(lambda: client.get(EXPORT, params=GEXF).status_code == 200)
 
