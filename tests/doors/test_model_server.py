@@ -276,6 +276,7 @@ async def test_faults_depend_on_the_request_and_the_attempt_alone():
     assert statuses == {200, 429, 500}
 
 
+@pytest.mark.slow  # test_openai_models has each fault of a server
 async def test_a_client_gets_through_every_fault_with_the_same_result():
     faults = Faults(seed=2, malformed=0.05, truncated=0.05, throttled=0.1, failed=0.1, hung=0.02, hang_s=5)
     async with serving(faults=faults) as server:

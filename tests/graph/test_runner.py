@@ -34,7 +34,7 @@ from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, in_group, readin
 from tests.graph.test_promises import ORGANIZATIONS, PEOPLE, RELATIONS, WORDINGS, fact_of
 from tests.waiting import HANGS_S
 
-COUNT = 80  # episodes of the histories that runs are compared on
+COUNT = 40  # episodes of the histories that runs are compared on
 
 
 @pytest.fixture(autouse=True)
