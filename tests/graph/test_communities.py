@@ -280,7 +280,7 @@ def test_a_concurrent_refresh_changes_nothing_of_the_graph(tmp_path):
         runs = set()
         with kgray.open(tmp_path / "busy", create=True) as second_memory:
             while not stop.is_set():
-                runs |= {report.run for report in second_memory.communities.refresh().values()}
+                runs |= {report.run for report in second_memory.communities.refresh().groups.values()}
         return runs
 
     for name in ("calm", "busy"):
