@@ -29,6 +29,7 @@ from kgray.models.openai_api.retrieval import OpenAIEmbedder
 from kgray.models.prompting.prompts import Prompts
 from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
+from tests import make
 from tests.waiting import HANGS_S
 
 WORLD = World(seed=3, episodes=60)
@@ -37,19 +38,7 @@ PROMPTS = Prompts(shipped())
 
 
 def as_episode(told: WorldEpisode, sequence: int = 1) -> Episode:
-    draft = told.draft
-    return Episode(
-        group=draft.group,
-        sequence=sequence,
-        id=draft.id,
-        source=draft.source,
-        kind=draft.kind,
-        text=draft.text,
-        reference_time=draft.reference_time or 0,
-        content_sha256=draft.content_sha256,
-        speaker=draft.speaker,
-        client_id=draft.client_id,
-    )
+    return make.accepted(told.draft, sequence)
 
 
 @asynccontextmanager
