@@ -231,7 +231,7 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
     """
     shell.write(
         "profile.toml",
-        "[extraction]\nworkers = 1\n[embedding]\nworkers = 0\n"
+        "[extraction]\nworkers = 1\n[embedding]\nworkers = 0\n[tasks]\nat_once = 1\n"
         '[refresh]\ndue = "0 3 * * *"\nfull = "0 4 * * 0"\n',
     )
     shell.env["KGRAY_MODEL_API_KEY"] = KEY
