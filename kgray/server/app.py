@@ -32,7 +32,7 @@ from kgray.server.problems import ON_ERROR, TooLarge, answer, id_of
 from kgray.server.replies import reply_of
 
 _ROOT = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/mcp", "/", "/page/{name}"})
-_BODY_S = 60.0  # for a whole body to arrive; of a backfill, between two pieces
+BODY_S = 60.0  # for a whole body to arrive; of a backfill, between two pieces
 _READY_S = 2.0
 
 _ROW = {"text": "I work at Acme now", "speaker": "Alice", "at": "2026-03-01T09:00:00Z", "id": "chat-17"}
@@ -260,14 +260,14 @@ def _bounded(receive: Receive, max_bytes: int | None) -> Receive:
 
     max_bytes: None = any size, if each piece arrives in time
     """
-    received, is_complete, deadline = 0, False, time.monotonic() + _BODY_S
+    received, is_complete, deadline = 0, False, time.monotonic() + BODY_S
 
     async def bounded() -> Message:
         nonlocal received, is_complete
         if is_complete:
             return await receive()
         try:
-            async with asyncio.timeout(_BODY_S if max_bytes is None else deadline - time.monotonic()):
+            async with asyncio.timeout(BODY_S if max_bytes is None else deadline - time.monotonic()):
                 message = await receive()
         except TimeoutError:
             raise HTTPException(408, "the body came too slowly") from None
