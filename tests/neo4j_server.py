@@ -13,6 +13,7 @@ it, or kills the server.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -31,7 +32,8 @@ NAMED_PASSWORD = os.environ.get("KGRAY_TEST_NEO4J_PASSWORD", "")
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # "gw0", "gw1"; "" where one process runs all tests
 # What Java has loaded: the next run's server starts in half the processor time.
 JARS = Path(os.environ.get("NEO4J_JARS", Path.home() / ".cache/kgray/neo4j"))
-CLASSES = JARS / f"classes-{os.environ.get('NEO4J_VERSION', 'default')}.jsa"
+RELEASE = os.environ.get("NEO4J_VERSION") or re.findall(r"NEO4J_VERSION:-([\d.]+)", STARTER.read_text())[0]
+CLASSES = JARS / f"classes-{RELEASE}.jsa"
 NOT_INSTALLED = 3  # the starter's exit code
 
 
