@@ -28,7 +28,6 @@ from kgray.io.intake.drafts import Defaults, Refusal, draft_from, parse_json
 from kgray.io.intake.files import Submitted
 from kgray.io.intake.formats import MAX_LINE, json_lines
 from kgray.memory.client import original
-from kgray.memory.ingesting import ledger_of
 from kgray.memory.remote import VERBS
 from kgray.schema import kinds
 from kgray.schema.reads import EPISODE_HEADS_AT
@@ -125,9 +124,9 @@ def reads(verb: str) -> Callable[..., Any]:
 
 async def status(door: At, group: Group) -> Any:  # noqa: ANN401 - `replies.Status`
     """Return the ledger: episodes by state, cost of models."""
-    counts = await door.read(door.memory.status, group=group)
+    ledger = as_json(await door.read(door.memory.status, group=group))
     ingesting = {"fault": door.ingesting.fault or None}
-    return ledger_of(counts) | {"ingesting": ingesting, "embedder": door.memory.admin.vectors()}
+    return ledger | {"ingesting": ingesting, "embedder": door.memory.admin.vectors()}
 
 
 async def groups(door: At, request: Request) -> Any:  # noqa: ANN401 - `replies.Groups`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,23 +18,12 @@ from kgray.models.prompting.model_replies import ScriptForm
 from kgray.models.prompting.prompts import load
 from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest
+from tests import make
 
 SAID_AT = times.parse("2026-03-05T09:00:00Z")[0]
 
 
-def episode(text: str, speaker: str | None = None, kind: Any = None) -> Episode:
-    """Return an episode said on 5 March 2026."""
-    return Episode(
-        group="g",
-        sequence=1,
-        id="e",
-        source="s",
-        kind=kind or ("message" if speaker else "text"),
-        text=text,
-        speaker=speaker,
-        reference_time=SAID_AT,
-        content_sha256="0",
-    )
+episode = partial(make.episode, at=SAID_AT)
 
 
 def read(
