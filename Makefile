@@ -31,7 +31,7 @@ help:
 	@echo "make test-slow   the slow ones: heavy variants, many kills, long histories"
 	@echo "make test-neo4j  those on a Neo4j server; NEO4J_VERSION=2026.09.0: on that one"
 	@echo "make test-adapters  LangGraph, OpenAI's Agents SDK and LlamaIndex, in an environment of their own (0.5 GB)"
-	@echo "make test-interchange  GraphRAG and LightRAG read our exports, in an environment of their own (1.5 GB)"
+	@echo "make test-interchange  GraphRAG, LightRAG and cognee read our exports, in environments of their own (3.2 GB)"
 	@echo "make test-embed  BGE models through FlagEmbedding, in an environment of their own (6 GB)"
 	@echo "make test-vllm   the engine through vLLM's build for processors, in an environment of its own (7 GB)"
 	@echo "make test-small  a small real model reads a conversation: minutes, an hour on a slow machine"
@@ -127,8 +127,9 @@ test-adapters: $(VENV)/adapters/.stamp
 	@$(VENV)/adapters/bin/python -m pytest -rs tests/adapters
 
 # The programs whose files an export writes.
-test-interchange: $(VENV)/interchange/.stamp
-	@$(VENV)/interchange/bin/python -m pytest -rs tests/peers
+test-interchange: $(VENV)/interchange/.stamp $(VENV)/cognee/.stamp
+	@$(VENV)/interchange/bin/python -m pytest -rs tests/peers/test_graphrag.py tests/peers/test_lightrag.py
+	@$(VENV)/cognee/bin/python -m pytest -rs tests/peers/test_cognee.py
 
 # Tiny random models through the real libraries. Each target makes its environment, inside $(VENV).
 test-embed: $(VENV)/embed/.stamp
@@ -140,7 +141,7 @@ test-vllm: $(VENV)/vllm/.stamp
 test-small: $(DEV) $(SMALL)
 	@$(BIN)/python -m pytest tests/models/test_small.py tests/models/test_reading.py -rs -s -m small
 
-$(VENV)/adapters/.stamp $(VENV)/docs/.stamp $(VENV)/embed/.stamp $(VENV)/interchange/.stamp $(VENV)/vllm/.stamp: $(VENV)/%/.stamp: pyproject.toml constraints.txt cluster/constraints-gpu.txt .ci/models-env
+$(VENV)/adapters/.stamp $(VENV)/cognee/.stamp $(VENV)/docs/.stamp $(VENV)/embed/.stamp $(VENV)/interchange/.stamp $(VENV)/vllm/.stamp: $(VENV)/%/.stamp: pyproject.toml constraints.txt cluster/constraints-gpu.txt .ci/models-env
 	@./.ci/models-env $* $(VENV)/$* "$$(./.ci/find-python "$(PYTHON)")"
 	@touch $@
 

@@ -134,7 +134,7 @@ threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).sta
 done = 0
 with kgray.open(sys.argv[1], create=True) as memory:
     while not stop.wait(2.0):
-        done += sum(one.news for one in memory.communities.refresh().values())
+        done += sum(one.news for one in memory.communities.refresh().groups.values())
 print(done)
 """
 

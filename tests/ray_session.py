@@ -34,6 +34,9 @@ cpus = 0.1
 workers = {embedders}
 cpus = 0.1
 
+[tasks]
+at_once = 1
+
 [limits]
 health_every_s = 0.2
 health_deadline_s = 60.0

@@ -6,6 +6,7 @@ import ast
 import re
 import statistics
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import click
@@ -38,6 +39,7 @@ RIDDLES = re.compile(
     r"|\b(?:a|the|this|each|every|such|another|no) ones?\b"
 )
 MAX_VAGUE = 0.3  # vague names and riddles in a hundred lines
+parsed = cache(ast.parse)  # two tests read each module
 PARTS = {
     path.stem
     for path in (ROOT / "kgray").iterdir()
@@ -69,7 +71,7 @@ def test_modules_are_small():
 def test_functions_are_short():
     long = {}
     for path in [*MODULES, *SCRIPTS]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > 50:
@@ -108,7 +110,7 @@ def prose(source: str, tree: ast.AST) -> str:
 
 def vague_words(source: str) -> list[str]:
     """Return the vague names of a module, and the riddles in its docstrings and comments."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     return [name for name in named(tree) if name.strip("_").lower() in VAGUE_NAMES] + RIDDLES.findall(
         prose(source, tree)
     )

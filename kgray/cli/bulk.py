@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -199,17 +199,21 @@ import_from = group_of(
 )
 
 
+_reading_options = together(
+    group_option,
+    click.option("--dry-run", is_flag=True, help="Read and count; accept nothing."),
+    click.option("--replace", is_flag=True, help="Replace imported episodes that have changed there."),
+)
+
+
 @command("A Graphiti database on Neo4j.", parent=import_from)
 @click.argument("uri", type=TEXT)
-@group_option
+@_reading_options
 @click.option("--from-group", type=TEXT, metavar="ID", help="Its group_id. Default: the only one.")
 @click.option("--user", type=TEXT, default="neo4j", show_default=True, metavar="U")
 @click.option("--database", type=TEXT, metavar="D", help="Default: the user's own.")
 @click.option("--password-file", type=TEXT, metavar="FILE", help=f"Default: {_PASSWORD} in the environment.")
-@click.option("--replace", is_flag=True, help="Replace imported episodes that have changed there.")
-def graphiti(
-    call: Call, uri: str, group: str, from_group: str | None, replace: bool, **login: str | None
-) -> int:
+def graphiti(call: Call, uri: str, password_file: str | None, **options: Any) -> int:  # noqa: ANN401 - click's
     """Read a Graphiti database (episodes, entities, facts) into a group; nothing is written to it.
 
     Each of its episodes becomes an episode of triples: its facts, with their spans and sentences. Its text
@@ -218,85 +222,47 @@ def graphiti(
 
       NEO4J_PASSWORD=... kgray import graphiti bolt://localhost:7687 --group team --from-group main
     """
-    from kgray.runtime.wiring import needed_by
-    from kgray.settings.checks import NEO4J_SCHEMES, is_address
-
-    with needed_by("kgray import graphiti", "neo4j"):
-        from kgray.maintenance.transfer.graphiti import GraphitiDatabase, Import
-
-    secret = _password(login["password_file"])
-    if not is_address(uri, NEO4J_SCHEMES):
-        raise InputError(
-            f"the URI is not an address such as bolt://localhost:7687 ({', '.join(NEO4J_SCHEMES)}; a host; "
-            f"no user or password: --user and {_PASSWORD} are for that)"
-        )
-    user = login["user"] or "neo4j"
-    with closing(GraphitiDatabase(uri=uri, user=user, password=secret, database=login["database"])) as theirs:
-        chosen = _chosen(theirs.groups(), from_group)
-        importing = Import(database=theirs, from_group=chosen, group=group)
-        with call.memory(create=True) as memory, Signals.gentle(), printing.Progress() as progress:
-            options: dict[str, Any] = {
-                "replace": replace,
-                "on_step": progress.step,
-                "stop": Signals.is_stopping,
-            }
-            report = finished(memory.add_many(importing.drafts(), **options))
-    call.code = report.exit_code or int(importing.lost > 0)
-    read = {"episodes": importing.episodes, "facts": importing.facts}
-    unmapped = dict(sorted(importing.unmapped.items()))
-    document = report.as_dict() | read | {"unmapped": unmapped} | (counts := importing.as_dict())
-    print_counts(call, document, report.refusals)
+    options["user"] = options["user"] or "neo4j"
+    report = _imported(call, uri, form="graphiti", password=_password(password_file), **options)
     if not call.as_json:
-        click.echo("{taken} taken, {changed} changed, {omitted} omitted".format(**counts))
-        click.echo(f"read: {importing.episodes} episodes, {importing.facts} facts")
-        if unmapped:
-            click.echo("not mapped:")
-            printing.pairs((f"  {reason}", count) for reason, count in unmapped.items())
-    say_end(report, refused=report.refused)
-    if importing.lost and not report.stopped:
-        printing.note(f"{printing.counted(importing.lost, 'fact')} could not be mapped")
+        click.echo("read: {episodes} episodes, {facts} facts".format(**report.further))
+    if report.lost:
+        printing.note(f"{printing.counted(report.lost, 'fact')} could not be mapped")
     return call.code
 
 
-def _print_report(report: ImportReport) -> None:
-    click.echo(f"{report.taken} taken, {report.changed} changed, {report.omitted} omitted")
-    printing.pairs((f"  {reason}", count) for reason, count in report.reasons.items())
+def _imported(call: Call, source: str, *, form: str, dry_run: bool, **options: Any) -> ImportReport:  # noqa: ANN401 - click's
+    """Import a source, and print the report."""
+    ends_gently = not dry_run and form != "parquet"  # these two read no flag
+    with (
+        call.trial() if dry_run else call.memory(create=True) as memory,
+        Signals.gentle() if ends_gently else nullcontext(),
+        printing.Progress() as progress,
+    ):
+        options |= {"form": form, "on_step": progress.step, "stop": Signals.is_stopping}
+        report = finished(memory.import_from(source, dry_run=dry_run, **options))
+    ingested: Any = report.ingestion
+    call.code = report.exit_code
+    if ingested is not None and not call.as_json:
+        print_counts(call, report.as_dict(), ingested.refusals)
+    if not call.emitted(report.as_dict()):
+        click.echo(f"{report.taken} taken, {report.changed} changed, {report.omitted} omitted")
+        printing.pairs((f"  {reason}", count) for reason, count in report.reasons.items())
+    if ingested is not None:
+        say_end(ingested, refused=ingested.refused)
+    return report
 
 
 def _importer(form: str, source: str, example: str) -> None:
     """Add the command that imports files of a format."""
 
-    def work(call: Call, path: str, group: str, dry_run: bool, replace: bool) -> int:
-        with (
-            call.trial() if dry_run else call.memory(create=True) as memory,
-            Signals.gentle(),
-            printing.Progress() as progress,
-        ):
-            options: dict[str, Any] = {
-                "replace": replace,
-                "on_step": progress.step,
-                "stop": Signals.is_stopping,
-            }
-            report = finished(memory.import_from(path, form=form, group=group, dry_run=dry_run, **options))
-        ingested: Any = report.ingestion
-        call.code = max(ingested.exit_code if ingested is not None else 0, int(report.omitted > 0))
-        if ingested is not None and not call.as_json:
-            print_counts(call, report.as_dict(), ingested.refusals)
-        if not call.emitted(report.as_dict()):
-            _print_report(report)
-        if ingested is not None:
-            say_end(ingested, refused=ingested.refused)
-        return call.code
+    def work(call: Call, path: str, **options: Any) -> int:  # noqa: ANN401 - click's
+        return _imported(call, path, form=form, **options).exit_code
 
     work.__doc__ = (
         f"Read {source} into a group. Importing again adds only new rows.\n\nkgray import {example}"
     )
-    decorated = together(
-        click.argument("path", type=TEXT, metavar="SOURCE"),
-        group_option,
-        click.option("--dry-run", is_flag=True, help="Read and count; accept nothing."),
-        click.option("--replace", is_flag=True, help="Replace imported rows that have changed."),
-    )(work)
+    decorated = together(click.argument("path", type=TEXT, metavar="SOURCE"), _reading_options)(work)
     command(f"{source[0].upper()}{source[1:]}.", name=form, parent=import_from)(decorated)
 
 
@@ -314,15 +280,12 @@ for _form, _source, _example in (
 @click.argument("path", type=TEXT, metavar="SOURCE")
 @group_option
 @click.option("--dry-run", is_flag=True, help="Read and count; accept nothing.")
-def parquet(call: Call, path: str, group: str, dry_run: bool) -> None:
+def parquet(call: Call, path: str, **options: Any) -> int:  # noqa: ANN401 - click's
     """Restore a group that `kgray export --to parquet` wrote: each row unchanged, record times included.
 
     kgray import parquet export/ --group team
     """
-    with call.trial() if dry_run else call.memory(create=True) as memory:
-        report = finished(memory.import_from(path, form="parquet", group=group, dry_run=dry_run))
-    if not call.emitted(report.as_dict()):
-        _print_report(report)
+    return _imported(call, path, form="parquet", **options).exit_code
 
 
 def _password(file: str | None) -> str:
@@ -335,16 +298,6 @@ def _password(file: str | None) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise InputError(f"--password-file {file!r} cannot be read: {reason}") from None
-
-
-def _chosen(group_ids: list[str], requested: str | None) -> str:
-    listed_ids = ", ".join(map(repr, group_ids[:10])) + (", ..." if len(group_ids) > 10 else "")
-    content = f"the group_ids {listed_ids}" if group_ids else "no episode and no entity of Graphiti"
-    if requested is not None and requested not in group_ids:
-        raise InputError(f"no group_id {requested!r} in the database; it has {content}")
-    if requested is None and len(group_ids) != 1:
-        raise InputError(f"the database has {content}: name one by --from-group")
-    return group_ids[0] if requested is None else requested
 
 
 def _settings_of_target(config: Path | None, data: str | None) -> Settings:

@@ -126,7 +126,7 @@ def _ingested(memory: AsyncMemory, dataset: Dataset, place: Path) -> list[tuple[
     for number, talk in enumerate(dataset.conversations, 1):
         group = f"{place.name[-8:]}-{number}"
         talks.append((group, talk))
-        counts = finished(memory.status(group=group)).get(group)
+        counts = finished(memory.status(group=group)).groups.get(group)
         if counts is None or counts.committed + counts.failed < len(talk.messages):
             printing.note(f"ingesting conversation {number} of {len(dataset.conversations)}")
             report = finished(memory.add_many((message.row() for message in talk.messages), group=group))

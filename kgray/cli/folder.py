@@ -135,18 +135,18 @@ def status(call: Call, group: str | None) -> None:
 
       kgray status
     """
-    from kgray.memory.ingesting import ledger_of
+    from kgray.domain.json_form import as_json
     from kgray.runtime import lifecycle
 
     with call.reader(group, says_pending=False) as memory:
-        counts, vectors = finished(memory.status(group=group)), memory.admin.vectors()
+        ledger, vectors = finished(memory.status(group=group)), memory.admin.vectors()
         schedules, shards = schedule_rows(call, memory), memory.store.shard_map()
     runtime = lifecycle.status(call.settings(), call.folder)
     if runtime.get("state") == "up":
         counts_by_shard = Counter(shards.owners)
         runtime["slots"] = [counts_by_shard[shard] for shard in range(shards.shards)]
     outage = last_outage(call.folder, runtime.get("actors", {}).values())
-    document: dict[str, Any] = ledger_of(counts) | {"outage": outage, "runtime": runtime, "embedder": vectors}
+    document: dict[str, Any] = as_json(ledger) | {"outage": outage, "runtime": runtime, "embedder": vectors}
     document["schedules"] = schedules
     if not call.emitted(document):
         _print_status(**document)

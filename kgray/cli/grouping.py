@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from kgray.cli.frame import (
     known_at_option,
 )
 from kgray.domain import times
+from kgray.domain.json_form import as_json
 from kgray.errors import STOPPED, InputError
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def refresh(
         raise InputError("--job-server is for --submit")
     with call.memory() as memory, printing.Progress() as progress:
         progress.total = len(groups or memory.store.heads())
-        reports = finished(memory.communities.refresh(groups, **options, on_group=progress.step))
-    rows_by_group = {group: asdict(report) for group, report in reports.items()}
+        report = finished(memory.communities.refresh(groups, **options, on_group=progress.step))
+    rows_by_group = as_json(report.groups)
     rows = [[group, *(row[name] for name in _COUNTS)] for group, row in rows_by_group.items()]
     call.listed("groups", rows_by_group, rows, head=("group", *_COUNTS), nothing="No groups.")
     if rows_by_group and not options["dry_run"]:

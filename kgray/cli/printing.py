@@ -21,9 +21,9 @@ Style = Mapping[str, Any]  # keyword arguments of click.style
 DIM: Style = {"dim": True}
 _STYLES: Mapping[str, Style] = {"id": DIM, "name": {"bold": True}, "type": {"fg": "cyan"}}
 _HIDDEN = {"Cc", "Cs", "Zl", "Zp"}
-_PATIENCE_S = 2.0  # before a progress bar is drawn
-_EVERY_S = 0.1  # between two drawings of it
-_LINE_S = 5.0  # between two lines without a terminal
+PATIENCE_S = 2.0  # before a progress bar is drawn
+EVERY_S = 0.1  # between two drawings of it
+LINE_S = 5.0  # between two lines without a terminal
 _BIDI = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -153,7 +153,7 @@ class Progress:
         """Print the progress of a run, at most once in an interval."""
         if self._terminal:
             self._draw(standing.ended, standing.total or 0, progress_line(standing))
-        elif monotonic() - self._printed_at >= _LINE_S:
+        elif monotonic() - self._printed_at >= LINE_S:
             self._printed_at = monotonic()
             note(progress_line(standing))
 
@@ -173,7 +173,7 @@ class Progress:
     def _draw(self, ended: int, total: int, line: str) -> None:
         """Draw the line, with a bar if the total is known, at most once in an interval."""
         clock = monotonic()
-        if clock - self._started <= _PATIENCE_S or clock - self._printed_at <= _EVERY_S:
+        if clock - self._started <= PATIENCE_S or clock - self._printed_at <= EVERY_S:
             return
         self._is_drawn, self._printed_at = True, clock
         filled = 30 * min(ended, total) // (total or 1)

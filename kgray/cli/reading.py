@@ -225,7 +225,7 @@ def dump(call: Call, group: str, known_at: datetime | None, hashed: bool) -> Non
 @click.option("--to", type=click.Choice(_WRITTEN), required=True, help="The format: docs/interchange.md.")
 @click.option("--as-of", type=MOMENT, metavar="T", help="Only facts that held then. Default: of all spans.")
 @known_at_option
-def export(call: Call, path: str, group: str, to: str, **moments: datetime | None) -> None:
+def export(call: Call, path: str, group: str, to: str, **moments: Any) -> None:  # noqa: ANN401 - click's
     """Write a group to PATH: a new file, or a new folder for formats of several files.
 
     kgray export vault/ --group team --to okf

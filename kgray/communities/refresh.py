@@ -69,6 +69,13 @@ class Refreshed:
         self.completion_tokens += cost.completion_tokens
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshReport:
+    """The result of a refresh, by group."""
+
+    groups: Mapping[str, Refreshed]
+
+
 @dataclass(slots=True, kw_only=True)
 class Refresh:
     """The settings and the shared state of a refresh of groups."""

@@ -27,9 +27,9 @@ from kgray.search.context import best, entity_line, fact_line, safe
 from kgray.search.query import languages
 
 OFFLINE = "offline 1"  # the writer without a model, and its version
-_CARDS, _FACTS, _CARD, _FACT = 20, 30, 240, 160  # members and facts in a prompt, the best; characters of each
-_PARTS_TOKENS = 3000  # approximate tokens of the summaries in one prompt
-_PROMPT_MEMBERS = 200  # members covered by one prompt; a larger community is summarised by parts
+CARDS, FACTS, _CARD, _FACT = 20, 30, 240, 160  # members and facts in a prompt, the best; characters of each
+PARTS_TOKENS = 3000  # approximate tokens of the summaries in one prompt
+PROMPT_MEMBERS = 200  # members covered by one prompt; a larger community is summarised by parts
 _MOST_PARTS = 16  # a power of 2; larger communities have parts of parts
 _ROOM: Mapping[SummaryTask, int] = {"community": 300, "community_report": 900, "profile": 200}
 _NAMED, _STATED, _TERMS, _LISTED = 3, 3, 4, 8  # without a model: members in a name; facts, words, names
@@ -118,7 +118,7 @@ def parts_of(cluster: Cluster, texts: Mapping[str, Text]) -> list[Cluster]:
     if cluster.level == PROFILE:
         return []
     tokens = sum(count_tokens(texts[child.id].text) for child in cluster.children)
-    prompts = max(tokens / _PARTS_TOKENS, 0 if cluster.children else len(cluster.members) / _PROMPT_MEMBERS)
+    prompts = max(tokens / PARTS_TOKENS, 0 if cluster.children else len(cluster.members) / PROMPT_MEMBERS)
     if prompts <= 1:
         return []
     count = min(_MOST_PARTS, 1 << math.ceil(math.log2(prompts)))
@@ -159,7 +159,7 @@ def request_of(
         data = section("COMMUNITIES", [text.name_and_summary for text in lower]) + data
     else:
         summed = section("PARTS", [text.name_and_summary for text in parts]) if parts else ""
-        cards = [card(snapshot.entities[member]) for member in sorted(cluster.members[:_CARDS])]
+        cards = [card(snapshot.entities[member]) for member in sorted(cluster.members[:CARDS])]
         data = section("MEMBERS", cards) + summed + data
     ids = tuple(fact.id for fact in facts)
     return SummaryRequest(task=task, head=head(task), data=data, room=_ROOM[task], facts=ids)
@@ -167,7 +167,7 @@ def request_of(
 
 def best_facts(snapshot: Snapshot, cluster: Cluster) -> list[Fact]:
     """Return the facts of a community's prompt, by id."""
-    return sorted(best(cluster.facts, snapshot.recorded_at)[:_FACTS], key=lambda fact: fact.id)
+    return sorted(best(cluster.facts, snapshot.recorded_at)[:FACTS], key=lambda fact: fact.id)
 
 
 def card(entity: Entity) -> str:
@@ -223,7 +223,7 @@ class Validity:
 
     def _prompt_ids(self, cluster: Cluster, texts: Mapping[str, Text]) -> Iterable[str]:
         yield from (child.id for child in cluster.children)
-        yield from () if cluster.children else sorted(cluster.members[:_CARDS])
+        yield from () if cluster.children else sorted(cluster.members[:CARDS])
         yield from (fact.id for fact in best_facts(self._snapshot, cluster))
         for part in parts_of(cluster, texts):
             yield from self._prompt_ids(part, texts)

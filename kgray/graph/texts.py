@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from kgray.domain.records import Evidence, EvidenceKind, ExtractedFact
+from kgray.domain.ontology import Ontology
+from kgray.domain.records import Evidence, EvidenceKind, ExtractedEntity, ExtractedFact, Extraction
 from kgray.domain.times import Instant, show
 from kgray.graph.names import EntityNote, Relations
 from kgray.graph.sentences import reads_true
@@ -89,16 +91,52 @@ def distinction(statement: Statement, names: Iterable[str]) -> str:
     return _distinguishing(statement.first, statement.relation, remaining_marks(names, statement.marks))
 
 
-def default_sentence(fact: ExtractedFact, subject: str, target: str) -> str:
+def default_sentence(fact: ExtractedFact, subject: str, target: str, words: str = "") -> str:
     """Return an extracted fact in words without its own sentence, for a sentence that says too much (R18a).
 
+    words: of the relation; "" = its name. OBJECT in them stands for the target.
     The words that would set a variant apart stay, in brackets, because they decide which statement it is.
     Digits go.
     """
     _, negated, qualifiers = remaining_marks((subject, target), marks_of(fact))
-    words = _distinguishing(fact, fact.relation, (frozenset(), negated, qualifiers))
-    sentence = f"{subject} {fact.relation.lower().replace('_', ' ')} {target}"
-    return f"{sentence} ({words})" if words else sentence
+    variant = _distinguishing(fact, fact.relation, (frozenset(), negated, qualifiers))
+    sentence = f"{subject} {_predicate(words or fact.relation.lower().replace('_', ' '), target)}"
+    return f"{sentence} ({variant})" if variant else sentence
+
+
+def with_own_sentences(extraction: Extraction, ontology: Ontology) -> Extraction:
+    """Return the extraction in which no two states of different relations share a sentence (R18a).
+
+    "Alice works at Acme as a designer" would outlive the job in the text of the role, so each of these facts
+    gets the words of its relation between its ends.
+    """
+    relations: dict[str, set[str]] = {}
+    for fact in extraction.facts:
+        if fact.kind == "holds":
+            relations.setdefault(fact.text, set()).add(fact.relation)
+    shared = {text for text, names in relations.items() if len(names) > 1}
+    if not shared:
+        return extraction
+
+    def own(fact: ExtractedFact) -> ExtractedFact:
+        if fact.kind != "holds" or fact.text not in shared:
+            return fact
+        declared, subject = ontology.get(fact.relation), extraction.entities[fact.source].name
+        words, target = declared.text if declared else "", object_words(fact, extraction.entities)
+        return replace(fact, text=default_sentence(fact, subject, target, words))
+
+    return replace(extraction, facts=tuple(map(own, extraction.facts)))
+
+
+def object_words(fact: ExtractedFact, entities: Sequence[ExtractedEntity]) -> str:
+    """Return the object of a fact in words."""
+    if fact.target is not None:
+        return entities[fact.target].name
+    return "" if fact.value is None else fact.value.shown()
+
+
+def _predicate(words: str, target: str) -> str:
+    return words.replace(OBJECT, target) if OBJECT in words else f"{words} {target}"
 
 
 def _distinguishing(source: Evidence | ExtractedFact, relation: str, marks: Marks) -> str:
@@ -141,7 +179,7 @@ def composed_text(statement: Statement, entities: Mapping[str, EntityNote], rela
         variant = distinction(statement, (subject,))
         if statement.value is not None and statement.value.type == "boolean" and OBJECT not in words:
             words += ":"
-    predicate = words.replace(OBJECT, object_text) if OBJECT in words else f"{words} {object_text}"
+    predicate = _predicate(words, object_text)
     date = ""
     if statement.is_event and first.valid_from is not None:  # as precise as it was said, at most to the day
         word, length = _DATES[first.from_precision or "instant"]

@@ -38,7 +38,7 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
@@ -51,7 +51,7 @@ from kgray.domain.records import Episode, ExtractedEntity, ExtractedFact, Extrac
 from kgray.domain.times import Instant
 from kgray.graph import names
 from kgray.graph.sentences import is_plain_word, without_each
-from kgray.graph.texts import default_sentence
+from kgray.graph.texts import default_sentence, object_words
 from kgray.ingest.candidates import code, code_match
 from kgray.models.prompting.replies import with_entities
 from kgray.models.prompting.reply_schemas import ENTITY_TYPES
@@ -183,7 +183,7 @@ def ground(extraction: Extraction, request: ExtractionRequest) -> Extraction:
             dated = _dated(fact, read, request.episode.reference_time)
             dropped += [f"facts[{place}]: a date of it is not in the text"] * (dated != fact)
             subject = extraction.entities[fact.source].name
-            target = _target(fact, extraction.entities)
+            target = object_words(fact, extraction.entities)
             if word := _word_from_elsewhere(dated, subject, target, read):
                 dropped.append(f"facts[{place}]: its sentence names {word[:80]!r}, which is not in the text")
                 dated = replace(dated, text=default_sentence(dated, subject, target))
@@ -226,13 +226,6 @@ def _dated(fact: ExtractedFact, read: ReadTexts, said_at: Instant) -> ExtractedF
     if no_start:
         fact = replace(fact, valid_from=said_at, from_precision="instant", inferred=True)
     return fact
-
-
-def _target(fact: ExtractedFact, entities: Sequence[ExtractedEntity]) -> str:
-    """Return the object of a fact in words."""
-    if fact.target is not None:
-        return entities[fact.target].name
-    return "" if fact.value is None else fact.value.shown()
 
 
 def _word_from_elsewhere(fact: ExtractedFact, subject: str, target: str, read: ReadTexts) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar, cast
 from kgray.domain.ontology import Ontology
 from kgray.domain.records import Extraction
 from kgray.errors import Cost, KgrayError
+from kgray.graph.texts import with_own_sentences
 from kgray.ingest.extract import ground
 from kgray.ingest.repeats import without_repeats
 from kgray.ingest.union import joined
@@ -73,9 +74,12 @@ def resolve_node(judge: Judge, request: QuestionRequest, replies: Sequence[Reply
 
 
 def _checked(extraction: Extraction, request: ExtractionRequest, ontology: Ontology) -> Extraction:
-    """Return the extraction, the speaker first, without repetitions and parts that the text lacks."""
+    """Return the extraction, the speaker first, without repetitions and parts that the text lacks.
+
+    Each fact has a sentence of its own.
+    """
     grounded = ground(speaker_first(extraction, request.episode), request)
-    return without_repeats(grounded, request, ontology)
+    return without_repeats(with_own_sentences(grounded, ontology), request, ontology)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ _COUNTS = ("accepted", "duplicate", "committed", "failed", "pending")
 _CLASSES: Mapping[str, type[KgrayError]] = {
     "malformed": InputError, "too_large": InputError, "conflict": InputError,
     "forbidden": Denied, "misdirected": Denied, "overloaded": Unavailable, "too_many": Unavailable,
+    "unfinished": Unavailable,
 }  # fmt: skip
 
 _ORDERED = frozenset({"merge", "distinct", "split", "undo"})  # they take their place in a group's order
@@ -170,6 +171,7 @@ class RemoteMemory(AsyncMemory):
         group: str,
         as_of: When | None = None,
         known_at: When | None = None,
+        stop: Stop = never,
     ) -> Exported:
         """Write a group in another tool's format, as `Memory.export`; a broken download is resumed."""
         chosen = format_called(to, "writer")
@@ -184,7 +186,7 @@ class RemoteMemory(AsyncMemory):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
                     part = Path(folder) / "part"
-                    report = self._download(target, part)
+                    report = self._download(target, part, stop)
                     if chosen.is_folder:
                         unpack(part, part := Path(folder) / "files")
                     part.replace(path)
@@ -192,14 +194,14 @@ class RemoteMemory(AsyncMemory):
 
         return await asyncio.to_thread(work)
 
-    def _download(self, target: str, part: Path) -> str:
+    def _download(self, target: str, part: Path, stop: Stop) -> str:
         """Write what is answered to a file, and resume it while each try brings some; return the report."""
         tag: str | None = None
-        had = 0
+        had, waits = 0, {"prefer": f"wait={self._timeout_s / 2:.0f}"}
         with open(part, "wb", opener=locks.for_owner) as file:
             while True:
                 resumed = {"range": f"bytes={had}-", "if-range": tag} if tag and had else dict[str, str]()
-                with self._opened("GET", target, None, {"accept": "*/*", **resumed}) as answer:
+                with self._opened("GET", target, None, {"accept": "*/*", **waits, **resumed}) as answer:
                     if answer.status != _PARTIAL:  # another state of the group: from the beginning
                         file.truncate(file.seek(had := 0))
                     tag, length = answer.headers.get("etag"), int(answer.headers["content-length"])
@@ -207,6 +209,8 @@ class RemoteMemory(AsyncMemory):
                     with suppress(ConnectionError, TimeoutError, HTTPException):
                         while piece := answer.read(_PIECE):
                             had += file.write(piece)
+                            if stop():
+                                raise errors.Stopped(f"the download was stopped after {had} bytes")
                 if had == total:
                     return str(answer.headers["kgray-report"])
                 if had == start:
@@ -257,7 +261,8 @@ class RemoteMemory(AsyncMemory):
                 raise self._silent(error) from None
             retry_after = answer.headers.get("retry-after", "1")
             pause = float(retry_after) if retry_after.isdecimal() else 1.0
-            if answer.status not in (429, 503) or time.monotonic() + pause > deadline:
+            is_late = time.monotonic() + pause > deadline and "kgray-unfinished" not in answer.headers
+            if answer.status not in (429, 503) or is_late:
                 if "accept" in headers and answer.status >= 300:
                     with answer:
                         _answer(answer.headers.get_content_type(), answer.read(), answer.status)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kgray.communities.found import Clustering
 from kgray.communities.reading import ShownCommunity, list_of, one_of
-from kgray.communities.refresh import OnGroup, Refresh, Refreshed
+from kgray.communities.refresh import OnGroup, Refresh, RefreshReport
 from kgray.domain.graph import Community
 from kgray.domain.records import check_group
 from kgray.errors import InputError, NotFound, SettingsError
@@ -39,8 +39,8 @@ class AsyncCommunities:
     async def refresh(
         self, groups: Sequence[str] = (), *, cold: bool = False, due: bool = False, profiles: bool = False,
         max_tokens: int | None = None, dry_run: bool = False, on_group: OnGroup = lambda *_: None,
-    ) -> dict[str, Refreshed]:  # fmt: skip
-        """Detect, name and summarise the communities of these groups (none: of all); return reports.
+    ) -> RefreshReport:  # fmt: skip
+        """Detect, name and summarise the communities of these groups (none: of all).
 
         cold        detect from nothing, not from the current run
         due         only groups with a tenth of new or changed entities
@@ -67,4 +67,5 @@ class AsyncCommunities:
             store=memory.store, embedder=embedder, summarizer=summarizer, cold=cold, due=due,
             profiles=profiles, max_tokens=max_tokens, dry_run=dry_run, cluster=clustering,
         )  # fmt: skip
-        return await refresh.groups(chosen, at_once=memory.groups_at_once, on_group=on_group)
+        reports = await refresh.groups(chosen, at_once=memory.groups_at_once, on_group=on_group)
+        return RefreshReport(groups=reports)

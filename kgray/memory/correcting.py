@@ -54,7 +54,7 @@ class Corrections(Exploration):
 
     runtime: Ingest
     on_wait: OnWait
-    _data: Path | None
+    data: Path | None
     _previous: int
 
     @cached_property
@@ -265,7 +265,7 @@ class Corrections(Exploration):
             return
         if operation.everything:
             Webhooks(self.store).drop(operation.group, None)
-        if self._data is None:
+        if self.data is None:
             return
         quotes = {
             text
@@ -274,9 +274,9 @@ class Corrections(Exploration):
             if row.client_id
         }
         lines = {json.dumps(text, ensure_ascii=escaped)[1:-1] for text in quotes for escaped in (True, False)}
-        with explained(self._data):
-            (self._data / REFUSED).unlink(missing_ok=True)
-        for run in (self._data / RUNS).glob("*/"):
+        with explained(self.data):
+            (self.data / REFUSED).unlink(missing_ok=True)
+        for run in (self.data / RUNS).glob("*/"):
             with explained(run):
                 shutil.rmtree(run / "sorted", ignore_errors=True)  # rows that an earlier version sorted there
                 (run / REPORT).unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from kgray.memory.communities import AsyncCommunities
 from kgray.memory.correcting import Corrections
 from kgray.memory.ingesting import Item, Report, Submission
 from kgray.memory.moments import When, instant_of
-from kgray.memory.options import AskOptions, SearchOptions, SelectionOptions
+from kgray.memory.options import AskOptions, GraphitiOptions, SearchOptions, SelectionOptions
 from kgray.models.prompting.tokens import Counter, count_tokens
 from kgray.ports import Answerer, Embedder, GraphView, SearchScope, Store, Summarizer
 from kgray.ports import Reranker as RerankingModel
@@ -84,7 +84,7 @@ class AsyncMemory(Corrections):
         self.runtime: Ingest = ingest or LocalIngest(
             store, lambda: replaced(self.parts, watch=self.on_stage, on_call=self.on_call)
         )
-        self._data, self._previous = data, previous
+        self.data, self._previous = data, previous
 
     @cached_property
     def embedder(self) -> Embedder:
@@ -304,26 +304,28 @@ class AsyncMemory(Corrections):
 
     async def export(
         self, path: str | Path, *, to: str, group: str,
-        as_of: When | None = None, known_at: When | None = None,
+        as_of: When | None = None, known_at: When | None = None, stop: Stop = never,
     ) -> formats.Report:  # fmt: skip
         """Write a group in another tool's format (docs/interchange.md); the same graph gives the same bytes.
 
         path    a file that is not there yet; for formats of several files a folder that is new or empty
         as_of   only facts that hold then; None = all spans
+        stop    if it returns True, the export leaves nothing and raises Stopped
         Raises NotFound; InputError for an unknown format, or where something is at the path; StoreError.
         """
         moments = {"as_of": instant_of(as_of, "as_of"), "known_at": instant_of(known_at, "known_at")}
         if nothing := no_group(self.store, check_group(group)):
             raise NotFound(nothing)
-        return exporting.export(self.store, group, to, Path(path), **moments)
+        return exporting.export(self.store, group, to, Path(path), stop=stop, **moments)
 
     async def import_from(
         self, path: str | Path, *, form: str, group: str, dry_run: bool = False, replace: bool = False,
-        on_step: OnStep = ignore, stop: Stop = never,
+        on_step: OnStep = ignore, stop: Stop = never, **graphiti: Unpack[GraphitiOptions],
     ) -> ImportReport:  # fmt: skip
         """Take over the group of another program from its files (docs/interchange.md); no model reads facts.
 
-        form        graphrag, lightrag, cogx, zep, mem0; parquet restores a whole group under its name
+        path        of files; the address of a Neo4j server for graphiti
+        form        graphrag, lightrag, cogx, zep, mem0, graphiti; parquet restores a whole group by its name
         dry_run     read and count; accept nothing
         replace     replace episodes that were imported before and have changed
         Raises InputError for files that cannot be read, naming the file; accepted episodes stay.
@@ -334,8 +336,16 @@ class AsyncMemory(Corrections):
             if replace:
                 raise InputError("an import of parquet replaces nothing: leave out replace", field="replace")
             return restore(Path(path), self.store, check_group(group), dry_run=dry_run)
-        add = partial(self.add_many, replace=replace, on_step=on_step, stop=stop)
-        return await import_from(Path(path), form, check_group(group), None if dry_run else add)
+        add = None if dry_run else partial(self.add_many, replace=replace, on_step=on_step, stop=stop)
+        if form == "graphiti":
+            from kgray.runtime.wiring import needed_by
+
+            with needed_by("kgray import graphiti", "neo4j"):
+                from kgray.io.interchange.read_graphiti import import_graphiti
+            return await import_graphiti(str(path), check_group(group), add, **graphiti)
+        if graphiti:
+            raise InputError(f"{', '.join(graphiti)}: only for graphiti", field=next(iter(graphiti)))
+        return await import_from(Path(path), form, check_group(group), add)
 
     def _items(self, items: Iterable[Item | Mapping[str, Any]], group: str | None) -> Iterator[Item]:
         for number, item in enumerate(items, 1):

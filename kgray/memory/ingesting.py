@@ -12,7 +12,7 @@ from kgray.domain.records import Draft, Operation
 from kgray.errors import exit_code_of
 from kgray.io.intake.drafts import Refusal
 from kgray.io.intake.files import Submitted
-from kgray.ports import GroupCounts, Store
+from kgray.ports import Store
 from kgray.ports.ingest import (
     IngestOutcome,
     Queued,
@@ -29,14 +29,6 @@ OnAnswer = Callable[[Refusal | Literal["accepted", "duplicate", "conflict"]], No
 UNREAD = 10  # lines about what was not understood, in a report
 MAX_ROWS = 500  # drafts of one accepting transaction ...
 MAX_CHARACTERS = 4 << 20  # ... and their text: bounds how much of the input is in memory at once
-
-
-def ledger_of(counts: Mapping[str, GroupCounts]) -> dict[str, Any]:
-    """Return {"groups": {group: number by state}, "model": its cost}, as `kgray status --json` does."""
-    states = ("accepted", "extracted", "committed", "failed", "held")
-    costs = ("calls", "prompt_tokens", "completion_tokens")
-    groups = {name: {state: getattr(row, state) for state in states} for name, row in counts.items()}
-    return {"groups": groups, "model": {n: sum(getattr(row, n) for row in counts.values()) for n in costs}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

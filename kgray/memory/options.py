@@ -37,6 +37,15 @@ class SearchOptions(SelectionOptions, total=False):
     limit: int
 
 
+class GraphitiOptions(TypedDict, total=False):
+    """The options of `import_from` for a Graphiti database. from_group: its group_id; None = the only one."""
+
+    user: str
+    password: str
+    database: str | None
+    from_group: str | None
+
+
 class AskOptions(SelectionOptions, total=False):
     """The options of `ask`: those of `context` and the fields of `kgray.memory.asking.AnswerOptions`."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial, wraps
 from itertools import groupby
 from operator import itemgetter
@@ -69,6 +69,20 @@ def group_sizes(counts: Mapping[str, GroupCounts]) -> list[results.GroupSize]:
     ]
 
 
+def ledger_of(counts: Mapping[str, GroupCounts]) -> results.Status:
+    """Return the ledger of groups from their counts."""
+    states, costs = fields(results.GroupLedger), fields(results.ModelCost)
+    return results.Status(
+        groups={
+            name: results.GroupLedger(**{state.name: getattr(row, state.name) for state in states})
+            for name, row in counts.items()
+        },
+        model=results.ModelCost(
+            **{cost.name: sum(getattr(row, cost.name) for row in counts.values()) for cost in costs}
+        ),
+    )
+
+
 def of_one_moment(
     read: Callable[Concatenate[_Reads, _P], _T],
 ) -> Callable[Concatenate[_Reads, _P], Coroutine[Any, Any, _T]]:
@@ -93,9 +107,9 @@ class GroupReads:
         self._outlines: dict[tuple[str, Instant | None, Instant], Outline] = {}
         self.on_view: Callable[[], None] = lambda: None  # called when a past view is derived
 
-    async def status(self, *, group: str | None = None) -> dict[str, GroupCounts]:
-        """Return the ledger's counts by group."""
-        return ledger.counts(self.store, None if group is None else check_group(group))
+    async def status(self, *, group: str | None = None) -> results.Status:
+        """Return the numbers of episodes by group and state, and the cost of the model."""
+        return ledger_of(ledger.counts(self.store, None if group is None else check_group(group)))
 
     async def groups(self) -> list[results.GroupSize]:
         """Return the groups with their sizes."""

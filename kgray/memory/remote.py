@@ -14,7 +14,6 @@ from kgray.memory import results
 from kgray.memory.answers import EntityCount, History, Shown
 from kgray.memory.ingesting import Report
 from kgray.memory.ontology_suggest import RelationSuggestion
-from kgray.ports import GroupCounts
 from kgray.search import Context
 from kgray.search.answering import Answered
 
@@ -47,7 +46,7 @@ VERBS: Mapping[str, Verb] = {
     "diff": Verb("GET", "diff", results.Diff),
     "changes": Verb("GET", "changes", results.Changes),
     "log": Verb("GET", "episodes", results.LogPage),
-    "status": Verb("GET", "status", dict[str, GroupCounts], "groups"),
+    "status": Verb("GET", "status", results.Status),
     "failures": Verb("GET", "failures", list[results.EpisodeFailure], "failures"),
     "dump": Verb("GET", "dump", list[str]),
     "retry": Verb("POST", "retry", Report),

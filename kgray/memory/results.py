@@ -21,6 +21,34 @@ class GroupSize:
     facts: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLedger:
+    """The numbers of a group's episodes by state. held: accepted and extracted episodes of a held group."""
+
+    accepted: int
+    extracted: int
+    committed: int
+    failed: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCost:
+    """The calls of the model so far, and their tokens."""
+
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The ledger: the episodes of each group by state, and the cost of the model for these groups."""
+
+    groups: Mapping[str, GroupLedger]
+    model: ModelCost
+
+
 class Mark(NamedTuple):
     """A range of a text, [start, end) in characters, that is evidence about a statement."""
 

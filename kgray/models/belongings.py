@@ -21,7 +21,7 @@ from kgray.models.orphans import Guard
 from kgray.system.locks import for_owner
 
 _SHARED = Path("/dev/shm")  # noqa: S108 - the system's folder; every user can write there
-_RECORDS = _SHARED / f"kgray-engines-{os.getuid()}"
+RECORDS = _SHARED / f"kgray-engines-{os.getuid()}"
 _MEMORY = r"(?:psm_|sem\.(?:mp|loky)-)[\w-]+"  # names of Python's segments and semaphores, and of joblib's
 
 
@@ -41,7 +41,7 @@ class Belongings:
         """
         with ExitStack() as failed:
             with _cleared() as first:
-                record = open(_RECORDS / uuid4().hex, "x", encoding="utf-8", opener=for_owner)  # noqa: SIM115
+                record = open(RECORDS / uuid4().hex, "x", encoding="utf-8", opener=for_owner)  # noqa: SIM115
                 self._record = record
                 failed.callback(self.end)
                 fcntl.flock(record, fcntl.LOCK_EX)
@@ -98,14 +98,14 @@ def _cleared() -> Iterator[str]:
     processes cannot be seen from here.
     """
     with suppress(FileExistsError):
-        _RECORDS.mkdir(0o700)
-    status = _RECORDS.lstat()  # not the target of a link
+        RECORDS.mkdir(0o700)
+    status = RECORDS.lstat()  # not the target of a link
     if (status.st_mode, status.st_uid) != (0o040700, os.getuid()):
-        raise PermissionError(f"{_RECORDS} is no folder of this user alone (mode 700): it must be removed")
+        raise PermissionError(f"{RECORDS} is no folder of this user alone (mode 700): it must be removed")
     first = f"in {Path('/proc/self/ns/pid').readlink()}\n"
-    with open(_RECORDS / "lock", "a", encoding="utf-8", opener=for_owner) as lock:
+    with open(RECORDS / "lock", "a", encoding="utf-8", opener=for_owner) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for path in _RECORDS.glob("[0-9a-f]" * 32):
+        for path in RECORDS.glob("[0-9a-f]" * 32):
             with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError: its process lives
                 if file.readline() == first:

@@ -1,19 +1,24 @@
-"""The facts beside hits: the participants of hyper-edges, and messages whose facts have all ended."""
+"""The one list of hits over all scopes, and the facts beside hits.
+
+These are the participants of hyper-edges, and messages whose facts have all ended.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from kgray.domain.graph import EpisodeRef, Fact, FactSpan, SourceMessage
 from kgray.domain.records import Episode
 from kgray.domain.times import Instant, now, to_datetime
-from kgray.ports import GraphView
+from kgray.ports import GraphView, SearchScope
 from kgray.search.query import FoundRow
-from kgray.search.ranking import SearchRun
+from kgray.search.ranking import Candidate, SearchRun
+from kgray.search.recipes import SCOPES
 
+Chosen = tuple[SearchScope, Candidate]
 Sentences = dict[tuple[str, str], set[str]]  # (relation, text) of facts -> their episodes
 _SUPPORTERS = 4  # episodes of a fact that are searched for its hyper-edge
 
@@ -126,3 +131,64 @@ def spans_of(
         for fact in facts
     }
     return spans, clients
+
+
+def one_list(
+    by_scope: Mapping[SearchScope, Sequence[Candidate]],
+    limit: int,
+    places: Mapping[SearchScope, int],
+    *,
+    once: bool,
+    facts_first: bool = False,
+) -> tuple[list[Chosen], list[Chosen]]:
+    """Return the `limit` best rows of all scopes (ties: fact, entity, episode), and the repeated rows.
+
+    once: a fact is repeated if its messages are all hits, and a message if it supports a fact that is a hit.
+    Two facts of one message are two statements, so both stay.
+    facts_first: a fact replaces the hits that support it, at their better place. It is for a question about
+    one moment, because a message has no span.
+    """
+    rows = [
+        (-candidate.score, SCOPES.index(scope), place, scope, candidate)
+        for scope, candidates in by_scope.items()
+        for place, candidate in enumerate(candidates)
+    ]
+    chosen: list[Chosen] = []
+    repeated: list[Chosen] = []
+    free = {scope: places.get(scope, limit) for scope in by_scope}
+    shown_episodes: set[str] = set()  # episodes that are hits
+    supporting: set[str] = set()  # these, and the supporters of facts that are hits
+    sentences: Sentences = {}
+    for _, _, _, scope, candidate in sorted(rows, key=lambda row: row[:3]):
+        if len(chosen) >= limit:
+            break
+        row = candidate.row
+        if once and isinstance(row, Fact) and repeats(sentences, row, row.episodes):
+            repeated.append((scope, candidate))
+            continue
+        sources: set[str] = set()
+        if once and isinstance(row, Fact | Episode):
+            sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
+        if facts_first and scope == "fact" and free[scope] and sources & shown_episodes:
+            _replace_by_fact(candidate, sources, chosen, repeated)
+            free[scope] -= 1
+            free["episode"] += len(sources & shown_episodes)
+            supporting |= sources
+            shown_episodes -= sources
+        elif sources and sources <= (supporting if scope == "episode" else shown_episodes):
+            repeated.append((scope, candidate))
+        elif free[scope]:
+            free[scope] -= 1
+            supporting |= sources
+            shown_episodes |= sources if scope == "episode" else set()
+            chosen.append((scope, candidate))
+    return chosen, repeated
+
+
+def _replace_by_fact(fact: Candidate, sources: set[str], chosen: list[Chosen], spare: list[Chosen]) -> None:
+    """Replace the messages that support a fact by the fact, at the place and with the score of the first."""
+    messages = [row for row in chosen if row[0] == "episode" and row[1].row.id in sources]
+    first = chosen.index(messages[0])
+    chosen[first] = "fact", replace(fact, score=messages[0][1].score)
+    chosen[:] = [row for row in chosen if row not in messages]
+    spare += messages

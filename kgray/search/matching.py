@@ -3,35 +3,23 @@
 A fact answers a question that names one of its entities and has the words of its relation: words of its
 sentence and name, of the ontology's phrases and nouns, or their synonyms. Roles count: "Alice reports to Bob"
 does not answer "Who reports to Alice?". A chain of two facts can answer, too: "Where does the head of Apollo
-live?". Nothing is learnt from data; asking.toml has the English words.
+live?". A name in the question that is no end of a fact counts as ordinary words: "James loves football" does
+not answer "How many dogs does James have?". Nothing is learnt from data.
 """
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
-from itertools import islice
-from pathlib import Path
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from kgray.domain.graph import Entity, Fact
-from kgray.domain.ontology import Ontology, words_of_matter
+from kgray.domain.ontology import Ontology
 from kgray.domain.times import Instant
-from kgray.graph.verbs import ENGLISH
-from kgray.language.words import MAX_QUERY_WORDS, plain_words, stem, term
+from kgray.language.words import plain_words
 from kgray.ports import GraphView
 from kgray.search.query import languages
-
-# Role of a name next to a word: subject or object of a verb; owner ("the boss of Ada") or bearer of a noun.
-Role = Literal["before", "after", "owner", "bearer"]
-_OPPOSITE: Mapping[Role, Role] = {
-    "before": "after",
-    "after": "before",
-    "owner": "bearer",
-    "bearer": "owner",
-}
+from kgray.search.state_question import Role, StateQuestion, kinds_of, lemma, senses_of, turned_role
 
 LEAST_COVER = 0.5  # least share of the question words, by weight, in a fact that answers
 # Weight of a synonym and of a word of the relation's description; the word itself has 1.
@@ -39,152 +27,15 @@ OF_SENSE, OF_DESCRIPTION = 0.6, 0.35
 WRONG_ROLE = 0.35  # factor for a word that states the relation in the other direction
 KIND = 0.25  # added to the score for a fitting kind, subtracted for an unfitting kind
 NEAR = 0.3  # added to the score for a vector of nearness 1
-BOTH_ENDS = 0.5  # added to the score if the question names both ends
 EQUAL_SHARE = 0.85  # facts from this share of the best score up answer equally well
 MAX_FIRST = 5  # facts that come first
 FACTS_READ = 64  # an entity
-_AUXILIARIES = frozenset("is are was were be been am do does did has have had will would can could".split())
 _NOUN_WORDS = 3  # words of a noun such as "chief executive"
+# Verbs that begin or end any state: "start at {org}" does not make "start" a word of employment alone.
+_ASPECT = frozenset("start begin become stop cease continue finish".split())
 _STEPS = 2  # values of a vector's nearness, apart from 0
 _CHAIN_LEFT = 0.1  # least share of the question words that the first fact of a chain leaves open
 _CHAIN_COVER = 0.6  # least share of these open words in the second fact
-
-
-class Name(NamedTuple):
-    """A name in a question: the recorded entities that bear it, and its place among the words."""
-
-    entities: tuple[str, ...]
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, kw_only=True)  # no slots: the instance stores cached properties
-class StateQuestion:
-    """A question in the form for matching; properties that many matches need are cached."""
-
-    words: tuple[str, ...]  # plain, in order
-    names: tuple[Name, ...]
-    weights: Mapping[int, float] = field(default_factory=dict)  # place of a question word -> its weight
-
-    @property
-    def entities(self) -> list[str]:
-        """The recorded entities that the question names."""
-        return list(dict.fromkeys(id_ for name in self.names for id_ in name.entities))
-
-    @property
-    def speaks(self) -> bool:
-        """Whether the question asks for an utterance of somebody."""
-        return not _table().speech.isdisjoint(self.words)
-
-    @property
-    def looks_back(self) -> bool:
-        """Whether the question asks for a former state."""
-        name_places = {place for name in self.names for place in range(name.start, name.end)}
-        return any(word in _table().history for n, word in enumerate(self.words) if n not in name_places)
-
-    @cached_property
-    def kinds(self) -> frozenset[str]:
-        """The entity labels that the question asks for; empty = any."""
-        entries = [_table().kinds[word] for word in self.words if word in _table().kinds]
-        precise = [kinds for word, kinds in zip(self.words, map(_table().kinds.get, self.words), strict=True)
-                   if kinds and word not in ("who", "where", "whose", "whom")]  # fmt: skip
-        return frozenset().union(*(precise or entries))
-
-    @cached_property
-    def inner(self) -> frozenset[int]:
-        """Places of the question words next to a name: "boss" in "the city of the boss of Ada"."""
-        stops, entries = languages()["en"].stops, set[int]()
-        for name in self.names:
-            following = name.end + 1 if self.words[name.end : name.end + 1] == ("s",) else 0
-            preceding = name.start - 2 if self.words[name.start - 1 : name.start] == ("of",) else -1
-            while preceding >= 0 and self.words[preceding] not in stops:
-                entries.add(preceding)
-                preceding -= 1
-            while 0 < following < len(self.words) and self.words[following] not in stops:
-                entries.add(following)
-                following += 1
-        return frozenset(entries & self.weights.keys())
-
-    @cached_property
-    def roles(self) -> Mapping[int, Role | None]:
-        """Place of each question word -> role of the nearest name, as in a statement; None = not known."""
-        return {place: self._role(place) for place in self.weights}
-
-    def _role(self, place: int) -> Role | None:
-        if not self.names:
-            return None
-        name = min(self.names, key=lambda span: min(abs(place - span.start), abs(place - span.end)))
-        if place >= name.end:
-            if self.words[name.end : name.end + 1] == ("s",):
-                return "owner"
-            return "after" if self.words[place + 1 : place + 2] == ("by",) else "before"
-        between = self.words[place + 1 : name.start]
-        if between and between[-1] == "of":
-            return "owner"
-        if not _AUXILIARIES.isdisjoint(between):  # "Which school is Ada at?": a noun, not a verb
-            return None
-        return "before" if "by" in between else "after"
-
-
-class _Table(NamedTuple):
-    fillers: frozenset[str]
-    speech: frozenset[str]
-    history: frozenset[str]
-    kinds: Mapping[str, frozenset[str]]
-    senses: tuple[frozenset[str], ...]
-    lemmas: Mapping[str, str]
-
-
-@cache
-def _table() -> _Table:
-    entries = tomllib.loads(Path(__file__).with_name("asking.toml").read_text(encoding="utf-8"))
-    thirds = (pair.split(":") for pair in ENGLISH["third_to_past"])
-    lemmas = {past: stem(third) for third, past in thirds}
-    lemmas |= {form: stem(base) for form, base in (pair.split(":") for pair in entries["irregular"].split())}
-    return _Table(
-        fillers=frozenset(entries["fillers"].split()),
-        speech=frozenset(entries["speech"].split()),
-        history=frozenset(entries["history"].split()),
-        kinds={word: frozenset(kinds.split()) for word, kinds in entries["kinds"].items()},
-        senses=tuple(
-            frozenset(lemmas.get(word) or stem(word) for word in words.split())
-            for words in entries["senses"].values()
-        ),
-        lemmas=lemmas,
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=16_384)
-def lemma(word: str) -> str:
-    """Return the stem of a plain word's base form: for "led" the stem of "lead"."""
-    return _table().lemmas.get(word) or stem(word)
-
-
-@cache
-def _forms() -> Mapping[str, frozenset[str]]:
-    """Return stem -> the stems of all forms of its irregular verb."""
-    verbs: dict[str, set[str]] = {}
-    for form, base in _table().lemmas.items():
-        verbs.setdefault(base, {base}).add(stem(form))
-    return {form: frozenset(forms) for forms in verbs.values() if len(forms) > 1 for form in forms}
-
-
-def other_forms(word: str) -> list[str]:
-    """Return the stems of the other forms of a stem's irregular verb, in order: "bought" for "buy"."""
-    return sorted(_forms().get(word, frozenset()) - {word})
-
-
-@lru_cache(maxsize=4_096)
-def senses_of(word: str) -> frozenset[str]:
-    """Return the lemmas that share a sense with a lemma."""
-    synonyms = [sense for sense in _table().senses if word in sense]
-    synonyms += [words for words in _matters() if word in words]
-    return frozenset().union(*synonyms)
-
-
-@cache
-def _matters() -> tuple[frozenset[str], ...]:
-    return tuple(frozenset(map(lemma, words)) for words in words_of_matter().values())
 
 
 class Vocabulary:
@@ -209,8 +60,9 @@ class Vocabulary:
 
         def put(text: str, weight: float, role: Role | None) -> None:
             for word in plain_words(text):
-                if word not in languages()["en"].stops and entries.get(lemma(word), (0.0, None))[0] < weight:
-                    entries[lemma(word)] = (weight, role)
+                share = min(weight, OF_DESCRIPTION) if word in _ASPECT else weight
+                if word not in languages()["en"].stops and entries.get(lemma(word), (0.0, None))[0] < share:
+                    entries[lemma(word)] = (share, role)
 
         main, turned_here = self._ontology.folded(relation)
         for name in dict.fromkeys([relation, *self._names.get(main, ())]):
@@ -226,20 +78,16 @@ class Vocabulary:
                 ):
                     plain = phrase.partition("{")[0]
                     passive = plain.split()[:1] in (["be"], ["is"]) and "by" in plain
-                    put(plain.replace("|", " "), 1.0, _turned("after" if passive else "before", turned))
+                    put(plain.replace("|", " "), 1.0, turned_role("after" if passive else "before", turned))
                 for noun in (*declared.nouns, *(name.replace("_", " ") for name in declared.fields)):
-                    put(noun, 1.0, _turned("owner", turned))
+                    put(noun, 1.0, turned_role("owner", turned))
                 put(declared.description, OF_DESCRIPTION, None)
             if name.startswith("HAS_"):
-                put(name[4:].replace("_", " "), 1.0, _turned("owner", turned))
+                put(name[4:].replace("_", " "), 1.0, turned_role("owner", turned))
             else:
                 passive = name.endswith("_BY")
-                put(name.replace("_", " "), 1.0, _turned("after" if passive else "before", turned))
+                put(name.replace("_", " "), 1.0, turned_role("after" if passive else "before", turned))
         return entries
-
-
-def _turned(role: Role, turned: bool) -> Role:
-    return _OPPOSITE[role] if turned else role
 
 
 class Match(NamedTuple):
@@ -278,64 +126,91 @@ class Matcher:
         if not facts:
             return []
         places = frozenset(self.question.weights)
-        matches = self._matches([*facts.values()], set(named), places)
+        matches = self._matches([*facts.values()], set(named), places, by_name=True)
         answering = [(match, facts[id_]) for id_, match in matches.items() if self._answers(match, places)]
         best = self._best(answering)
         return self._chained(best, matches, named, moment)[:MAX_FIRST]
 
     def _answers(self, match: Match, places: frozenset[int]) -> bool:
-        kinds = _table().kinds
-        if all(self.question.words[place] in kinds for place in places):  # "Which company is Ada with?"
+        only_kinds = all(kinds_of(self.question.words[place]) for place in places)
+        if only_kinds and len(self.question.units) <= 1:  # "Which company is Ada with?"
             return match.score >= KIND
         return match.cover >= LEAST_COVER or match.score >= LEAST_COVER + KIND / 2
 
     def _best(self, answering: Sequence[tuple[Match, Fact]]) -> list[Fact]:
         if not answering:
             return []
-        minimum = EQUAL_SHARE * max(match.score for match, _ in answering)
-        rows = [(match, fact) for match, fact in answering if match.score >= minimum]
+        joined = self.question.joined
+        best: dict[
+            frozenset[str], float
+        ] = {}  # by joined names: "Where do Ann and Ben live?" has two answers
+        for match, fact in answering:
+            about = joined.intersection(fact.ends)
+            best[about] = max(match.score, best.get(about, match.score))
+        rows = [
+            (match, fact)
+            for match, fact in answering
+            if match.score >= EQUAL_SHARE * best[joined.intersection(fact.ends)]
+        ]
         rows.sort(key=lambda row: (-round(row[0].score, 6), -(row[1].valid_at or 0), row[1].id))
         if self.question.looks_back:  # former facts come first
             rows.sort(key=lambda row: row[1].invalid_at is None)
         return [fact for _, fact in rows]
 
-    def _matches(self, facts: Sequence[Fact], named: set[str], places: frozenset[int]) -> dict[str, Match]:
+    def _matches(
+        self, facts: Sequence[Fact], named: set[str], places: frozenset[int], *, by_name: bool = False
+    ) -> dict[str, Match]:
+        """Return the matches of facts, by id. by_name: the question's names must be matched, too."""
         ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
         entities = {entity.id: entity for entity in self.view.entities(ends)}
-        return {fact.id: self._match(fact, named, places, entities) for fact in facts}
+        matches = {}
+        for fact in facts:
+            weights = {place: self.question.weights[place] for place in places}
+            is_end: list[float] = []
+            for unit in self.question.units if by_name else ():
+                if unit.entities.isdisjoint(fact.ends):
+                    weights |= unit.weights
+                else:
+                    is_end.append(unit.weight)
+            matches[fact.id] = self._match(fact, named, weights, sum(sorted(is_end)[1:]), entities)
+        return matches
 
     def _match(
-        self, fact: Fact, named: set[str], places: frozenset[int], entities: Mapping[str, Entity]
+        self,
+        fact: Fact,
+        named: set[str],
+        weights: Mapping[int, float],
+        names: float,
+        entities: Mapping[str, Entity],
     ) -> Match:
-        question, weights = self.question, self.question.weights
+        """Return the match of a fact.
+
+        weights   place of a question word that the fact should have -> its weight: also the words of names
+                  that are no end of the fact
+        names     weight of the names, apart from the first, that are ends of the fact
+        """
+        question = self.question
         sentence_words = self._sentence(fact, entities)
         vocabulary = self.vocabulary.words_of(fact.relation)
         subject_is_named = fact.source in named
         covered: set[int] = set()
-        got = total = 0.0
-        for place in places:
-            weight, word = weights[place], lemma(question.words[place])
-            names_kind = question.words[place] in _table().kinds  # "which city": optional in the fact
+        got = total = names
+        for place, weight in weights.items():
+            word = lemma(question.words[place])
+            names_kind = kinds_of(question.words[place])  # "which city": optional in the fact
             total += 0.0 if names_kind else weight
-            if word in sentence_words:
-                share, source_role = 1.0, sentence_words[word]
-            elif word in vocabulary:
-                share, source_role = vocabulary[word]
-            else:
-                synonyms = senses_of(word)
-                synonym = next((w for w in (*sentence_words, *vocabulary) if w in synonyms), None)
-                share, source_role = (OF_SENSE if synonym else 0.0), None
+            share, source_role = _share_of(word, sentence_words, vocabulary)
             if not share:
                 continue
             total += weight if names_kind else 0.0
-            role = question.roles[place]
+            role = question.roles.get(place)
             is_both = len(named.intersection(fact.ends)) == len(set(fact.ends)) > 1
             if source_role and role and not is_both and _contradict(source_role, role, subject_is_named):
                 share *= WRONG_ROLE
             got += weight * share
             if share >= OF_SENSE:
                 covered.add(place)
-        inner = question.inner & places
+        inner = question.inner & weights.keys()
         if inner and inner.isdisjoint(covered):  # the fact is about another relation of the named entity
             got *= WRONG_ROLE
         cover = got / total if total else 0.0
@@ -344,8 +219,6 @@ class Matcher:
         kinds = question.kinds
         if kinds:
             score += KIND if self._is_kind(fact, named, entities, kinds) else -KIND
-        if len(question.names) > 1 and len(named.intersection(fact.ends)) > 1:
-            score += BOTH_ENDS
         return Match(score, cover, frozenset(covered))
 
     @staticmethod
@@ -374,7 +247,7 @@ class Matcher:
             if source is not None:
                 role = "before" if source[0] < place else "after"
                 if "by" in text[place + 1 : place + 3]:
-                    role = _turned(role, turned=True)
+                    role = turned_role(role, turned=True)
                 if _owns(text, source, place):
                     role = "owner"
                 elif _owns(text, target, place):
@@ -404,7 +277,7 @@ class Matcher:
             }
             open_places = (
                 open_places
-                if any(self.question.words[place] not in _table().kinds for place in open_places)
+                if not all(kinds_of(self.question.words[place]) for place in open_places)
                 else frozenset()
             )
             open_share = sum(weights[place] for place in open_places) / total if total else 0.0
@@ -421,11 +294,23 @@ class Matcher:
         return best
 
 
+def _share_of(
+    word: str, sentence: Mapping[str, Role | None], vocabulary: Mapping[str, tuple[float, Role | None]]
+) -> tuple[float, Role | None]:
+    """Return how well a fact covers a word, 0 to 1, and the role of the fact's source next to the word."""
+    if word in sentence:
+        return 1.0, sentence[word]
+    if word in vocabulary:
+        return vocabulary[word]
+    synonyms = senses_of(word)
+    return (OF_SENSE if any(other in synonyms for other in (*sentence, *vocabulary)) else 0.0), None
+
+
 def _contradict(source_role: Role, role: Role, subject_is_named: bool) -> bool:
     """Return whether the fact states the relation in the opposite direction to the question."""
     if (role == "owner") != (source_role in ("owner", "bearer")):
         return False  # a noun and a verb: "the owner of Apollo", "Apollo is owned by Ada"
-    return role != _turned(source_role, turned=not subject_is_named)
+    return role != turned_role(source_role, turned=not subject_is_named)
 
 
 def _owns(text: Sequence[str], span: tuple[int, int] | None, place: int) -> bool:
@@ -448,36 +333,3 @@ def _place_of(text: Sequence[str], entity: Entity | None) -> tuple[int, int] | N
             if text[start : start + len(name)] == name:
                 return start, start + len(name)
     return None
-
-
-def read_state_question(
-    text: str, surfaces: Iterable[tuple[str, Sequence[int]]], weight_of: Callable[[int], float] | None = None
-) -> StateQuestion:
-    """Read a question for matching.
-
-    text        read up to MAX_QUERY_WORDS words, as by the other methods
-    surfaces    (recorded entity, the terms of one of its names), for names that may occur in the question
-    weight_of   returns the weight of a term; None: each term weighs 1
-    """
-    # The cost of matching is words x names for each fact; without a bound, 800 names would take minutes.
-    words = tuple(islice(plain_words(text), MAX_QUERY_WORDS))
-    terms = [term(stem(word)) for word in words]
-    spans: dict[tuple[int, int], list[str]] = {}
-    for entity, name in surfaces:
-        size = len(name)
-        for start in range(len(terms) - size + 1):
-            if size and terms[start : start + size] == list(name):
-                spans.setdefault((start, start + size), []).append(entity)
-    names: list[Name] = []
-    for (start, end), entities in sorted(spans.items(), key=lambda span: (span[0][0] - span[0][1], span[0])):
-        if all(end <= name.start or start >= name.end for name in names):
-            names.append(Name(tuple(dict.fromkeys(entities)), start, end))
-    names.sort(key=lambda name: name.start)
-    name_places = {place for name in names for place in range(name.start, name.end)}
-    left_out = languages()["en"].stops | _table().fillers
-    weights = {
-        place: max(weight_of(terms[place]), 1e-3) if weight_of else 1.0
-        for place, word in enumerate(words)
-        if place not in name_places and word not in left_out
-    }
-    return StateQuestion(words=words, names=tuple(names), weights=weights)

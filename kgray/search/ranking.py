@@ -22,9 +22,10 @@ from kgray.ports import Embedding, GraphView, SearchScope, Store
 from kgray.schema.rows import as_weights
 from kgray.search.index import Floats, GroupIndex, Ints, Messages, Postings, Sessions, Vectors, Words
 from kgray.search.loading import EvidencePlaces, Exact
-from kgray.search.matching import StateQuestion, Vocabulary, other_forms, read_state_question
+from kgray.search.matching import Vocabulary
 from kgray.search.query import FoundRow, Query, Question
 from kgray.search.recipes import Recipe, Weights
+from kgray.search.state_question import StateQuestion, other_forms, read_state_question
 from kgray.search.summaries import Summaries, Texts
 
 K1, B = 1.2, 0.75  # BM25's usual values
@@ -131,6 +132,7 @@ class SearchRun:
     statements: Vectors  # of the group's statements
     evidence: EvidencePlaces
     newest: Sequence[int]  # sequences of the newest episodes, newest first (`Recipe.recent`)
+    visible: dict[SearchScope, dict[tuple[Any, bool], list[FoundRow]]] = field(default_factory=dict)
 
     def keep(self, rows: Sequence[FoundRow]) -> list[FoundRow]:
         """Return the rows of one scope that pass the query's filters, in their order."""

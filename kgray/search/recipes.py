@@ -35,13 +35,13 @@ class Weights:
     dates: float = 2.0  # factor for messages, and facts that began or ended, at a time in the question
     times: float = 1.3  # factor for messages with words of time, if the question asks for a time
     phrase: float = 1.5  # factor for rows with a quoted phrase
-    length: float = 0.3  # exponent of the factor (1 + words of a message / mean of the group) / 2
+    length: float = 0.45  # exponent of the factor (1 + words of a message / mean of the group) / 2
     linked: float = 3.0  # factor for facts of a named entity
     rows: float = 0.5  # factor for episodes of triples, whose facts rank better
     # Shares of the scores of the messages (before, after) at distance 1, then 2, in the session. The message
     # before counts more, because an answer shares few words with its question.
-    neighbours: tuple[tuple[float, float], ...] = ((0.42, 0.3), (0.18, 0.1))
-    session: float = 0.3  # share of the session's score by words, for messages that have another signal
+    neighbours: tuple[tuple[float, float], ...] = ((0.38, 0.27), (0.16, 0.09))
+    session: float = 0.375  # share of the session's score by words, for messages that have another signal
     communities: float = 0.5  # factor for summaries of communities
     steps: float = 0.35  # factor on the start's score for each graph step
     floor: float = 0.02  # least fit of a scope's best row, 0 to 1; below it the scope has no hits

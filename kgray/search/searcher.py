@@ -6,7 +6,7 @@ It calls the embedder, and perhaps a cross-encoder, but no language model. Equal
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -25,18 +25,18 @@ from kgray.graph.summaries import summarised
 from kgray.ports.queries import query_embedding
 from kgray.search import index as indexing
 from kgray.search import loading
-from kgray.search.around import Around, Sentences, repeats, spans_of
-from kgray.search.matching import Matcher, StateQuestion, Vocabulary
+from kgray.search.around import Around, Chosen, one_list, spans_of
+from kgray.search.matching import Matcher, Vocabulary
 from kgray.search.query import FoundRow, Query, Question, is_scored, read_question, within
 from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Scores, SearchRun
-from kgray.search.recipes import SCOPES, Method
+from kgray.search.recipes import Method
 from kgray.search.rerank import fused_by_rank, reranked
+from kgray.search.state_question import StateQuestion
 from kgray.search.steps import ByScope, steps
 from kgray.search.summaries import Profiled, Summaries
 
 ViewAt = Callable[[], ports.GraphView]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
-_Chosen = tuple[ports.SearchScope, Candidate]
 _ByMethod = dict[ports.SearchScope, dict[str, list[Candidate]]]  # by the signal of a method
 _TEXTS = {"words": "bm25", "vectors": "cosine", "sparse": "sparse"}  # signals of a text itself -> methods
 _MAX_SUMMARIES = 64  # groups whose summaries are cached
@@ -341,7 +341,19 @@ def gather(
 
 
 def _visible(run: SearchRun, scope: ports.SearchScope, records: Sequence[Any]) -> list[list[FoundRow]]:
-    """Return for each record the rows that the view shows for it; one read for all."""
+    """Return for each record the rows that the view shows for it; a search reads each record once."""
+    shown = run.visible.setdefault(scope, {})
+    keys = [
+        (record, isinstance(record, Profiled)) for record in records
+    ]  # a `Profiled` id equals the bare id
+    fresh = [key for key in dict.fromkeys(keys) if key not in shown]
+    rows = _read_visible(run, scope, [record for record, _ in fresh]) if fresh else ()
+    shown.update(zip(fresh, rows, strict=True))
+    return [shown[key] for key in keys]
+
+
+def _read_visible(run: SearchRun, scope: ports.SearchScope, records: Sequence[Any]) -> list[list[FoundRow]]:
+    """Read for each record the rows that the view shows for it; one read for all."""
     view = run.view
     if scope == "episode":
         episodes = {episode.sequence: episode for episode in view.episodes(records)}
@@ -382,68 +394,7 @@ def _boosted(run: SearchRun, scope: ports.SearchScope, candidates: list[Candidat
     return sorted(boosted, key=lambda candidate: -candidate.score)
 
 
-def one_list(
-    by_scope: Mapping[ports.SearchScope, Sequence[Candidate]],
-    limit: int,
-    places: Mapping[ports.SearchScope, int],
-    *,
-    once: bool,
-    facts_first: bool = False,
-) -> tuple[list[_Chosen], list[_Chosen]]:
-    """Return the `limit` best rows of all scopes (ties: fact, entity, episode), and the repeated rows.
-
-    once: a fact is repeated if its messages are all hits, and a message if it supports a fact that is a hit.
-    Two facts of one message are two statements, so both stay.
-    facts_first: a fact replaces the hits that support it, at their better place. It is for a question about
-    one moment, because a message has no span.
-    """
-    rows = [
-        (-candidate.score, SCOPES.index(scope), place, scope, candidate)
-        for scope, candidates in by_scope.items()
-        for place, candidate in enumerate(candidates)
-    ]
-    chosen: list[_Chosen] = []
-    repeated: list[_Chosen] = []
-    free = {scope: places.get(scope, limit) for scope in by_scope}
-    shown_episodes: set[str] = set()  # episodes that are hits
-    supporting: set[str] = set()  # these, and the supporters of facts that are hits
-    sentences: Sentences = {}
-    for _, _, _, scope, candidate in sorted(rows, key=lambda row: row[:3]):
-        if len(chosen) >= limit:
-            break
-        row = candidate.row
-        if once and isinstance(row, Fact) and repeats(sentences, row, row.episodes):
-            repeated.append((scope, candidate))
-            continue
-        sources: set[str] = set()
-        if once and isinstance(row, Fact | Episode):
-            sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
-        if facts_first and scope == "fact" and free[scope] and sources & shown_episodes:
-            _replace(candidate, sources, chosen, repeated)
-            free[scope] -= 1
-            free["episode"] += len(sources & shown_episodes)
-            supporting |= sources
-            shown_episodes -= sources
-        elif sources and sources <= (supporting if scope == "episode" else shown_episodes):
-            repeated.append((scope, candidate))
-        elif free[scope]:
-            free[scope] -= 1
-            supporting |= sources
-            shown_episodes |= sources if scope == "episode" else set()
-            chosen.append((scope, candidate))
-    return chosen, repeated
-
-
-def _replace(fact: Candidate, sources: set[str], chosen: list[_Chosen], spare: list[_Chosen]) -> None:
-    """Replace the messages that support a fact by the fact, at the place and with the score of the first."""
-    messages = [row for row in chosen if row[0] == "episode" and row[1].row.id in sources]
-    first = chosen.index(messages[0])
-    chosen[first] = "fact", replace(fact, score=messages[0][1].score)
-    chosen[:] = [row for row in chosen if row not in messages]
-    spare += messages
-
-
-def _ranks(run: SearchRun, chosen: Sequence[_Chosen], by_method: _ByMethod) -> _Ranks:
+def _ranks(run: SearchRun, chosen: Sequence[Chosen], by_method: _ByMethod) -> _Ranks:
     """Return id -> method -> rank (from 1) among all rows of the scope."""
     ranks: _Ranks = {}  # with fusion by rank: the rank among the visible rows, which the fusion used
     for of_scope in by_method.values():
@@ -458,7 +409,7 @@ def _ranks(run: SearchRun, chosen: Sequence[_Chosen], by_method: _ByMethod) -> _
     return ranks
 
 
-def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]:
+def _hits(run: SearchRun, chosen: Sequence[Chosen], ranks: _Ranks) -> list[Hit]:
     """Return the chosen rows as hits, in order; comparable scores s become s / (1 + s).
 
     It makes two reads for all hits, and with `as_of` one more for the summary of each entity.

@@ -13,18 +13,20 @@ from anyio import to_thread
 from fastapi import Depends, Query, Request, Response
 
 from kgray.domain import times
+from kgray.domain.json_form import as_json
 from kgray.domain.records import check_group
 from kgray.errors import InputError
 from kgray.io.intake.drafts import Defaults, Refusal, draft_from
 from kgray.io.intake.files import EXTENSIONS, Submitted, read_file, spooled
 from kgray.memory.access import SCOPES
-from kgray.memory.ingesting import ledger_of
+from kgray.memory.reads import ledger_of
 from kgray.server import models
 from kgray.server.door import At, Door, holder_of
 from kgray.server.handlers import appended
 from kgray.server.models import Group
 from kgray.server.problems import Overloaded
 from kgray.server.streams import Events, event, streamed
+from kgray.storage import ledger
 
 _LOOK_S = 1.0  # between two reads of a stream
 _MAX_CHANGES = 500  # rows of a preview
@@ -65,12 +67,12 @@ async def server_status(door: At, request: Request) -> Any:  # noqa: ANN401 - `r
 
 
 async def _board(door: Door, request: Request) -> dict[str, Any]:
-    counts, key = await door.read(door.memory.status), holder_of(request)
-    ledger = ledger_of({name: count for name, count in counts.items() if key is None or key.reaches(name)})
+    counts, key = await door.call(ledger.counts, door.memory.store), holder_of(request)
+    status = ledger_of({name: count for name, count in counts.items() if key is None or key.reaches(name)})
     waits = door.ingesting
     waiting = {"pending": waits.pending, "oldest_s": round(waits.oldest_s), "fault": waits.fault or None}
     runtime = {"backend": "none"} if door.runtime is None else await door.call(door.runtime)
-    return {**ledger, "ingesting": waiting, "runtime": runtime, "at": times.show(times.now())}
+    return {**as_json(status), "ingesting": waiting, "runtime": runtime, "at": times.show(times.now())}
 
 
 async def _place(door: At) -> AsyncIterator[None]:

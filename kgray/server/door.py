@@ -38,14 +38,12 @@ T = TypeVar("T")
 Verb = Callable[..., Coroutine[Any, Any, T]]  # of a memory
 WRITERS = 4  # threads for corrections and removals
 MAX_WAITING = 256  # requests that wait for a thread
-LONGEST_S = 60.0  # for a read; for `Prefer: wait`
+LONGEST_S = 60.0  # for a read; for `Prefer: wait`, and the wait for an export
 # Reads that may scan a whole group.
-_LONG = frozenset(
-    "complete diff dump duplicates export foresee neighbourhood overview relation_suggestions".split()
-)
+_LONG = frozenset("complete diff dump duplicates foresee neighbourhood overview relation_suggestions".split())
 _SEARCHES = frozenset("search explain context".split())
-_HEADS = 1000  # cached heads; beyond this number, old heads are dropped
-_HEAD_S = 0.25  # a group's head is read again after this time, for all streams together
+HEADS = 1000  # cached heads; beyond this number, old heads are dropped
+HEAD_S = 0.25  # a group's head is read again after this time, for all streams together
 GATHER_S, GATHER_ROWS = 0.005, 200  # a transaction waits this long for rows; it takes about this number
 _ANSWERED = 8  # requests answered in a pass of the event loop; more would delay all others
 MAX_HELD = 20_000  # rows that wait for a transaction
@@ -412,11 +410,11 @@ class Door:
     async def head(self, group: str) -> GroupHead:
         """Return a group's counters, read at most four times a second for all callers."""
         at, reading = self._heads.get(group, (0.0, None))
-        if reading is None or (reading.done() and time.monotonic() - at > _HEAD_S):
+        if reading is None or (reading.done() and time.monotonic() - at > HEAD_S):
             clock = time.monotonic()
-            if len(self._heads) >= _HEADS:
+            if len(self._heads) >= HEADS:
                 self._heads = {
-                    name: entry for name, entry in self._heads.items() if clock - entry[0] <= _HEAD_S
+                    name: entry for name, entry in self._heads.items() if clock - entry[0] <= HEAD_S
                 }
             reading = asyncio.create_task(self.call(self.memory.store.heads, [group]))
             self._heads[group] = clock, reading

@@ -28,7 +28,6 @@ from kgray.io.intake.drafts import Defaults, Refusal, draft_from, parse_json
 from kgray.io.intake.files import Submitted
 from kgray.io.intake.formats import MAX_LINE, json_lines
 from kgray.memory.client import original
-from kgray.memory.ingesting import ledger_of
 from kgray.memory.remote import VERBS
 from kgray.schema import kinds
 from kgray.schema.reads import EPISODE_HEADS_AT
@@ -125,9 +124,9 @@ def reads(verb: str) -> Callable[..., Any]:
 
 async def status(door: At, group: Group) -> Any:  # noqa: ANN401 - `replies.Status`
     """Return the ledger: episodes by state, cost of models."""
-    counts = await door.read(door.memory.status, group=group)
+    ledger = as_json(await door.read(door.memory.status, group=group))
     ingesting = {"fault": door.ingesting.fault or None}
-    return ledger_of(counts) | {"ingesting": ingesting, "embedder": door.memory.admin.vectors()}
+    return ledger | {"ingesting": ingesting, "embedder": door.memory.admin.vectors()}
 
 
 async def groups(door: At, request: Request) -> Any:  # noqa: ANN401 - `replies.Groups`
@@ -189,7 +188,7 @@ async def _commits(door: Door, group: str, at: int) -> Events:
         yield comment(f"ended: {error}")
 
 
-def _wait_of(prefer: str | None) -> float | None:
+def wait_of(prefer: str | None) -> float | None:
     """Return the seconds of `Prefer: wait=N` (RFC 7240)."""
     match = _WAIT.search(prefer or "")
     return None if match is None else min(float(match[1]), LONGEST_S)
@@ -229,7 +228,7 @@ async def append(request: Request) -> Response:
         again=options.again,
     )
     ended: dict[str, int] | None = {"pending": 0, "dry_run": True} if options.dry_run else None
-    if ended is None and (wait := _wait_of(headers.get("prefer"))) is not None:
+    if ended is None and (wait := wait_of(headers.get("prefer"))) is not None:
         ended = await _ended(door, group, [fault for _, fault in pairs], wait)
     return _answered(request, pairs, refused, ended)
 
@@ -405,7 +404,7 @@ def corrects(kind: OperationKind) -> Callable[..., Any]:
         await noted(door, request, kind, check_group(group), subject)
         sequence = await door.change(door.memory.request, kind, group=group, **subject)
         door.ingesting.appended(1)
-        deadline = time.monotonic() + (_wait_of(prefer) or 0.0)
+        deadline = time.monotonic() + (wait_of(prefer) or 0.0)
         while True:
             operation = await door.read(door.memory.operation, sequence, group=group)
             result = operation.result or {}

@@ -283,7 +283,7 @@ class _Tools:
         self, ctx: Context[Any], ids: Ids = [], since: Moment = None  # noqa: B006 - read alone
     ) -> Status:  # fmt: skip
         """Whether added messages are in the graph yet, failures with reasons, and changes `since` then."""
-        counts = (await self._read(ctx, "status"))[self.seat_of(ctx).group]
+        counts = (await self._read(ctx, "status")).groups[self.seat_of(ctx).group]
         failures = await self._read(ctx, "failures")
         states = {id_: (await self._read(ctx, "episode", id_)).state for id_ in ids}
         changed: list[Line] = []

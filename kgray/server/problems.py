@@ -49,6 +49,15 @@ class Overloaded(Unavailable):
         self.wait_s = wait_s
 
 
+class Unfinished(Overloaded):
+    """A file that is being written; ask again, and the work continues."""
+
+    def __init__(self, seconds: float) -> None:
+        """seconds: of the work until now."""
+        super().__init__(f"the file has been in work for {seconds:.0f} s: ask again, and the work continues")
+        self.headers = {"kgray-unfinished": f"{seconds:.0f}"}
+
+
 class TooMany(Overloaded):
     """More requests than the key may make."""
 
@@ -62,7 +71,7 @@ class TooMany(Overloaded):
 STATUS: Mapping[type[KgrayError], int] = {
     KgrayError: 500, InputError: 422, Malformed: 400, TooLarge: 413, Conflict: 409,
     Denied: 401, Forbidden: 403, Misdirected: 421,
-    Unavailable: 503, Overloaded: 503, TooMany: 429, errors.Stopped: 503,
+    Unavailable: 503, Overloaded: 503, Unfinished: 503, TooMany: 429, errors.Stopped: 503,
     errors.SettingsError: 500, errors.StoreError: 500, errors.Damaged: 500, errors.Unwritable: 500,
     errors.NoStore: 503, errors.StaleWriter: 503, errors.Outrun: 503, errors.Locked: 503, errors.NoSpace: 507,
     errors.NotFound: 404, errors.Ambiguous: 409, errors.NotBuilt: 501,

@@ -36,7 +36,7 @@ from kgray.memory.results import Commit
 if TYPE_CHECKING:
     from kgray.server.door import Door
 
-_LOOK_S = 1.0
+LOOK_S = 1.0
 _ANSWER_S = 15.0  # for a receiver to answer
 _AT_ONCE, _OF_GROUP = 128, 4  # posts in flight, of all groups and of one
 _MOST_IDS = 200  # in a list of a message
@@ -102,7 +102,7 @@ class Posts:
                         self._going[webhook.id] = asyncio.create_task(self._serve(webhook))
             except Exception:  # noqa: BLE001 - the loop logs it and continues
                 _log.exception("webhooks wait")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(LOOK_S)
 
     async def _serve(self, webhook: Webhook) -> None:
         """Post the new commits to a webhook."""

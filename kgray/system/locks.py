@@ -125,7 +125,9 @@ def staging(folder: Path) -> Iterator[Path]:
         try:
             with explained(folder, "emptied"):
                 for file in folder.iterdir():
-                    if file.name != LOCK:
+                    if file.is_dir() and not file.is_symlink():
+                        rmtree(file)
+                    elif file.name != LOCK:
                         file.unlink()
             yield folder
         finally:

@@ -41,7 +41,7 @@ def test_the_set_has_every_word_and_questions_of_one_to_five_candidates():
     assert not any(item.question.item in load for load in map(head_of, FORMS.values()) for item in LABELLED)
 
 
-@pytest.mark.parametrize("together", [1, 10])
+@pytest.mark.parametrize("together", [pytest.param(1, marks=pytest.mark.slow), 10])
 def test_a_perfect_model_has_full_marks_in_every_form(bench, together):
     with closing(ChatServer(answering)) as server:
         reply = bench(

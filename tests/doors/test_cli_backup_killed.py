@@ -93,6 +93,7 @@ def test_a_killed_backup_is_none_and_the_next_one_is_whole(team, groups):
         assert team("restore", to, "--data", f"back-{number}", "--json").json == full_reply
 
 
+@pytest.mark.slow  # by default a backup to a file is killed, and a bucket is away
 def test_a_backup_to_a_bucket_that_is_killed_is_none(team, monkeypatch):
     team.env |= {
         "AWS_ACCESS_KEY_ID": "a-key", "AWS_SECRET_ACCESS_KEY": "a-secret-key", "AWS_MAX_ATTEMPTS": "1",

@@ -84,6 +84,7 @@ def test_a_world_can_be_written_and_added(kgray, bench):
     assert sum(row["type"] == "fact" for row in truth) == made.json["facts"]
 
 
+@pytest.mark.slow  # test_cli_eval has the command, test_world_stream the questions
 def test_a_worlds_questions_are_a_data_set_for_eval(kgray, bench):
     """Of now, then, and as known then, with what is outdated; and of persons whom nobody spoke of."""
     made = ("world", "--episodes", "30", "--entities", "20", "--alias-rate", "0", "--out", "w.jsonl")
@@ -144,6 +145,7 @@ def test_a_reader_that_errs_costs_no_more_than_its_errors(bench):
     assert result["baseline_now"] < 0.95
 
 
+@pytest.mark.slow  # test_model_server compares each answer
 def test_the_same_world_over_http_gives_the_same_scores(bench):
     inside = bench("quality", "--episodes", "40", "--json").json["results"][0]
     over = bench("quality", "--episodes", "40", "--http", "--json").json["results"][0]
@@ -246,6 +248,7 @@ def test_a_model_server_that_was_killed_answers_the_same_at_the_same_address_and
     assert sum(row.tokens > 0 for row in record.read(notes)) == 7
 
 
+@pytest.mark.slow  # a measurement, and no promise
 def test_the_fill_of_a_runtime_is_measured_with_the_processor_time_of_each_role(bench):
     answer = bench(
         *("ingest", "--episodes", "30", "--streams", "8", "--window", "16"),

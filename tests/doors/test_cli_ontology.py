@@ -13,7 +13,7 @@ import kgray as library
 NAMES, BARNS = ("Ann", "Bob", "Cid"), ("Oakhall", "Millfield", "Stonegate")
 
 
-def said(number: int, name: str, relation: str, thing: str, at: str) -> tuple[dict, dict]:
+def row_and_reply(number: int, name: str, relation: str, thing: str, at: str) -> tuple[dict, dict]:
     """Return an input row and the line of the script that reads it."""
     text = f"{name} {relation.lower()} {thing}."
     entities = [{"name": name, "type": "Person"}, {"name": thing, "type": "Other"}]
@@ -28,7 +28,7 @@ def compared(kgray):
     rows, script = [], []
     for number, name in enumerate(NAMES):
         for offset, (relation, day) in enumerate((("PAINTED", "01"), ("SKETCHED", "02"))):
-            row, line = said(2 * number + offset, name, relation, BARNS[number], f"2026-01-{day}")
+            row, line = row_and_reply(2 * number + offset, name, relation, BARNS[number], f"2026-01-{day}")
             rows.append(row)
             script.append(line)
         items = [f"{name} sketched {BARNS[number]}.", [f"{name} painted {BARNS[number]}."]]

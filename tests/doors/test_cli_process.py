@@ -96,7 +96,7 @@ print(*sorted(heavy & set(sys.modules)), file=sys.stderr)
     assert json.loads(outcome.stdout)["hits"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_ends_the_run_with_75_and_the_same_command_completes_it(kgray, number):
     file = kgray.write("a.jsonl", *many(100, stops_at=80))
     kgray.script({"episode": STOP, "error": "unavailable"})
@@ -205,6 +205,7 @@ def test_a_second_process_appends_and_waits_for_the_one_that_ingests(kgray):
     assert b"waiting: " not in err
 
 
+@pytest.mark.slow  # by default a second process waits for the first
 def test_two_adds_at_once_each_tell_of_what_they_accepted(kgray):
     kgray("init")
     files = [kgray.write(f"{n}.jsonl", *many(60, 60 * n)) for n in range(2)]

@@ -51,8 +51,8 @@ def test_colour_is_for_terminals(kgray):
 
 
 def test_a_progress_bar_is_drawn_at_a_terminal_once_it_takes_long(monkeypatch):
-    monkeypatch.setattr(printing, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(printing, "_EVERY_S", -1.0)
+    monkeypatch.setattr(printing, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(printing, "EVERY_S", -1.0)
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
@@ -66,8 +66,8 @@ def test_a_progress_bar_is_drawn_at_a_terminal_once_it_takes_long(monkeypatch):
 
 
 def test_no_bar_is_drawn_where_standard_error_is_no_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(printing, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(printing, "_EVERY_S", -1.0)
+    monkeypatch.setattr(printing, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(printing, "EVERY_S", -1.0)
     with printing.Progress() as bar:
         bar.step("committed")
     assert capsys.readouterr() == ("", "")

@@ -131,6 +131,9 @@ def test_a_graphiti_database_is_imported_and_what_is_not_mapped_is_counted(kgray
         "group_id: '', name: 'KNOWS', fact: 'Ann knows Bob', episodes: ['e1']}]->"
         "(:Entity {uuid: 'b', group_id: '', name: 'Bob'})"
     )
+    trial = kgray_import(kgray, own_neo4j, "--json", "--dry-run")
+    assert (trial.code, trial.json["episodes"], trial.json["taken"]) == (0, 1, 2)
+    assert "accepted" not in trial.json
     answer = kgray_import(kgray, own_neo4j, "--json")
     wrong = kgray_import(kgray, own_neo4j, "--from-group", "main")
     kgray.env["NEO4J_PASSWORD"] = WRONG

@@ -112,6 +112,7 @@ def test_a_server_gives_the_classes_of_a_folder(served, tmp_path):
         for memory in (there, here):
             assert all(community.summary for community in memory.overview(group="team").communities)
         assert dict(classes_of(there)) == dict(classes_of(here))
+        assert there.status(group="team") == here.status(group="team")
 
 
 def test_a_null_says_as_much_to_a_server_as_to_a_folder(served, tmp_path):

@@ -17,7 +17,7 @@ INSERT INTO records (no, sequence, statements, packed, search) VALUES ({broken},
 """
 
 
-def said(group, triple):
+def triple_row(group, triple):
     return {"triples": [triple], "group": group, "at": "2026-01-01T00:00:00Z", "id": triple["source"]}
 
 
@@ -32,7 +32,7 @@ def damage(folder, statement, values=(), **names):
 @pytest.fixture
 def folder(kgray):
     """Return a folder with the groups `whole` and `broken`, which has records that nobody can read."""
-    rows = [said(group, triple) for group in ("broken", "whole") for triple in (ALICE, BOB)]
+    rows = [triple_row(group, triple) for group in ("broken", "whole") for triple in (ALICE, BOB)]
     assert kgray("add", kgray.write("rows.jsonl", *rows)).code == 0
     kgray.dumped = kgray("dump", "--group", "broken").out
     damage(kgray.folder, STRAY, [msgpack.packb([1, 0, [], [], [], None])])
@@ -47,7 +47,7 @@ def test_a_group_that_cannot_be_derived_is_in_nobody_elses_way(folder):
     assert folder("status").code == 0
     assert folder("search", "Alice", "--group", "whole", "--json").json["hits"] != []
 
-    row = said("whole", CARL)
+    row = triple_row("whole", CARL)
     done = folder("add", folder.write("more.jsonl", row), "--json")
     assert (done.code, done.json["committed"]) == (0, 1)
     assert folder("remove", "--group", "whole", "--episode", "Carl", "--yes").code == 0
@@ -77,7 +77,7 @@ def folder_ids(folder):
 
 
 def test_what_is_added_to_it_waits_and_is_committed_after_the_repair(folder):
-    more = folder.write("both.jsonl", said("broken", CARL), said("whole", CARL))
+    more = folder.write("both.jsonl", triple_row("broken", CARL), triple_row("whole", CARL))
 
     waits = folder("add", more, "--json")
 

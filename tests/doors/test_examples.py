@@ -41,7 +41,7 @@ def memory(tmp_path_factory):
 
 
 def test_nothing_of_the_examples_failed(memory):
-    assert {group: counts.failed for group, counts in memory.status().items()} == {
+    assert {group: counts.failed for group, counts in memory.status().groups.items()} == {
         "catalogue": 0,
         "support": 0,
         "team": 0,

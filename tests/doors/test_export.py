@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -204,28 +206,94 @@ def test_cogx_has_the_fact_that_holds_first(export):
     assert [f["object_ref"] for f in facts if f["predicate"] == "COSTS"] == ["9.5 EUR"]
 
 
+def test_an_export_of_earlier_knowledge_is_the_export_of_that_time(tmp_path):
+    with kgray.open(tmp_path / "data", create=True) as memory:
+        for row in ("2026-01-01", "Acme"), ("2026-03-01", "Beta"), ("2026-05-01", "Acme"):
+            memory.add_many([told(row[0], row[0], triple("Alice", "WORKS_AT", row[1]))], group="team")
+        memory.export(tmp_path / "then.graphml", to="graphml", group="team")
+        moment = datetime.now(UTC)
+        memory.add_many([told("late", "2026-02-01", triple("Alice", "WORKS_AT", "Gamma"))], group="team")
+        memory.export(tmp_path / "past.graphml", to="graphml", group="team", known_at=moment)
+        memory.export(tmp_path / "now.graphml", to="graphml", group="team")
+    then, past, now = (
+        nx.read_graphml(tmp_path / f"{name}.graphml", force_multigraph=True)
+        for name in ("then", "past", "now")
+    )
+
+    assert (dict(past.nodes(data=True)), list(past.edges(keys=True, data=True))) == (
+        dict(then.nodes(data=True)), list(then.edges(keys=True, data=True))
+    )  # fmt: skip
+    assert len(then.edges) == 3
+    assert len(now.edges) > 3
+
+
+def links_in(body: str) -> Iterator[str]:
+    """Yield the targets of the links that CommonMark sees."""
+    markdown = pytest.importorskip("markdown_it", reason="needs markdown-it-py, which other tools bring")
+    for block in markdown.MarkdownIt().parse(body):
+        for token in block.children or ():
+            if token.type == "link_open":
+                yield token.attrs["href"]
+
+
+def linked_pages(path: Path) -> set[Path]:
+    """Return the pages that links of a vault lead to; each link leads to one."""
+    linked = set[Path]()
+    for page in path.rglob("*.md"):
+        text = page.read_text("utf-8")
+        body = text.split("---\n", 2)[2] if text.startswith("---\n") else text
+        targets = list(links_in(body))
+        assert len(targets) >= len(re.findall(r"(?<!\\)\]\(", body)), (page.name, "a link is no link")
+        for target in targets:
+            linked.add(aim := page.parent.joinpath(unquote(target)).resolve())
+            assert aim.is_file(), (page.name, target)
+            assert aim.name in {file.name for file in aim.parent.iterdir()}, "also in its case"
+        notes = set(re.findall(r"^\[\^(\w+)\]:", body, re.MULTILINE))
+        assert set(re.findall(r"(?<!\\)\[\^(\w+)\]", body)) == notes
+        assert not re.search(r"(?<!\\)\[\[", body), page.name
+    return linked
+
+
 def test_every_link_of_the_vault_leads_to_a_page(export):
     path, rows = export("okf")
     pages = {one.relative_to(path).as_posix(): one.read_text("utf-8") for one in path.rglob("*.md")}
-    linked = set()
-    for name, text in pages.items():
-        _, head, body = (
-            text.split("---\n", 2) if name == "index.md" or "index" not in name else ("", "", text)
-        )
-        if "index" not in name:
-            assert yaml.safe_load(head)["type"]
-        for target in re.findall(r"(?<!\\)\]\(([^)]*)\)", body):
-            linked.add(found := (path / name).parent.joinpath(unquote(target)).resolve())
-            assert found.is_file(), (name, target)
-        notes = set(re.findall(r"^\[\^(\w+)\]:", body, re.MULTILINE))
-        assert set(re.findall(r"(?<!\\)\[\^(\w+)\]", body)) == notes
-        assert not re.search(r"(?<!\\)\[\[", body), name
 
-    assert linked == {path / name for name in pages} - {path / "index.md"}
+    heads = [text.split("---\n", 2)[1] for name, text in pages.items() if "index" not in name]
+    assert all(yaml.safe_load(head)["type"] for head in heads)
+    assert linked_pages(path) == {path / name for name in pages} - {path / "index.md"}
     assert len(pages) == sum(rows.values()) + 4
     alice = next(text for name, text in pages.items() if name.startswith("entities/alice-nguyen-"))
     assert "\n# Former\n" in alice
     assert alice.count("(2026-01-01 to 2026-03-01)") == 1
+
+
+# Names that an operating system, Obsidian, Markdown or a URL would take for something else.
+NAMES = (
+    "[", "]", "a]b", "[a](b.md)", "[[a|b]]", "![a](b)", "a|b", "#a", "a#b", "a^b", "^a", "a/b", "/a",
+    "../a", "a:b", "C:\\a", "..a", ".", "..", "a.", "a..", "a.md", "index", "index.md", "con", "NUL",
+    "a%20b", "a%", "a?b=c&d", "`a`", "<a href=b>", "a\\", "\\", "a)b", "(a", "~a~", "==a==", "%%a%%",
+    "$a$", "- a", "1. a", "> a", "---", "Straße", "STRASSE", "acme x", "ACME X", "Acme-X",
+    "e\u0301t\u00e9", "\u00e9te\u0301", "ﬁ x", "fi x", "İ", "日本", "日 本", "👩\u200d🚀", "a\u200bb",
+    "\u202ea", "n" * 300, "n" * 299 + "m", "[" * 150,
+)  # fmt: skip
+
+
+def test_every_link_of_a_vault_with_odd_names_leads_to_a_page(tmp_path):
+    with kgray.open(tmp_path / "data", create=True) as memory:
+        rows = [
+            told(f"{n} {name}"[:256], "2026-01-01", triple(name, "KNOWS", "Alice Nguyen"), source=name[:200])
+            for n, name in enumerate(NAMES)
+        ]
+        report = memory.add_many(rows, group="team")
+        assert not report.refusals
+        exported = memory.export(tmp_path / "out", to="okf", group="team")
+    path = tmp_path / "out"
+    pages = {file for file in path.rglob("*.md") if file.name != "index.md"}
+
+    assert linked_pages(path) >= pages
+    assert len(pages) == sum(exported.rows.values())
+    assert len({page.relative_to(path).as_posix().casefold() for page in pages}) == len(pages)
+    assert exported.rows["entity"] > len(NAMES) * 0.8
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -15,8 +16,11 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 import httpx2
 
 import kgray
+from kgray.errors import NoSpace
+from kgray.io.interchange import gexf
 from kgray.io.interchange.formats import FORMATS
 from tests.doors.served import serving
+from tests.waiting import HANGS_S, wait_for
 
 EXPORT = "/v1/groups/team/export"
 
@@ -139,3 +143,153 @@ def test_a_broken_download_goes_on_where_it_was(served, tmp_path):
 
     assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
     assert asked[:3] == [None, "bytes=1000-", "bytes=2000-"]
+
+
+class SlowWriter:
+    """The writer of GEXF behind a gate. passes: how many times it has been called."""
+
+    def __init__(self, monkeypatch):
+        self.gate, self.passes, self.error, write = threading.Event(), 0, None, gexf.write
+
+        def slow_write(snapshot, path):
+            self.passes += 1
+            assert self.gate.wait(HANGS_S)
+            if self.error is not None:
+                raise self.error
+            return write(snapshot, path)
+
+        monkeypatch.setattr(gexf, "write", slow_write)
+
+
+@pytest.fixture
+def slow(tmp_path, monkeypatch):
+    """Yield a server that waits for an export for 50 ms, and its slow writer."""
+    monkeypatch.setattr("kgray.server.exports._SWEEP_S", 0.05)
+    with serving(tmp_path / "data") as server:
+        with kgray.connect(server.url) as memory:
+            memory.add("I work at Acme.", group="team", speaker="Alice", at="2026-01-01")
+        server.app.state.exports.wait_s = 0.05
+        writer = SlowWriter(monkeypatch)
+        yield server, writer
+        writer.gate.set()
+
+
+GEXF = {"to": "gexf"}
+
+
+def files_in(server):
+    """Return the exported files of a server."""
+    return [path for path in server.memory.data.glob("exports-*/*/*") if path.is_file()]
+
+
+def test_an_export_that_takes_longer_than_a_request_waits_is_continued(slow, tmp_path):
+    server, writer = slow
+    client = server.client()
+    first, second = (client.get(EXPORT, params=GEXF) for _ in range(2))
+
+    assert (first.status_code, second.status_code, writer.passes) == (503, 503, 1)
+    assert (first.json()["code"], first.headers["retry-after"]) == ("unfinished", "1")
+    writer.gate.set()
+    wait_for(lambda: client.get(EXPORT, params=GEXF).status_code == 200)
+    whole = client.get(EXPORT, params=GEXF)
+    part = {"range": "bytes=50-", "if-range": whole.headers["etag"]}
+    assert client.get(EXPORT, params=GEXF, headers=part).content == whole.content[50:]
+    assert writer.passes == 1
+    with server.memory_now() as local:
+        local.export(tmp_path / "here", to="gexf", group="team")
+    assert (tmp_path / "here").read_bytes() == whole.content
+
+
+def test_the_client_waits_for_a_long_export_beyond_its_patience(slow, tmp_path):
+    server, writer = slow
+    with (
+        kgray.connect(server.url, patience_s=0) as memory,
+        ThreadPoolExecutor() as threads,
+    ):
+        exporting = threads.submit(memory.export, tmp_path / "out", to="gexf", group="team")
+        wait_for(lambda: server.door.metrics.registry.get_sample_value(REQUESTS, UNFINISHED) == 2)
+        writer.gate.set()
+        assert exporting.result(HANGS_S).rows["statement"] == 1
+    assert writer.passes == 1
+
+
+REQUESTS = "kgray_http_requests_total"
+UNFINISHED = {"route": "/v1/groups/{group}/export", "method": "GET", "status": "503"}
+
+
+def test_two_readers_at_once_share_an_export(slow):
+    server, writer = slow
+    server.app.state.exports.wait_s = HANGS_S
+    clients = [server.client() for _ in range(2)]
+    with ThreadPoolExecutor() as threads:
+        answers = [threads.submit(client.get, EXPORT, params=GEXF) for client in clients]
+        wait_for(lambda: sum(export.users for export in server.app.state.exports.files()) == 2)
+        writer.gate.set()
+        first, second = (answer.result(HANGS_S) for answer in answers)
+
+    assert (first.status_code, first.content) == (200, second.content)
+    assert writer.passes == 1
+
+
+def test_a_changed_group_is_exported_again_and_no_download_of_the_earlier_state_resumed(slow):
+    server, writer = slow
+    client = server.client()
+    writer.gate.set()
+    server.app.state.exports.wait_s = HANGS_S
+    earlier = client.get(EXPORT, params=GEXF)
+    with kgray.connect(server.url) as memory:
+        memory.add("I live in Bonn.", group="team", speaker="Alice", at="2026-02-01")
+    part = {"range": "bytes=50-", "if-range": earlier.headers["etag"]}
+    resumed = client.get(EXPORT, params=GEXF, headers=part)
+
+    assert (resumed.status_code, b"Bonn" in resumed.content, writer.passes) == (200, True, 2)
+    assert len(files_in(server)) == 1
+
+
+def test_unused_files_are_deleted_and_so_are_those_of_a_removed_group(slow):
+    server, writer = slow
+    client, exports = server.client(), server.app.state.exports
+    writer.gate.set()
+    exports.wait_s = HANGS_S
+    client.get(EXPORT, params=GEXF)
+    assert len(files_in(server)) == 1
+    assert client.delete("/v1/groups/team", params={"confirm": "team"}).status_code == 200
+    wait_for(lambda: not files_in(server))
+    with kgray.connect(server.url) as memory:
+        memory.add("I work at Acme.", group="team", speaker="Alice", at="2026-01-01")
+    client.get(EXPORT, params=GEXF)
+    exports.kept_s = 0.05
+    wait_for(lambda: not files_in(server))
+
+
+def test_the_next_request_gets_the_error_of_an_export_and_a_later_one_tries_again(slow):
+    server, writer = slow
+    client, writer.error = server.client(), NoSpace("the disk is full")
+    assert client.get(EXPORT, params=GEXF).status_code == 503
+    writer.gate.set()
+    wait_for(lambda: all(export.work.done() for export in server.app.state.exports.files()))
+    failed, writer.error = client.get(EXPORT, params=GEXF), None
+    wait_for(lambda: client.get(EXPORT, params=GEXF).status_code == 200)
+
+    assert (failed.status_code, failed.json()["detail"]) == (507, "the disk is full")
+    assert writer.passes == 2
+
+
+def test_a_server_that_ends_stops_its_exports_and_leaves_no_file(tmp_path, monkeypatch):
+    left = tmp_path / "data" / "exports-7" / "0" / "team.gexf"
+    left.parent.mkdir(parents=True)
+    left.touch()  # by a killed server
+    with serving(tmp_path / "data") as server:
+        wait_for(lambda: not left.exists())
+        with kgray.connect(server.url) as memory:
+            memory.add("I work at Acme.", group="team", speaker="Alice", at="2026-01-01")
+        writer, exports = SlowWriter(monkeypatch), server.app.state.exports
+        exports.wait_s = 0.05
+        server.client().get(EXPORT, params=GEXF)
+        (export,) = exports.files()
+        opened_gate = threading.Timer(0.2, writer.gate.set)
+        opened_gate.start()
+    opened_gate.join()
+
+    assert isinstance(export.work.exception(), kgray.errors.Stopped)
+    assert not list((tmp_path / "data").glob("exports-*"))

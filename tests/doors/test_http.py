@@ -134,7 +134,7 @@ def test_bounds_of_a_body(tmp_path):
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(served, monkeypatch):
-    monkeypatch.setattr(http_app, "_BODY_S", 0.2)
+    monkeypatch.setattr(http_app, "BODY_S", 0.2)
     with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as slow:
         slow.sendall(
             f"POST {TEAM}/episodes HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{{".encode()

@@ -174,8 +174,8 @@ def test_streams_that_come_at_once_are_bounded_too(tmp_path):
 
 
 def test_groups_that_were_asked_for_once_are_not_kept_forever(served, monkeypatch):
-    monkeypatch.setattr(door, "_HEADS", 10)
-    monkeypatch.setattr(door, "_HEAD_S", 0.0)
+    monkeypatch.setattr(door, "HEADS", 10)
+    monkeypatch.setattr(door, "HEAD_S", 0.0)
     monkeypatch.setattr(served.door, "ending", True)  # a stream ends after its first look
     client = served.client()
     for n in range(30):

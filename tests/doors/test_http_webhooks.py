@@ -75,13 +75,13 @@ def receiver():
 
 @pytest.fixture
 def served(tmp_path, monkeypatch):
-    monkeypatch.setattr(posting, "_LOOK_S", 0.05)
+    monkeypatch.setattr(posting, "LOOK_S", 0.05)
     monkeypatch.setattr(kept, "RETRY_S", (0.05, 0.05))
     with serving(tmp_path / "data", webhook_key=KEY, private_webhooks=True) as server:
         yield server
 
 
-def said(client, text, id_):
+def post_message(client, text, id_):
     row = {"text": text, "speaker": "Alice", "id": id_, "at": "2026-01-01"}
     assert client.post(f"{TEAM}/episodes", json=row, headers=WAIT).status_code == 200
 
@@ -92,10 +92,10 @@ def state(client):
 
 def test_each_commit_is_posted_once_in_order_with_ids_and_no_text(served, receiver, tmp_path):
     client = served.client()
-    said(client, "I live in Lyon.", "before")
+    post_message(client, "I live in Lyon.", "before")
     reply = client.post(f"{TEAM}/webhooks", json={"url": receiver.url}).json()
-    said(client, "I work at Acme.", "a1")
-    said(client, "I work at Beta Labs.", "a2")
+    post_message(client, "I work at Acme.", "a1")
+    post_message(client, "I work at Beta Labs.", "a2")
     wait_for(lambda: len(receiver.told) == 2)
 
     for headers, body in receiver.told:
@@ -115,9 +115,9 @@ def test_what_is_not_taken_is_tried_again_then_dead_until_it_is_resent(served, r
     receiver.answers = [500, 302, 404]
     receiver.location = receiver.url
     id_ = client.post(f"{TEAM}/webhooks", json={"url": receiver.url}).json()["id"]
-    said(client, "I work at Acme.", "a1")
+    post_message(client, "I work at Acme.", "a1")
     wait_for(lambda: state(client)["state"] == "dead")
-    said(client, "I work at Beta Labs.", "a2")
+    post_message(client, "I work at Beta Labs.", "a2")
 
     assert (state(client)["tries"], state(client)["fault"], len(receiver.told)) == (3, "answered 404", 3)
     (told_as,) = {headers["webhook-id"] for headers, _ in receiver.told}
@@ -145,11 +145,11 @@ def test_a_commit_that_comes_during_the_pass_is_posted_once(served, receiver):
 
     async def changes(*asked):
         if text := next(texts, ""):
-            await asyncio.to_thread(said, client, text, "a2")
+            await asyncio.to_thread(post_message, client, text, "a2")
         return await read(*asked)
 
     door.changes = changes
-    said(client, "I work at Acme.", "a1")
+    post_message(client, "I work at Acme.", "a1")
     wait_for(lambda: len(receiver.told) >= 2)
     wait_for(lambda: state(client)["sent"] >= receiver.bodies()[-1]["data"]["commit"])
     assert [b["data"]["entries"][0]["client_id"] for b in receiver.bodies()] == ["a1", "a2"]
@@ -158,10 +158,10 @@ def test_a_commit_that_comes_during_the_pass_is_posted_once(served, receiver):
 def test_a_webhook_that_is_resent_while_it_waits_for_an_answer_begins_again(served, receiver):
     client = served.client()
     id_ = client.post(f"{TEAM}/webhooks", json={"url": receiver.url}).json()["id"]
-    said(client, "I work at Acme.", "a1")
+    post_message(client, "I work at Acme.", "a1")
     wait_for(lambda: len(receiver.told) == 1 and state(client)["sent"])
     receiver.held.clear()
-    said(client, "I work at Beta Labs.", "a2")
+    post_message(client, "I work at Beta Labs.", "a2")
     wait_for(lambda: len(receiver.told) == 2)
     assert client.post(f"{TEAM}/webhooks/{id_}/resend", json={"since": 0}).status_code == 202
     receiver.held.set()
@@ -178,7 +178,7 @@ def test_slow_receivers_of_one_group_hold_up_no_other(served, receiver):
         client.post(f"{TEAM}/webhooks", json={"url": receiver.url})
         client.post("/v1/groups/slow/episodes", json={"text": "I work at Acme."}, headers=WAIT)
         wait_for(lambda: len(slow.told) >= 4)
-        said(client, "I work at Acme.", "a1")
+        post_message(client, "I work at Acme.", "a1")
         wait_for(lambda: receiver.told)
         taken = served.door.metrics.webhooks.labels("delivered")._value.get()
         assert (len(slow.told), taken <= 1) == (4, True)
@@ -199,15 +199,15 @@ def test_who_made_and_dropped_a_webhook_is_audited_without_its_url(served, recei
 
 
 def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path, receiver, monkeypatch):
-    monkeypatch.setattr(posting, "_LOOK_S", 0.05)
+    monkeypatch.setattr(posting, "LOOK_S", 0.05)
     with serving(tmp_path / "data", webhook_key=KEY, private_webhooks=True) as first:
         client = first.client()
         client.post(f"{TEAM}/webhooks", json={"url": receiver.url})
-        said(client, "I work at Acme.", "a1")
+        post_message(client, "I work at Acme.", "a1")
         wait_for(lambda: len(receiver.told) == 1)
         wait_for(lambda: state(client)["sent"] == receiver.bodies()[0]["data"]["commit"])
     with serving(tmp_path / "data") as without:
-        said(without.client(), "I work at Beta Labs.", "a2")
+        post_message(without.client(), "I work at Beta Labs.", "a2")
         assert without.client().get(f"{TEAM}/webhooks").status_code == 501
     with serving(tmp_path / "data", webhook_key=KEY, private_webhooks=True):
         wait_for(lambda: len(receiver.told) == 2)
@@ -215,12 +215,12 @@ def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path, receiver, monk
 
 
 def test_a_private_address_is_refused_when_it_is_connected_to(tmp_path, receiver, monkeypatch):
-    monkeypatch.setattr(posting, "_LOOK_S", 0.05)
+    monkeypatch.setattr(posting, "LOOK_S", 0.05)
     with serving(tmp_path / "data", webhook_key=KEY) as server:
         client = server.client()
         url = receiver.url.replace("127.0.0.1", "localhost")  # a name that leads to a private address
         client.post(f"{TEAM}/webhooks", json={"url": url, "since": 0})
-        said(client, "I work at Acme.", "a1")
+        post_message(client, "I work at Acme.", "a1")
         wait_for(lambda: state(client)["tries"] == 1)
         assert "private" in state(client)["fault"]
     assert receiver.told == []
@@ -300,7 +300,7 @@ def test_a_key_that_expires_makes_none_that_lasts_longer(tmp_path):
 def test_an_admin_of_one_group_sees_its_own_audit_alone(tmp_path):
     with serving(tmp_path / "data") as server:
         client = server.client()
-        said(client, "I work at Acme.", "a1")
+        post_message(client, "I work at Acme.", "a1")
         client.post(f"{TEAM}/retract", json={"episodes": ["a1"]})
         own, other = (server.client(server.key(group, "admin")) for group in ("team", "other"))
         assert [e["group"] for e in own.get("/v1/audit").json()["entries"]] == ["team"]

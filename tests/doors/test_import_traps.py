@@ -357,6 +357,8 @@ async def test_zep_cloud_and_graphiti_name_lists_differently(memory: AsyncMemory
 
     assert await facts_of(memory, "g") == {("Alice", "WORKS_AT", "Acme", START, None)}
     assert (report.taken, report.reasons) == (2, {})
+    with pytest.raises(InputError, match="from_group: only for graphiti"):
+        await memory.import_from(tmp_path / "in.json", form="zep", group="g", from_group="main")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason='Ray is missing
 JOB = Job(command=["kgray"], environ={})
 # Where nothing is to be waited for, none is too slow; else what comes before must be answered in time, too.
 LONG = ServerTimes(away_s=HANGS_S, agent_s=0.2, pause_s=0.02)
-SHORT = replace(LONG, away_s=2.0)
+SHORT = replace(LONG, away_s=1.0)
 Reply = Callable[["Jobs"], Any]  # None: the connection breaks; bytes: a body that is no JSON; (status, body)
 
 

@@ -29,6 +29,7 @@ from kgray.models.openai_api.retrieval import OpenAIEmbedder
 from kgray.models.prompting.prompts import Prompts
 from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
+from tests import make
 from tests.waiting import HANGS_S
 
 WORLD = World(seed=3, episodes=60)
@@ -37,19 +38,7 @@ PROMPTS = Prompts(shipped())
 
 
 def as_episode(told: WorldEpisode, sequence: int = 1) -> Episode:
-    draft = told.draft
-    return Episode(
-        group=draft.group,
-        sequence=sequence,
-        id=draft.id,
-        source=draft.source,
-        kind=draft.kind,
-        text=draft.text,
-        reference_time=draft.reference_time or 0,
-        content_sha256=draft.content_sha256,
-        speaker=draft.speaker,
-        client_id=draft.client_id,
-    )
+    return make.accepted(told.draft, sequence)
 
 
 @asynccontextmanager
@@ -276,6 +265,7 @@ async def test_faults_depend_on_the_request_and_the_attempt_alone():
     assert statuses == {200, 429, 500}
 
 
+@pytest.mark.slow  # test_openai_models has each fault of a server
 async def test_a_client_gets_through_every_fault_with_the_same_result():
     faults = Faults(seed=2, malformed=0.05, truncated=0.05, throttled=0.1, failed=0.1, hung=0.02, hang_s=5)
     async with serving(faults=faults) as server:

@@ -12,12 +12,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import Any
 
 import pytest
 
 from kgray.domain import times
 from kgray.domain.ontology import shipped
-from kgray.domain.records import Draft, Episode, Value
+from kgray.domain.records import Episode, Value
 from kgray.errors import Garbled, InvalidAnswer, Refused, SettingsError, Unavailable
 from kgray.models.openai_api.client import Client, Endpoint
 from kgray.models.openai_api.connection import CONNECTIONS
@@ -28,6 +29,7 @@ from kgray.models.openai_api.structured import DIALECTS
 from kgray.models.prompting.prompts import Prompts, tokens
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from kgray.settings import Secret
+from tests import make
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
 from tests.waiting import HANGS_S
 
@@ -36,26 +38,8 @@ PROMPTS = Prompts(shipped())
 KEY = "sk-very-secret"
 
 
-def episode(text="I work at Acme since 2018.", *, speaker="Alice", sequence=1, at=T0) -> Episode:
-    draft = Draft(
-        group="g",
-        source="s",
-        kind="message" if speaker else "text",
-        text=text,
-        speaker=speaker,
-        reference_time=at,
-    )
-    return Episode(
-        group="g",
-        sequence=sequence,
-        id=draft.id,
-        source="s",
-        kind=draft.kind,
-        text=text,
-        reference_time=at,
-        content_sha256=draft.content_sha256,
-        speaker=speaker,
-    )
+def episode(text="I work at Acme since 2018.", **fields: Any) -> Episode:
+    return make.episode(text, **{"speaker": "Alice", "at": T0, **fields})
 
 
 ENTITIES = [{"name": "Alice", "type": "Person"}, {"name": "Acme", "type": "Organization"}]

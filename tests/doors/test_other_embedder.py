@@ -91,7 +91,7 @@ def test_commands_that_need_vectors_refuse_in_one_line_and_change_nothing(team, 
 def test_python_reads_and_refuses_alike(jobs, tmp_path, other):
     shutil.copytree(jobs, tmp_path / "data")
     with kgray.open(tmp_path / "data", create=True, settings=other) as memory:
-        assert [*memory.status()] == [size.group for size in memory.groups()] == ["team"]
+        assert [*memory.status().groups] == [size.group for size in memory.groups()] == ["team"]
         assert memory.failures() == []
         assert memory.history("Alice Nguyen", group="team").facts
         assert memory.show("t2", group="team").episodes
@@ -109,7 +109,7 @@ def test_python_reads_and_refuses_alike(jobs, tmp_path, other):
         for verb in refused:
             with pytest.raises(KgrayError, match="embedder"):
                 verb()
-        assert memory.status()["team"].committed == 3
+        assert memory.status().groups["team"].committed == 3
 
 
 def test_a_server_reads_and_refuses_alike(jobs, tmp_path):

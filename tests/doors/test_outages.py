@@ -161,13 +161,13 @@ async def test_through_ray_the_driver_knows_what_the_workers_wait_for_and_the_le
         told = OUTAGES.why()
         removed = await memory.remove(group="g", episodes=["known"])
         assert (removed.episodes, removed.absent, adding.done()) == (1, (), False)
-        status = (await memory.status())["g"]
+        status = (await memory.status()).groups["g"]
         assert (status.accepted + status.extracted, status.committed) == (2, 0)
         server = ChatServer(lambda asked: Say("no") if "Oslo" in told_by(asked) else NOTHING, port=port)
         report = await adding
         (failed,) = await memory.failures()
         episode = await memory.episode(failed.id, group="g")
-        counts = (await memory.status())["g"]
+        counts = (await memory.status()).model
         server.close()
 
     assert told.startswith(f"{where} cannot be reached (")

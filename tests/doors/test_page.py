@@ -531,6 +531,7 @@ def test_every_view_is_accessible(tab, state, wait):
     assert tab.violations() == []
 
 
+@pytest.mark.slow  # by default another test steps through a smaller graph
 def test_a_step_of_the_slider_shows_what_holds_then(tab, served):
     graph = served.client().get("/v1/groups/many/graph", params={"limit": 200, "most_facts": 2000}).json()
     page = tab.open("group=many&as_of=2021-01-01", f"{READY}[data-nodes='200']")

@@ -41,7 +41,7 @@ async def test_the_verbs_are_awaited(tmp_path):
         assert (await memory.search("Ann", group="g", known_at=known, scopes=["fact"]))[0].object == "Acme"
         assert (await memory.history("Ann Lee", group="g", known_at=known)).facts[0].invalid_at is None
         assert "Beta" in (await memory.context("Ann", group="g")).text
-        assert (await memory.status())["g"].committed == 2
+        assert (await memory.status()).groups["g"].committed == 2
         assert await memory.failures() == []
         assert await memory.admin.verify("g") == []
         assert (await memory.remove(group="g", episodes=["b"])).facts_reopened == 1

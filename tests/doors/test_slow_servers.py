@@ -31,7 +31,7 @@ RAMBLING = '{"entities":[{"name":"Alice","type":"Person"},' + '{"name":"Acme","t
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     """Have a reply of one token in a tenth of a second count as slow."""
-    monkeypatch.setattr(connection, "_SLOW_S", 0.05)
+    monkeypatch.setattr(connection, "SLOW_S", 0.05)
     OUTAGES.forget()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from kgray.schema.record_rows import (
 )
 from kgray.storage.ledger import pending
 from kgray.storage.sqlite import SqliteStore, open_sqlite
+from tests import make
 
 # One embedder for all tests on a store: the database that workers share is built for one.
 EMBEDDER, WIDTH = "by-hand", 64
@@ -54,9 +56,7 @@ def small(folder: Path, **options: Any) -> SqliteStore:
     return open_sqlite(folder, **{"embedder": EMBEDDER, "dimensions": WIDTH, **options})
 
 
-def draft(text: str, **fields: Any) -> Draft:
-    """Return a draft in group g, said at instant 5 by default."""
-    return Draft(**{"group": "g", "source": "s", "kind": "text", "text": text, "reference_time": 5, **fields})
+draft = partial(make.draft, at=5)  # said at instant 5
 
 
 def pointing(*hot: int, width: int = WIDTH) -> Vector:

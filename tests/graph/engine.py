@@ -48,6 +48,7 @@ from kgray.storage.ledger import (
     result,
 )
 from kgray.storage.sqlite import open_sqlite
+from tests import make
 from tests.graph.by_hand import WIDTH
 from tests.graph.stores import Stores
 
@@ -270,9 +271,8 @@ def triples(
 ) -> Draft:
     """Return a `triples` draft said on a day."""
     text = normalise([dict(i) for i in items], day(at))
-    return Draft(
-        group=group, source=source, kind="triples", text=text, reference_time=day(at), client_id=client_id
-    )
+    fields = {"group": group, "source": source, "client_id": client_id}
+    return make.draft(text, kind="triples", at=day(at), **fields)
 
 
 def works(name: str, **fields: Any) -> dict[str, Any]:
@@ -288,9 +288,7 @@ def reading(
     text = canonical(
         {"entities": listed, "facts": list(facts), "n": next(_ids) if client_id is None else client_id}
     )
-    return Draft(
-        group=GROUP, source="default", kind="text", text=text, reference_time=day(at), client_id=client_id
-    )
+    return make.draft(text, at=day(at), group=GROUP, source="default", client_id=client_id)
 
 
 def in_group(draft: Draft, group: str) -> Draft:

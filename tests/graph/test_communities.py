@@ -280,7 +280,7 @@ def test_a_concurrent_refresh_changes_nothing_of_the_graph(tmp_path):
         runs = set()
         with kgray.open(tmp_path / "busy", create=True) as second_memory:
             while not stop.is_set():
-                runs |= {report.run for report in second_memory.communities.refresh().values()}
+                runs |= {report.run for report in second_memory.communities.refresh().groups.values()}
         return runs
 
     for name in ("calm", "busy"):
@@ -570,8 +570,8 @@ def tagged_json(request, tag):
 
 def test_a_large_community_is_written_in_parts_and_each_part_once(memory, monkeypatch):
     """Map-reduce: a prompt has a limited number of members or summaries; the surplus is summarised before."""
-    monkeypatch.setattr("kgray.communities.texts._PROMPT_MEMBERS", 5)
-    monkeypatch.setattr("kgray.communities.texts._PARTS_TOKENS", 600)
+    monkeypatch.setattr("kgray.communities.texts.PROMPT_MEMBERS", 5)
+    monkeypatch.setattr("kgray.communities.texts.PARTS_TOKENS", 600)
     memory.add_many(circles())
     model = CountingSummarizer()
     run_report = refreshed(memory, model, group="rings")
@@ -611,8 +611,8 @@ def test_a_large_community_is_written_in_parts_and_each_part_once(memory, monkey
 
 
 def test_a_text_stays_while_it_is_true_and_says_most_of_its_community(memory, monkeypatch):
-    monkeypatch.setattr("kgray.communities.texts._CARDS", 3)
-    monkeypatch.setattr("kgray.communities.texts._FACTS", 5)
+    monkeypatch.setattr("kgray.communities.texts.CARDS", 3)
+    monkeypatch.setattr("kgray.communities.texts.FACTS", 5)
     memory.add_many(circles())
     model = CountingSummarizer()
     refreshed(memory, model, group="rings")
@@ -664,7 +664,7 @@ def test_the_sources_of_a_kept_text_count_for_the_levels_above_too():
 
 def test_sources_of_a_profile_and_a_part_include_those_naming_the_other_ends_of_facts(memory, monkeypatch):
     """R25: the text of a fact has the names of both its ends, and another episode may have given one."""
-    monkeypatch.setattr("kgray.communities.texts._PROMPT_MEMBERS", 1)
+    monkeypatch.setattr("kgray.communities.texts.PROMPT_MEMBERS", 1)
     friends = [("Vera Holm", name) for name in ("Z. Webb", "Ann", "Bea", "Cleo", "Dora", "Edda")]
     # A sentence with "we" is no text of a fact: that is composed of the names (R18a).
     rows = [episode_of_pairs("t1", friends), episode_of_pairs("t2", [("Zyqqvorp Webb", "Ann")])]
@@ -683,7 +683,7 @@ def test_sources_of_a_profile_and_a_part_include_those_naming_the_other_ends_of_
 
 
 def test_a_text_that_lacks_a_part_is_no_text_to_stay(memory, monkeypatch):
-    monkeypatch.setattr("kgray.communities.texts._PROMPT_MEMBERS", 5)
+    monkeypatch.setattr("kgray.communities.texts.PROMPT_MEMBERS", 5)
     names = [f"P{n}" for n in range(6)]
     memory.add_many([episode_of_pairs("n1", [(a, b) for a in names for b in names if a < b])])
     model = CountingSummarizer()
@@ -705,7 +705,7 @@ def test_a_text_that_lacks_a_part_is_no_text_to_stay(memory, monkeypatch):
 
 def test_a_community_too_large_for_one_prompt_is_shown_in_parts_or_not_at_all(memory, monkeypatch):
     """All parts of upper communities fail: these are then written without the model."""
-    monkeypatch.setattr("kgray.communities.texts._PARTS_TOKENS", 600)
+    monkeypatch.setattr("kgray.communities.texts.PARTS_TOKENS", 600)
     memory.add_many(circles())
     model = CountingSummarizer()
     write = model.write

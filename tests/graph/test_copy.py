@@ -35,7 +35,9 @@ from tests.graph.engine import Engine, WildJudge, day, in_group, reading, triple
 from tests.graph.stores import Neo4jStores, SqliteStores
 
 neo4j = pytest.mark.neo4j
-STORE_PAIRS = ("sqlite-sqlite", pytest.param("sqlite-neo4j", marks=neo4j))
+ON_SERVER = pytest.param(
+    "sqlite-neo4j", marks=[neo4j, pytest.mark.slow]
+)  # by default test_store_adopt has both
 
 
 @pytest.fixture
@@ -129,7 +131,7 @@ def moments(engine: Engine) -> list[int | None]:
 
 @pytest.mark.parametrize(
     "store_pair",
-    [STORE_PAIRS[0], pytest.param("sqlite-neo4j", marks=[neo4j, pytest.mark.slow])],
+    ["sqlite-sqlite", ON_SERVER],
     indirect=True,
 )
 def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(store_pair, tmp_path):
@@ -173,7 +175,11 @@ def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(store_pair, tmp_pa
     assert Engine(store=back.store, prefix=ours.prefix).dump() == ours.dump()
 
 
-@pytest.mark.parametrize("store_pair", STORE_PAIRS, indirect=True)
+@pytest.mark.parametrize(
+    "store_pair",
+    ["sqlite-sqlite", ON_SERVER],
+    indirect=True,
+)
 def test_an_interrupted_copy_is_invisible_and_done_again(store_pair, monkeypatch):
     """A killed process cleans nothing up: its remains are no group, and the next copy starts at zero."""
     source, target = map(opened, store_pair)
@@ -226,7 +232,7 @@ def test_a_copy_that_is_cut_off_lets_its_source_be_closed(store_pair):
     del raised
 
 
-@pytest.mark.parametrize("store_pair", STORE_PAIRS[:1], indirect=True)
+@pytest.mark.parametrize("store_pair", ["sqlite-sqlite"], indirect=True)
 def test_a_copy_that_is_not_the_same_is_taken_away_again(store_pair):
     """A copy that fails its verification leaves nothing; the group can be copied or begun afterwards."""
     source, target = map(opened, store_pair)
@@ -248,7 +254,7 @@ def test_a_copy_that_is_not_the_same_is_taken_away_again(store_pair):
         copy_group(source, target, group)
 
 
-@pytest.mark.parametrize("store_pair", STORE_PAIRS[:1], indirect=True)
+@pytest.mark.parametrize("store_pair", ["sqlite-sqlite"], indirect=True)
 def test_a_copy_is_refused_where_it_cannot_be_one(store_pair, tmp_path):
     """Another embedder, no such group, a store in use, a group that was removed there: one line each."""
     source, target = map(opened, store_pair)
@@ -304,7 +310,7 @@ class OneAcme(WildJudge):
         return {"duplicate_of": 0} if question.kind == "entity" else WildJudge._answer(question)
 
 
-@pytest.mark.parametrize("store_pair", STORE_PAIRS[:1], indirect=True)
+@pytest.mark.parametrize("store_pair", ["sqlite-sqlite"], indirect=True)
 def test_a_split_that_made_an_entity_is_copied(store_pair):
     """The correction records its birth, after the births of later episodes, at an earlier place."""
     source, target = map(opened, store_pair)
@@ -322,7 +328,7 @@ def test_a_split_that_made_an_entity_is_copied(store_pair):
     assert born[0] == born[1] == [(1, 0), (2, 0), (4, 0)]
 
 
-@pytest.mark.parametrize("store_pair", STORE_PAIRS[:1], indirect=True)
+@pytest.mark.parametrize("store_pair", ["sqlite-sqlite"], indirect=True)
 def test_episodes_appended_during_a_copy_stay_with_the_source(store_pair):
     """The copy's counters are older: the next entry of the copy would take its sequence."""
     source = opened(store_pair[0])

@@ -26,7 +26,7 @@ from kgray.schema.record_rows import UnpackedRecords, judgements, name_vectors, 
 from kgray.schema.rows import vector_bytes
 from kgray.storage.ledger import held, request
 from tests.graph.engine import SMALL, Engine, WildJudge, reading, triples, works
-from tests.graph.kept_vectors import statement_vectors
+from tests.graph.record_vectors import statement_vectors
 from tests.graph.stores import SqliteStores
 from tests.graph.test_promises import CORRECTIONS, EPISODES, SLOW, Fresh, carry_out
 

@@ -85,6 +85,55 @@ async def test_the_fact_that_answers_is_the_first_hit(world, question, answer):
     assert (await hits(world, question))[0].text == answer
 
 
+@pytest.fixture
+async def tastes(tmp_path):
+    """Tell of tastes, and of things that are names without a fact about the person."""
+    with a_world(tmp_path) as world:
+        await world.tell(
+            "g",
+            "James loves football and plays Civilization. Eva has two dogs. Rex is a dog.",
+            day(1),
+            facts=[
+                ("James", "LIKES", "football", "James loves football", day(1), None),
+                ("Eva", "LIKES", "Civilization", "Eva likes Civilization", day(1), None),
+                ("Rex", "LIKES", "dogs", "Rex likes dogs", day(1), None),
+                ("Eva", "LIVES_IN", "Oslo", "Eva lives in Oslo", day(1), None),
+                ("James", "LIVES_IN", "Rome", "James lives in Rome", day(1), None),
+            ],
+        )
+        yield world
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        pytest.param("How many dogs does James have?", id="an-object-of-another-fact"),
+        pytest.param("When did James start playing Civilization?", id="a-verb-of-beginning"),
+        pytest.param("Who inspired James to start?", id="a-verb-of-beginning-alone"),
+        pytest.param("Why does James want dogs near the football ground?", id="most-words-are-open"),
+    ],
+)
+async def test_a_fact_about_another_thing_is_not_first(tastes, question):
+    assert not any("answers" in hit.signals for hit in await hits(tastes, question))
+
+
+@pytest.mark.parametrize(
+    ("question", "answers"),
+    [
+        pytest.param("Does James love football?", {"James loves football"}, id="both-ends"),
+        pytest.param("Which cities has James lived in?", {"James lives in Rome"}, id="kind-in-the-plural"),
+        pytest.param("Does James love football or dogs?", {"James loves football"}, id="alternatives"),
+        pytest.param(
+            "Where do James and Eva live?", {"Eva lives in Oslo", "James lives in Rome"}, id="two-subjects"
+        ),
+    ],
+)
+async def test_a_fact_about_one_of_joined_names_is_first(tastes, question, answers):
+    first = {hit.text for hit in await hits(tastes, question) if "answers" in hit.signals}
+
+    assert first == answers
+
+
 async def test_as_of_a_moment_the_fact_of_then_is_first(world):
     assert (await hits(world, "Where does Ann Reed work?", as_of=day(5)))[0].text == "Ann Reed works at Acme"
 

@@ -50,7 +50,7 @@ def test_ten_thousand_hostile_lines_leave_a_whole_graph_and_two_tenants_apart(tm
         async with opening.open_async(tmp_path / "data", create=True) as memory:
             await memory.add("Alice Nguyen works at Acme", group="two", at=0)
             report = await memory.add_many(items[::8])
-            counts = await memory.status()
+            counts = (await memory.status()).groups
             assert sum(c.accepted + c.extracted + c.failed for c in counts.values()) == 0
             assert report.accepted == report.committed
             for group in counts:

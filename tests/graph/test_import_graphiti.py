@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kgray.maintenance.transfer.graphiti import GraphitiDatabase, Import
+from kgray.errors import InputError
 from kgray.memory import opening
 from kgray.storage.ledger import dumped_episodes
 
@@ -61,20 +61,16 @@ CREATE (:Community {uuid: 'c-1', group_id: 'main', name: 'People', summary: 'All
 
 
 @pytest.fixture
-def database(own_neo4j, neo4j_driver):
-    """Yield a Graphiti database with two groups."""
+def imported(own_neo4j, neo4j_driver):
+    """Return a function that imports the group `main` of a Graphiti database with two groups."""
     neo4j_driver.execute_query(THEIRS)
-    found = GraphitiDatabase(
-        uri=own_neo4j.uri, user=own_neo4j.user, password=own_neo4j.password, database=None
-    )
-    yield found
-    found.close()
+    login = {"user": own_neo4j.user, "password": own_neo4j.password}
 
+    def import_main(memory, from_group="main", **options):
+        options |= login | {"from_group": from_group}
+        return memory.import_from(own_neo4j.uri, form="graphiti", group="g", **options)
 
-def taken(database, memory, **options):
-    """Import the group `main`, and return the counts and the report."""
-    importing = Import(database=database, from_group="main", group="g")
-    return importing, memory.add_many(importing.drafts(), **options)
+    return import_main
 
 
 def facts(memory):
@@ -88,12 +84,17 @@ def facts(memory):
     }
 
 
-def test_facts_keep_their_spans_their_sentences_and_their_episodes(database, tmp_path):
+def test_facts_keep_their_spans_their_sentences_and_their_episodes(imported, tmp_path):
     with opening.open(tmp_path, create=True) as memory:
-        importing, report = taken(database, memory)
+        with pytest.raises(InputError, match=r"has the group_ids 'main', 'side': name one"):
+            imported(memory, from_group=None)
+        trial = imported(memory, dry_run=True)
+        assert memory.groups() == []
+        report = imported(memory)
+        added = report.ingestion
 
-        assert database.groups() == ["main", "side"]
-        assert (report.accepted, report.committed, report.refused) == (3, 3, 0)
+        assert trial.as_dict() == {name: report.as_dict()[name] for name in trial.as_dict()}
+        assert (added.accepted, added.committed, added.refused) == (3, 3, 0)
         assert facts(memory) == {
             "Ann Lee flies for Acme": (
                 "2026-01-10T06:00:00.000000Z", "2026-02-10T00:00:00.000000Z", ["e-1", "e-2"]
@@ -102,31 +103,34 @@ def test_facts_keep_their_spans_their_sentences_and_their_episodes(database, tmp
             "Ann Lee works at Beta": ("2026-02-10T00:00:00.000000Z", None, ["e-2"]),
             "Acme owns Beta": ("2026-03-01T00:00:00.000000Z", None, ["f-4"]),
         }  # fmt: skip
-        assert (importing.episodes, importing.facts, importing.lost) == (3, 9, 5)
-        assert dict(importing.unmapped) == {
-            "episodes without facts": 1,
-            "facts whose object has no usable name": 1,
-            "facts whose relation is no name": 1,
-            "facts whose end is not after their start": 1,
-            "facts from a thing to itself": 1,
-            "facts with a time that cannot be read": 1,
-            "entities in no fact": 1,
-            "entity summaries": 1,
-            "entity types": 1,
-            "entities with attributes": 1,
-            "facts with attributes": 1,
-            "communities": 1,
-        }
+        assert (report.further["episodes"], report.further["facts"], report.lost) == (3, 9, 5)
+        assert (trial.exit_code, report.exit_code) == (1, 1)
+        assert (
+            report.further["unmapped"]
+            == report.reasons
+            == {
+                "episodes without facts": 1,
+                "facts whose object has no usable name": 1,
+                "facts whose relation is no name": 1,
+                "facts whose end is not after their start": 1,
+                "facts from a thing to itself": 1,
+                "facts with a time that cannot be read": 1,
+                "entities in no fact": 1,
+                "entity summaries": 1,
+                "entity types": 1,
+                "entities with attributes": 1,
+                "facts with attributes": 1,
+                "communities": 1,
+            }
+        )
         assert "Secret" not in str(memory.dump(group="g"))
-        counts = importing.as_dict()
-        assert (counts["taken"], counts["changed"], counts["omitted"]) == (3 - 1 + 9 - 5, 0, 12)
-        assert counts["reasons"] == dict(importing.unmapped)
+        assert (report.taken, report.changed, report.omitted) == (3 - 1 + 9 - 5, 0, 12)
 
 
-def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(database, tmp_path):
+def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(imported, tmp_path):
     """Record times are ours; theirs are metadata. The text is found by a search of episodes."""
     with opening.open(tmp_path, create=True) as memory:
-        taken(database, memory)
+        imported(memory)
 
         (hit, *_) = memory.search("who is an aviator", group="g", scopes=["episode"])
         assert hit.client_id == "e-1"
@@ -152,37 +156,38 @@ def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(database, tmp
         }
 
 
-def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(database, neo4j_driver, tmp_path):
+def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(imported, neo4j_driver, tmp_path):
     with opening.open(tmp_path, create=True) as memory:
-        taken(database, memory)
+        imported(memory)
         before = memory.dump_hash(group="g")
 
-        _, again = taken(database, memory)
+        again = imported(memory).ingestion
 
         assert (again.accepted, again.duplicate, again.committed) == (0, 3, 0)
         assert memory.dump_hash(group="g") == before
         neo4j_driver.execute_query(
             "MATCH ()-[f:RELATES_TO {uuid: 'f-3'}]->() SET f.invalid_at = datetime('2026-04-01T00:00:00Z')"
         )
-        _, changed = taken(database, memory)
+        changed = imported(memory).ingestion
         assert (changed.duplicate, [r.field for r in changed.refusals]) == (2, ["id"])
         assert memory.dump_hash(group="g") == before
-        _, replaced = taken(database, memory, replace=True)
+        replaced = imported(memory, replace=True).ingestion
         assert (replaced.duplicate, replaced.accepted, replaced.refused) == (2, 1, 0)
         assert facts(memory)["Ann Lee works at Beta"][1] == "2026-04-01T00:00:00.000000Z"
 
 
 def test_what_this_program_keeps_in_the_same_database_is_not_taken_for_graphitis(
-    database, own_neo4j, monkeypatch, tmp_path
+    imported, own_neo4j, monkeypatch, tmp_path
 ):
     """The labels are the same; the facts are not read twice."""
     monkeypatch.setenv("KGRAY_STORE_PASSWORD", own_neo4j.password)
     server = {"store_backend": "neo4j", "store_uri": own_neo4j.uri, "store_user": own_neo4j.user}
     with opening.open(tmp_path, create=True, settings={"embedder_dimensions": 64, **server}) as memory:
-        taken(database, memory)
-        counts = [(i.episodes, i.facts, dict(i.unmapped)) for i, _ in (taken(database, memory),)]
+        imported(memory)
+        counts = imported(memory).further
 
-        assert database.groups() == ["main", "side"]
-        assert counts[0][:2] == (3, 9)
-        assert counts[0][2]["entity types"] == 1
+        with pytest.raises(InputError, match="has the group_ids 'main', 'side': name one"):
+            imported(memory, from_group=None)
+        assert (counts["episodes"], counts["facts"]) == (3, 9)
+        assert counts["unmapped"]["entity types"] == 1
         assert len(facts(memory)) == 4

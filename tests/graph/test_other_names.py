@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kgray.domain.records import Draft, Episode, ExtractedEntity, ExtractedFact, Extraction, Value
+from kgray.domain.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value
 from kgray.ingest.candidates import NameIndex, code, code_match
 from kgray.ingest.extract import told_names
+from tests import make
 from tests.graph.engine import GROUP, Engine, day, reading
 from tests.graph.test_homonyms import Listening
 
@@ -83,18 +84,7 @@ def message(
     text: str, speaker: str | None, *listed: str, facts: tuple[ExtractedFact, ...] = ()
 ) -> tuple[Extraction, Episode]:
     """Return an extractor's entities of a message, and the message."""
-    draft = Draft(group=GROUP, source="s", kind="message" if speaker else "text", text=text, speaker=speaker)
-    episode = Episode(
-        group=GROUP,
-        sequence=1,
-        id=draft.id,
-        source="s",
-        kind=draft.kind,
-        text=text,
-        speaker=speaker,
-        reference_time=day(0),
-        content_sha256=draft.content_sha256,
-    )
+    episode = make.accepted(make.draft(text, speaker, group=GROUP, at=day(0)))
     people = tuple(ExtractedEntity(name=name, type="Person") for name in listed)
     return Extraction(entities=people, facts=facts), episode
 

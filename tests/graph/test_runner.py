@@ -34,7 +34,7 @@ from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, in_group, readin
 from tests.graph.test_promises import ORGANIZATIONS, PEOPLE, RELATIONS, WORDINGS, fact_of
 from tests.waiting import HANGS_S
 
-COUNT = 80  # episodes of the histories that runs are compared on
+COUNT = 40  # episodes of the histories that runs are compared on
 
 
 @pytest.fixture(autouse=True)
@@ -165,12 +165,12 @@ def test_a_run_that_was_stopped_goes_on_and_asks_nothing_twice(
     engine = Engine(tmp_path, judge=WildJudge())
     fill(engine, drafts(5, COUNT))
     model = Shuffled(engine.parts.extractor, engine.parts.judge, 3)
-    parts = replace(engine.parts, extractor=model, judge=model, window=32, streams=8, patience_s=HANGS_S)
+    parts = replace(engine.parts, extractor=model, judge=model, window=16, streams=8, patience_s=HANGS_S)
     ended: list[int] = []
     rounds = 0
     while engine.store.pending_count():
         rounds += 1
-        bound = 25 * rounds
+        bound = 10 * rounds
         with engine.store.writing():
             asyncio.run(
                 Runner(parts).run(stop=lambda: len(ended) >= bound, on_step=lambda *_: ended.append(1))  # noqa: B023

@@ -21,9 +21,10 @@ from kgray.schema import reads
 from kgray.schema.rows import weight_bytes
 from kgray.search import Query, Searcher
 from kgray.search import index as indexing
+from tests import make
 from tests.graph.by_hand import WIDTH
 from tests.graph.engine import GROUP, SMALL, Engine, day, engine_on
-from tests.graph.kept_vectors import episode_vectors, statement_vectors
+from tests.graph.record_vectors import episode_vectors, statement_vectors
 from tests.graph.stores import EMBEDDED, Stores
 
 MESSAGES = (
@@ -55,8 +56,7 @@ class Weighing(HashingEmbedder):
 
 
 def message(name: str, text: str, at: float = 0, **options: Any) -> Draft:
-    fields = {"group": GROUP, "source": "s", "kind": "message", "speaker": "Ann", "client_id": name}
-    return Draft(**{**fields, "text": text, "reference_time": day(at), **options})
+    return make.draft(text, **{"speaker": "Ann", "at": day(at), "group": GROUP, "client_id": name, **options})
 
 
 def reader(stores: Stores, **options: Any) -> Engine:

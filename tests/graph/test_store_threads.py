@@ -43,7 +43,7 @@ def test_a_memory_adds_and_searches_in_several_threads(tmp_path):
         assert together(work) == [
             [f"Alice Nguyen works at {place}{kind}" for kind in KINDS] for place in PLACES
         ]
-        assert {group: counts.committed for group, counts in memory.status().items()} == {
+        assert {group: counts.committed for group, counts in memory.status().groups.items()} == {
             f"g{number}": 4 for number in range(THREADS)
         }
 

@@ -19,6 +19,7 @@ from kgray.ingest.units import UnitSize
 from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest
 from kgray.storage.ledger import failures, retry
+from tests import make
 from tests.graph.engine import GROUP, Engine, day
 from tests.waiting import HANGS_S
 
@@ -67,9 +68,7 @@ def engine(folder: Path, reader: SentenceReader, *, window: int, units: UnitSize
 
 
 def text_of(client_id: str, text: str = TEXT, at: int = 1) -> Draft:
-    return Draft(
-        group=GROUP, source="notes", kind="text", text=text, client_id=client_id, reference_time=day(at)
-    )
+    return make.draft(text, at=day(at), group=GROUP, source="notes", client_id=client_id)
 
 
 def costs(built: Engine) -> Cost:

@@ -281,7 +281,7 @@ async def test_pending_episodes_are_committed_and_more_can_be_added(folder):
     async with opened(folder) as memory:
         await memory.add("I work at Acme now.", group="team", speaker="Gil Roy", at="2025-09-01")
         await memory.ingest()
-        counts = await memory.status(group="team")
+        counts = (await memory.status(group="team")).groups
         [facts] = [await memory.history("Alice Nguyen", group="team")]
         judged = [judgements(row.judged) for row in memory.store.rows(JUDGED, "team")]
         declared = [item for each in judged for item, _ in each.declarations if item.sequence > 27]

@@ -21,6 +21,7 @@ from kgray.graph.stored import StoredView
 from kgray.models.scripted import ScriptedExtractor, ScriptedJudge
 from kgray.storage import ledger
 from kgray.storage.ledger import dumped_episodes, failures, pending, previous, retry
+from tests import make
 from tests.graph.by_hand import worded
 from tests.graph.engine import GROUP, Engine, day, engine_on, in_group, reading, triples, works
 from tests.graph.stores import Stores, stores_of
@@ -56,9 +57,7 @@ def scripted(engine: Engine, tmp_path: Path, *entries: dict[str, Any]) -> Engine
 
 def message(client_id: str, at: float, text: str, *, group: str = GROUP, source: str = "default") -> Draft:
     """Return a text draft."""
-    return Draft(
-        group=group, source=source, kind="text", text=text, reference_time=day(at), client_id=client_id
-    )
+    return make.draft(text, at=day(at), group=group, source=source, client_id=client_id)
 
 
 def extraction(client_id: str, entities: list[str], *facts: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from kgray.graph.names import key
 from kgray.ports import Answer, Judged, Question, QuestionRequest
 from kgray.settings import PipelineSettings
 from kgray.storage.ledger import dumped_episodes
+from tests import make
 from tests.graph.engine import GROUP, Engine, day, iso
 
 # Surface -> the thing that it really names; "Bob" is Robert Smith, seldom Bob Lee.
@@ -72,9 +73,7 @@ def draft_of(number: int, episode: Any) -> Draft:
     names = dict.fromkeys(n for f in listed_facts for n in (f["source"], f.get("target")) if n is not None)
     listed = [{"name": n, "type": "Person" if n in PEOPLE else "Organization"} for n in names]
     text = canonical({"entities": listed, "facts": listed_facts, "n": f"e{number}"})
-    return Draft(
-        group=GROUP, source=source, kind="text", text=text, reference_time=day(at), client_id=f"e{number}"
-    )
+    return make.draft(text, at=day(at), group=GROUP, source=source, client_id=f"e{number}")
 
 
 def _fact(subject: str, relation: str, target: Any, extra: str, kind: str, start: int | None) -> Any:

@@ -23,7 +23,7 @@ from bench import random_models
 from kgray.errors import InputError, SettingsError, StoreError
 from kgray.ports import SparseEmbedder
 from kgray.schema.rows import as_weights
-from tests.graph.kept_vectors import episode_vectors, statement_vectors
+from tests.graph.record_vectors import episode_vectors, statement_vectors
 
 TOKENS = 256  # of a pass on a processor, as `kgray.models.bge` has it
 

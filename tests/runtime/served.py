@@ -79,7 +79,7 @@ def ledger(data: Path) -> dict[str, int]:
     if not (data / "kgray.sqlite3").exists():
         return {}
     with kgray.open(data, create=True) as memory:
-        counts = memory.status().get("world-0")
+        counts = memory.status().groups.get("world-0")
     names = ("accepted", "extracted", "committed", "failed")
     return {} if counts is None else {name: getattr(counts, name) for name in names}
 

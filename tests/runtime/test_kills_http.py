@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from bench.model_server import ModelServer, Service
 from bench.model_server.service import HttpAnswer
 from bench.world import Latency, Oracle, World, WorldPlan
 from bench.world.files import write
 from tests.runtime.served import PLAN, STREAMS, answer, dump_hash, journaled, ledger, settings, start
 
-KILLS = 2
 ANSWER_S = 0.03
 DICE = random.Random(11)
 
@@ -68,8 +69,9 @@ async def killed_once(world: Path, data: Path) -> set[bytes]:
     return service.read
 
 
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.slow)])
 async def test_kills_leave_the_graph_of_an_undisturbed_run_and_no_journaled_answer_is_asked_again(
-    tmp_path: Path,
+    tmp_path: Path, kills: int
 ) -> None:
     """Unjournaled answers at the time of the kill may be asked again; no other question is."""
     world, calm, data = (tmp_path / name for name in ("world.jsonl", "calm", "killed"))
@@ -77,7 +79,7 @@ async def test_kills_leave_the_graph_of_an_undisturbed_run_and_no_journaled_answ
     undisturbed = await added(world, calm)
     sequences_read: set[bytes] = set()
     journal_sizes, lost, read_again = [0], 0, 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         read = await killed_once(world, data)
         journal_sizes.append(await asyncio.to_thread(journaled, data))
         lost += len(read) - (journal_sizes[-1] - journal_sizes[-2])

@@ -61,7 +61,7 @@ def test_a_task_for_each_group_finds_the_same_communities(
         settings={"runtime_backend": "ray", "runtime_address": ray_session.address},
     ) as memory:
         report = memory.communities.refresh()
-        assert list(report) == sorted(GROUPS)
+        assert list(report.groups) == sorted(GROUPS)
         assert stored_rows(memory) == expected
     noted = [note.name.partition("-") for note in notes.iterdir()]
     assert sorted(int(size) for *_, size in noted) == [4, 6, 8]
@@ -146,10 +146,10 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
     try:
         with kgray.open(tmp_path, create=True, settings=opened) as memory:
             report = memory.communities.refresh()
-            assert [(item.written, item.offline) for item in report.values()] == [(1, 0)] * 3
+            assert [(item.written, item.offline) for item in report.groups.values()] == [(1, 0)] * 3
             names = {group: [item.name for item in memory.communities.list(group=group)] for group in GROUPS}
             assert names == {"one": ["3 at work"], "two": ["4 at work"], "three": ["5 at work"]}
-            assert [item.calls for item in memory.communities.refresh(cold=True).values()] == [0, 0, 0]
+            assert [item.calls for item in memory.communities.refresh(cold=True).groups.values()] == [0, 0, 0]
         wrote = [row["done"] for name, row in up.status().items() if name.startswith("models-")]
         # A request without an answer so far may be repeated elsewhere; only workers wrote.
         assert len(wrote) == 2

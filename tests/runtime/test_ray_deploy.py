@@ -25,7 +25,7 @@ import pytest
 
 import kgray
 from kgray.domain import times
-from kgray.domain.records import Draft, Operation
+from kgray.domain.records import Operation
 from kgray.errors import Locked, SettingsError, StaleWriter, StoreError
 from kgray.ingest.changes import refused
 from kgray.memory import AsyncMemory
@@ -35,6 +35,7 @@ from kgray.runtime import session as heads
 from kgray.runtime.spec import differences, spec_of
 from kgray.settings import Settings, load
 from kgray.storage.ledger import accept, request, result
+from tests import make
 from tests.board import asked
 from tests.doors.shell import Answer, Shell
 from tests.ray_session import Samples, over_ray, samples
@@ -230,7 +231,7 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
     """
     shell.write(
         "profile.toml",
-        "[extraction]\nworkers = 1\n[embedding]\nworkers = 0\n"
+        "[extraction]\nworkers = 1\n[embedding]\nworkers = 0\n[tasks]\nat_once = 1\n"
         '[refresh]\ndue = "0 3 * * *"\nfull = "0 4 * * 0"\n',
     )
     shell.env["KGRAY_MODEL_API_KEY"] = KEY
@@ -342,9 +343,9 @@ def test_a_head_that_dies_without_redis_costs_one_more_up_and_nothing_else(shell
         server.kill()
         wait_for(lambda: heads.read_head(data) is None and not any(map(psutil.Process.is_running, started)))
         assert run(shell, "status", "--json").json["runtime"] == {"backend": "ray"}
-        said = Draft(group="g", source="s", kind="text", text="Alice works at Acme", reference_time=1)
+        message = make.draft("Alice works at Acme", at=1)
         with closing(kgray.open_async(data, create=True)) as memory:
-            accept(memory.store, [said], now=times.now())
+            accept(memory.store, [message], now=times.now())
             assert run(shell, "up", "--profile", "profile.toml").code == 0
             wait_for(lambda: memory.store.counts("g")["g"].committed == 1)
     finally:

@@ -97,7 +97,7 @@ def ledger(memory: AsyncMemory) -> dict[str, tuple[int, int, int]]:
 
 @pytest.mark.parametrize(
     ("chunk", "workers", "embedders"),
-    [pytest.param(1, 1, 0, marks=pytest.mark.slow), (8, 2, 1)],  # chunks of one: test_ray_equality, too
+    [pytest.param(1, 1, 0, marks=pytest.mark.slow), (8, 1, 1)],  # chunks of one: test_ray_equality, too
 )
 async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_loop(
     tmp_path: Path, chunk: int, workers: int, embedders: int

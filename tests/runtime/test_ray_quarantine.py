@@ -26,6 +26,9 @@ env = {{ PYTHONPATH = "{path}", KGRAY_TEST_ENGINE_LOG = "{log}", KGRAY_TEST_ENGI
 [embedding]
 workers = 0
 
+[tasks]
+at_once = 1
+
 [limits]
 health_every_s = 0.5
 """

@@ -47,7 +47,12 @@ def spec_in(
 ) -> DeploymentSpec:
     """Return the spec of a deployment whose actors are few."""
     few = {"workers": workers, "cpus": cpus}
-    values = {"sequencer": {"shards": shards}, "extraction": few, "embedding": {"workers": 0}}
+    values = {
+        "sequencer": {"shards": shards},
+        "extraction": few,
+        "embedding": {"workers": 0},
+        "tasks": {"at_once": 1},
+    }
     profile = profile_of({**values, "limits": {"health_every_s": 0.5}}, "the test")
     given = {"embedder.dimensions": DIMENSIONS, "runtime.backend": "ray", **settings}
     return spec_of(load(None, environ={}, overrides=given), folder, profile.values())

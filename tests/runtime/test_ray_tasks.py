@@ -13,6 +13,7 @@ import pytest
 
 from kgray.errors import SettingsError
 from kgray.runtime.session import started_at
+from tests import make
 from tests.ray_session import over_ray
 from tests.runtime.test_ray_ingest import drafts, hashes, plain_loops
 from tests.waiting import until
@@ -119,16 +120,12 @@ def test_a_chunk_of_no_size_is_refused_in_one_line(tmp_path: Path, bad: object) 
 
 
 def test_a_name_is_cut_where_a_chunk_has_many_groups() -> None:
-    from kgray.domain.records import Episode
     from kgray.ingest.steps import Reading
     from kgray.ports import ExtractionRequest
     from kgray.runtime.tasks import name_of
 
     def request(group: str, sequence: int) -> Any:
-        episode = Episode(
-            group=group, sequence=sequence, id="e", source="s", kind="text", text="Hi",
-            reference_time=0, content_sha256="",
-        )  # fmt: skip
+        episode = make.episode("Hi", group=group, sequence=sequence)
         return Reading(request=ExtractionRequest(episode=episode)), ()
 
     two = [request("team", 4), request("team", 5), request("other", 1)]

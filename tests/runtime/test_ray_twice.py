@@ -13,11 +13,11 @@ import pytest
 
 import kgray
 from kgray.domain import times
-from kgray.domain.records import Draft
 from kgray.errors import SettingsError
 from kgray.runtime.spec import DeploymentSpec, LimitsProfile, Profile, WorkersProfile, spec_of
 from kgray.settings import Settings
 from kgray.storage.ledger import accept
+from tests import make
 from tests.waiting import wait_for
 
 AFTERWARDS_S = 6.0  # longer than the interval between two checks for missing actors
@@ -88,7 +88,7 @@ def test_missing_actors_of_a_deployment_that_stays_come_back_by_themselves(tmp_p
                     (deployment := find(full_deployment.spec.namespace)) and list(deployment.actors) == names
                 )
             )
-            draft = Draft(group="g", source="s", kind="text", text=f"Ann met {kinds[0]}.", reference_time=1)
+            draft = make.draft(f"Ann met {kinds[0]}.", at=1)
             accept(memory.store, [draft], now=times.now())
             wait_for(lambda: not memory.store.pending_count())
 

@@ -7,7 +7,7 @@ from typing import assert_type
 
 import kgray
 from kgray.communities.reading import ShownCommunity
-from kgray.communities.refresh import Refreshed
+from kgray.communities.refresh import RefreshReport
 from kgray.domain.graph import Community
 from kgray.memory import results
 from kgray.memory.answers import Shown
@@ -24,7 +24,8 @@ def use_a_memory_that_blocks(memory: kgray.Memory) -> None:
     assert_type(memory.history("Alice", group="team"), kgray.History)
     assert_type(memory.entities("ali", group="team"), list[kgray.EntityCount])
     assert_type(memory.communities.list(group="team"), Sequence[Community])
-    assert_type(memory.communities.refresh(["team"], cold=True), dict[str, Refreshed])
+    assert_type(memory.communities.refresh(["team"], cold=True), RefreshReport)
+    assert_type(memory.communities.refresh().groups["team"].written, int)
     assert_type(memory.admin.verify("team"), list[str])
     assert_type([size.facts for size in memory.groups()], list[int])
     assert_type([fact.object for fact in memory.history("Alice", group="team").facts], list[str | None])
@@ -48,6 +49,9 @@ def read_and_correct(memory: kgray.Memory) -> None:
     assert_type(memory.provenance("9f3e42d1", group="team"), results.Provenance)
     assert_type(memory.complete("ali", group="team"), list[results.NameMatch])
     assert_type(memory.duplicates(group="team"), list[results.LikelyPair])
+    assert_type(memory.status(group="team"), results.Status)
+    assert_type([row.committed for row in memory.status().groups.values()], list[int])
+    assert_type(memory.status().model.calls, int)
     assert_type(memory.failures(group="team"), list[results.EpisodeFailure])
     assert_type(memory.merge("Bob", "Bob Hill", group="team"), results.Correction)
     assert_type(memory.operation(7, group="team"), results.Operation)
@@ -63,6 +67,8 @@ async def use_a_memory_to_await(memory: kgray.AsyncMemory) -> None:
     assert_type(await memory.search("Where does Alice work?", group="team"), list[kgray.Hit])
     assert_type(await memory.context("Alice", group="team", recipe="local"), kgray.Context)
     assert_type(await memory.communities.list(group="team"), Sequence[Community])
+    assert_type(await memory.communities.refresh(due=True), RefreshReport)
+    assert_type(await memory.status(), results.Status)
     assert_type(await memory.admin.verify("team"), list[str])
     assert_type(await memory.groups(), list[kgray.GroupSize])
     assert_type(await memory.retract(group="team", source="chat"), results.WithdrawalCounts)

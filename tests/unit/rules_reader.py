@@ -9,6 +9,7 @@ from kgray.domain.records import Episode, EpisodeKind, ExtractedFact, Extraction
 from kgray.domain.times import parse, show
 from kgray.models.rules.extractor import RulesExtractor
 from kgray.ports import ExtractionRequest
+from tests import make
 
 READER = RulesExtractor(shipped())
 WEDNESDAY = "2026-03-11T09:30:00Z"
@@ -22,17 +23,8 @@ def episode(
     at: str = WEDNESDAY,
     sequence: int = 9,
 ) -> Episode:
-    return Episode(
-        group="g",
-        sequence=sequence,
-        id=str(sequence),
-        source="s",
-        kind=kind,
-        text=text,
-        reference_time=parse(at)[0],
-        content_sha256="",
-        speaker=speaker,
-    )
+    """Return an episode said at a moment."""
+    return make.episode(text, speaker, kind, at=parse(at)[0], sequence=sequence, id=str(sequence))
 
 
 def read(text: str, *, previous: tuple[tuple[str, str], ...] = (), **details: object) -> Extraction:

@@ -170,9 +170,9 @@ def test_sorting_is_reported_before_the_first_acceptance():
 
 def test_a_line_is_printed_every_few_seconds_without_a_terminal(capsys, monkeypatch):
     ticker = printing.Progress()
-    monkeypatch.setattr(printing, "_LINE_S", 0)
+    monkeypatch.setattr(printing, "LINE_S", 0)
     ticker(RunProgress(accepted=1))
-    monkeypatch.setattr(printing, "_LINE_S", 60)
+    monkeypatch.setattr(printing, "LINE_S", 60)
     ticker(RunProgress(accepted=2))
     assert capsys.readouterr().err == "kgray: 1 accepted, 0 committed, 0 failed\n"
 

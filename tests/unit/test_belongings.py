@@ -40,7 +40,7 @@ HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
 from kgray.models import belongings
-belongings._RECORDS = Path(sys.argv[1])
+belongings.RECORDS = Path(sys.argv[1])
 held = belongings.Belongings()
 with held.noting():
     command = [sys.executable, "-c", *sys.argv[2:]]
@@ -54,7 +54,7 @@ sys.stdin.read()
 @pytest.fixture
 def records(tmp_path, monkeypatch):
     """Return the folder of the records, of this test alone."""
-    monkeypatch.setattr(belongings, "_RECORDS", tmp_path / "records")
+    monkeypatch.setattr(belongings, "RECORDS", tmp_path / "records")
     return tmp_path / "records"
 
 
@@ -250,7 +250,7 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(records, started, shared)
 import resource, subprocess, sys, time
 from pathlib import Path
 from kgray.models import belongings
-belongings._RECORDS = Path(sys.argv[1])
+belongings.RECORDS = Path(sys.argv[1])
 held = belongings.Belongings()
 with held.noting():
     record = Path(held._record.name)

@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import pytest
 
 from kgray.domain import times
-from kgray.domain.records import Episode, Extraction
+from kgray.domain.ontology import shipped
+from kgray.domain.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value
+from kgray.graph.texts import with_own_sentences
 from kgray.ingest.extract import ground
 from kgray.models.prompting.model_replies import ScriptForm
 from kgray.models.prompting.prompts import load
 from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest
+from tests import make
 
 SAID_AT = times.parse("2026-03-05T09:00:00Z")[0]
 
 
-def episode(text: str, speaker: str | None = None, kind: Any = None) -> Episode:
-    """Return an episode said on 5 March 2026."""
-    return Episode(
-        group="g",
-        sequence=1,
-        id="e",
-        source="s",
-        kind=kind or ("message" if speaker else "text"),
-        text=text,
-        speaker=speaker,
-        reference_time=SAID_AT,
-        content_sha256="0",
-    )
+episode = partial(make.episode, at=SAID_AT)
 
 
 def read(
@@ -265,3 +257,28 @@ def test_the_date_of_a_fact_may_stand_in_its_sentence_though_the_text_says_yeste
     reply = {"entities": [], "facts": [fact]}
     extraction = read("I am in the band since yesterday.", reply, speaker="Bob")
     assert (extraction.facts[0].text, extraction.dropped) == (fact["fact"], ())
+
+
+def test_states_of_two_relations_share_no_sentence():
+    """One of them may end before the other, whose text would then be wrong."""
+    alice, acme = ExtractedEntity(name="Alice"), ExtractedEntity(name="Acme")
+    sentence, left = "Alice works at Acme as a designer", "Alice left Acme as a designer"
+    role = Value("text", "designer")
+    facts = (
+        ExtractedFact(source=0, relation="WORKS_AT", target=1, text=sentence),
+        ExtractedFact(source=0, relation="HAS_ROLE", value=role, text=sentence),
+        ExtractedFact(source=0, relation="WORKS_AT", target=1, text=left, kind="ended"),
+        ExtractedFact(source=0, relation="HAS_ROLE", value=role, text=left, kind="ended"),
+        ExtractedFact(source=0, relation="KNOWS", target=1, text="Alice knows Acme well"),
+    )
+    extraction = Extraction(entities=(alice, acme), facts=facts)
+
+    texts = [fact.text for fact in with_own_sentences(extraction, shipped()).facts]
+
+    assert texts == [
+        "Alice works at Acme",
+        "Alice has the role designer",
+        left,
+        left,
+        "Alice knows Acme well",
+    ]

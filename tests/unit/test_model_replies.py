@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray.domain import times
-from kgray.domain.records import Episode, Extraction, Value
+from kgray.domain.records import Extraction, Value
 from kgray.models.prompting.model_checks import (
     needed_context,
     without_foreign_facts,
@@ -16,15 +18,12 @@ from kgray.models.prompting.model_checks import (
 )
 from kgray.models.prompting.model_replies import ScriptForm, name_key, value_of
 from kgray.models.prompting.replies import parse_extraction
+from tests import make
 
 T0 = times.parse("2026-03-05T09:00:00Z")[0]
 
 
-def episode(text: str, *, speaker: str | None = "Marta Ruiz", kind: str | None = None) -> Episode:
-    return Episode(
-        group="g", sequence=1, id="e", source="s", kind=kind or ("message" if speaker else "text"), text=text,
-        reference_time=T0, content_sha256="", speaker=speaker,
-    )  # fmt: skip
+episode = partial(make.episode, speaker="Marta Ruiz", at=T0)
 
 
 def fact(subject="Leo", relation="WORKS_AT", target="Nordwind", **fields) -> dict:

@@ -10,10 +10,10 @@ import pytest
 from bench.model_server.tasks import model_facts
 from bench.world import Oracle, World, WorldPlan
 from kgray.domain.ontology import shipped
-from kgray.domain.records import Draft
 from kgray.models.prompting.estimate import QUESTION_CALLS, estimate_work
 from kgray.models.prompting.prompts import Prompts, tokens
 from kgray.settings import PipelineSettings
+from tests import make
 
 EPISODES = 200
 DATES = ("start", "end")
@@ -67,8 +67,8 @@ def test_questions_take_the_calls_that_were_measured(resolution, calls):
     ],
 )
 def test_the_previous_context_counts_only_where_the_prompt_shows_it(text, speaker, shows):
-    first = Draft(group="g", source="s", kind="message", text="x" * 400 + " Is that so?", speaker="Bob")
-    later_value = Draft(group="g", source="s", kind="message", text=text, speaker=speaker)
+    first = make.draft("x" * 400 + " Is that so?", "Bob")
+    later_value = make.draft(text, speaker, "message")
     prompts = Prompts(shipped())
 
     def prompt_tokens(**settings):
@@ -84,7 +84,7 @@ def test_the_previous_context_counts_only_where_the_prompt_shows_it(text, speake
 def test_a_long_text_is_planned_by_its_units(extraction):
     """10,000 tokens are 9 units of 1,200 that share 100; each has a prompt's head and the previous text."""
     text = ("Alice works at Acme since 2019, and Bob too. " * 1000)[:40_000]
-    draft = Draft(group="g", source="s", kind="text", text=text, reference_time=0)
+    draft = make.draft(text, at=0)
     prompts = Prompts(shipped())
 
     def planned(kind, **keys):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from kgray.domain import times
 from kgray.domain.ontology import Ontology, shipped
-from kgray.domain.records import Episode, ExtractedEntity
+from kgray.domain.records import ExtractedEntity
 from kgray.errors import SettingsError
 from kgray.models.openai_api.client import Client, Endpoint
 from kgray.models.openai_api.judge import OpenAIJudge
@@ -33,6 +34,7 @@ from kgray.models.prompting.prompts import (
 from kgray.models.prompting.replies import COMPARISONS, parse_answer, parse_extraction
 from kgray.models.prompting.reply_schemas import answers_schema, extraction_schemas, reply_fields
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
+from tests import make
 from tests.doors.chat_server import sections
 
 T0 = times.parse("2026-03-05T09:00:00Z")[0]
@@ -51,19 +53,7 @@ ASKS = {
 }
 
 
-def episode(text: str, *, speaker: str | None = "Alice", at: int = T0) -> Episode:
-    kind = "message" if speaker else "text"
-    return Episode(
-        group="g",
-        sequence=1,
-        id="e",
-        source="s",
-        kind=kind,
-        text=text,
-        reference_time=at,
-        content_sha256="",
-        speaker=speaker,
-    )
+episode = partial(make.episode, speaker="Alice", at=T0)
 
 
 def rendered(task: str, text: str, previous: tuple[str, ...] = ()) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import kgray
-from kgray.domain.records import Episode, Operation
+from kgray.domain.records import Operation
 from kgray.errors import Cost, Garbled, Refused, SettingsError, StaleWriter, Unavailable
 from kgray.ingest.changes import refused
 from kgray.models.hashing import HashingEmbedder
@@ -31,14 +31,13 @@ from kgray.ports.steps import NextCall
 from kgray.settings import Settings, load
 from kgray.storage.ledger import request, result
 from kgray.system.outages import OUTAGES
+from tests import make
 from tests.waiting import HANGS_S, until, wait_for
 
 if find_spec("ray") is None:
     pytest.skip('Ray is not installed: pip install "kgray[ray]"', allow_module_level=True)
 
-EPISODE = Episode(
-    group="g", sequence=1, id="e1", source="s", kind="text", text="Hi", reference_time=0, content_sha256=""
-)
+EPISODE = make.episode("Hi")
 RUNTIME = Path(kgray.__file__).parent / "runtime"
 
 

@@ -13,23 +13,14 @@ from kgray.domain.records import Episode, Extraction
 from kgray.ingest.repeats import without_repeats
 from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest
+from tests import make
 
 SAID_AT = times.parse("2026-03-05T09:00:00Z")[0]
 ONTOLOGY = shipped().extended({"ADVISES": {}, "ADMIRES": {}})
 
 
 def utterance(speaker: str, text: str, sequence: int = 9, kind: Any = "message") -> Episode:
-    return Episode(
-        group="g",
-        sequence=sequence,
-        id=f"e{sequence}",
-        source="s",
-        kind=kind,
-        text=text,
-        speaker=speaker or None,
-        reference_time=SAID_AT,
-        content_sha256="0",
-    )
+    return make.episode(text, speaker or None, kind, at=SAID_AT, sequence=sequence)
 
 
 def fact(source: str, relation: str, target: Any, sentence: str, **fields: Any) -> dict[str, Any]:

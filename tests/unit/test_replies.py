@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray.domain.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value
+from kgray.domain.records import ExtractedEntity, ExtractedFact, Extraction, Value
 from kgray.domain.times import parse
 from kgray.errors import InvalidAnswer
 from kgray.models.prompting.replies import COMPARISONS, parse_answer, parse_extraction, speaker_first
 from kgray.ports import Question
+from tests import make
 from tests.tries import tries
 
 SAID_AT = parse("2026-03-10T12:00:00Z")[0]
@@ -20,18 +23,7 @@ def at(text: str) -> int:
     return parse(text)[0]
 
 
-def episode(text: str = "", speaker: str | None = None, kind: str | None = None) -> Episode:
-    return Episode(
-        group="g",
-        sequence=1,
-        id="e1",
-        source="default",
-        kind=kind or ("message" if speaker else "text"),
-        text=text,
-        reference_time=SAID_AT,
-        content_sha256="",
-        speaker=speaker,
-    )
+episode = partial(make.episode, at=SAID_AT)
 
 
 def named(*names: str) -> list[dict[str, str]]:

@@ -6,15 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.domain.records import Episode
 from kgray.models.prompting.replies import COMPARISONS, parse_answer
 from kgray.models.rules import RulesJudge
 from kgray.models.rules.comparing import compare_sentences
 from kgray.ports import Judged, Question, QuestionRequest
+from tests import make
 
-EPISODE = Episode(
-    group="g", sequence=1, id="e", source="s", kind="text", text="", reference_time=0, content_sha256=""
-)
+EPISODE = make.episode()
 
 
 def request_of(*questions: Question) -> QuestionRequest:
@@ -116,16 +114,7 @@ def test_the_key_is_the_questions_and_not_the_episode():
     judge = RulesJudge()
     question = Question(kind="entity", item="Alice", candidates=("Alicia",), cards=("Alice", "Alicia"))
     elsewhere = QuestionRequest(
-        episode=Episode(
-            group="h",
-            sequence=9,
-            id="f",
-            source="s",
-            kind="text",
-            text="x",
-            reference_time=5,
-            content_sha256="y",
-        ),
+        episode=make.episode("x", group="h", sequence=9, at=5, content_sha256="y"),
         questions=(question,),
     )
     key = judge.key(request_of(question))

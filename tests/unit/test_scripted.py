@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from kgray.domain.records import Episode, ExtractedEntity, ExtractedFact, Extraction
+from kgray.domain.records import ExtractedEntity, ExtractedFact, Extraction
 from kgray.errors import InvalidAnswer, Refused, SettingsError, Unavailable
 from kgray.models.scripted import ScriptedExtractor, ScriptedJudge
 from kgray.ports import ExtractionRequest, Judged, Question, QuestionRequest
+from tests import make
 
 REPLY = {"entities": [{"name": "Alice"}], "facts": [{"source": 0, "target": "Acme", "relation": "WORKS_AT"}]}
 
@@ -29,19 +30,8 @@ def script(tmp_path):
 
 
 def request(client_id: str | None) -> ExtractionRequest:
-    return ExtractionRequest(
-        episode=Episode(
-            group="g",
-            sequence=1,
-            id="e",
-            source="s",
-            kind="text",
-            text="Alice works at Acme",
-            reference_time=7,
-            content_sha256="",
-            client_id=client_id,
-        )
-    )
+    episode = make.episode("Alice works at Acme", at=7, client_id=client_id)
+    return ExtractionRequest(episode=episode)
 
 
 async def test_an_episode_gets_its_extraction_by_client_id(script):

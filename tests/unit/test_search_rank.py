@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray.domain.graph import Entity, Fact
-from kgray.domain.records import Episode
 from kgray.domain.times import DAY, parse
 from kgray.language.words import packed
 from kgray.ports import Embedding
 from kgray.schema.kinds import COMMITTED
 from kgray.schema.reads import MessageRow
+from kgray.search.around import one_list
 from kgray.search.index import SESSION_GAP, GroupIndex
 from kgray.search.query import read_question as read
 from kgray.search.ranking import Candidate, FirstStage, farthest
 from kgray.search.recipes import Weights
 from kgray.search.rerank import fused_by_rank, mmr
-from kgray.search.searcher import one_list
+from tests import make
 
 CLOCK = parse("2024-06-12T10:00:00Z")[0]
 IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
@@ -226,9 +226,7 @@ def fact(id_, *episodes):
 
 
 def episode(id_):
-    return Episode(
-        id=id_, group="g", source="s", kind="text", text=id_, reference_time=0, sequence=1, content_sha256=""
-    )
+    return make.episode(id_, id=id_)
 
 
 def entity(id_):

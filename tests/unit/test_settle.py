@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from kgray.domain.records import Episode, Extraction
+from kgray.domain.records import Extraction
 from kgray.errors import InvalidAnswer
 from kgray.ingest.calls import settle
 from kgray.ingest.state import Answers, Decision, Questions, ReadEpisode
 from kgray.ports import Answer, Question, QuestionRequest
+from tests import make
 from tests.waiting import HANGS_S
 
-EPISODE = Episode(
-    group="g", sequence=1, id="e1", source="s", kind="text", text="Hi", reference_time=0, content_sha256=""
-)
+EPISODE = make.episode("Hi")
 READ = ReadEpisode(episode=EPISODE, extraction=Extraction(entities=(), facts=()))
 PER_NODE: Any = SimpleNamespace(pipeline=SimpleNamespace(resolution="per_node"), units=None)
 FIRST, SLOW, LATER = (Question(kind="entity", item=name) for name in ("first", "slow", "later"))

@@ -7,20 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray.domain.ontology import shipped
-from kgray.domain.records import Draft, Episode, ExtractedEntity, ExtractedFact, Extraction, Value
+from kgray.domain.records import ExtractedEntity, ExtractedFact, Extraction, Value
 from kgray.ingest.extract import shape
+from tests import make
 
-DRAFT = Draft(group="g", source="s", kind="text", text="x", reference_time=5)
-EPISODE = Episode(
-    group="g",
-    sequence=1,
-    id=DRAFT.id,
-    source="s",
-    kind="text",
-    text="x",
-    reference_time=5,
-    content_sha256=DRAFT.content_sha256,
-)
+DRAFT = make.draft("x", at=5)
+EPISODE = make.accepted(DRAFT)
 COMMANDS = {"COMMANDS": {"subject_type": "Person", "object_type": "Ship"}}
 TYPES = {"Person": {}, "Ship": {}}
 

@@ -7,14 +7,13 @@ from itertools import product
 
 import pytest
 
-from kgray.domain.records import Episode, Extraction
+from kgray.domain.records import Extraction
 from kgray.ingest.flight import STAGES_AFTER, InFlight, Stage
 from kgray.ingest.state import Decision, Questions, ReadEpisode
 from kgray.ports import Question
+from tests import make
 
-EPISODE = Episode(
-    group="g", sequence=3, id="e1", source="s", kind="text", text="Hi", reference_time=0, content_sha256=""
-)
+EPISODE = make.episode("Hi", sequence=3)
 QUESTION = Question(kind="entity", item="Al", candidates=("Alice",))
 PATHS: dict[Stage, tuple[Stage, ...]] = {  # a way to each stage
     "accepted": (),

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from kgray.domain.ontology import shipped
-from kgray.domain.records import Episode
 from kgray.errors import Cost, InvalidAnswer, Refused, Unavailable
 from kgray.ingest.steps import Reading, Stepping, extract_episode, local_extracting, resolve_node
 from kgray.models.openai_api.client import Client, Endpoint
@@ -24,11 +23,9 @@ from kgray.models.rules import RulesJudge
 from kgray.models.rules.extractor import RulesExtractor
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from kgray.ports.steps import ModelCall, ModelReply, NextCall
+from tests import make
 
-EPISODE = Episode(
-    group="team", sequence=7, id="e", source="s", kind="message", speaker="Alice",
-    text="I work at Acme", reference_time=0, content_sha256="",
-)  # fmt: skip
+EPISODE = make.episode("I work at Acme", "Alice", group="team", sequence=7, id="e")
 READING = Reading(request=ExtractionRequest(episode=EPISODE))
 CLIENT = Client(Endpoint(base_url="http://127.0.0.1:9/v1", name="m"))
 EXTRACTOR = OpenAIExtractor(CLIENT, Prompts(shipped()))

@@ -18,6 +18,7 @@ from kgray.ingest.units import TextUnit, UnitSize, excerpt, text_units, unit_req
 from kgray.models.prompting.replies import parse_extraction
 from kgray.models.prompting.tokens import cost_of, count_tokens
 from kgray.ports import ExtractionRequest
+from tests import make
 from tests.tries import tries
 
 SAID_AT = times.parse("2026-03-05T09:00:00Z")[0]
@@ -32,16 +33,7 @@ SIZES = st.integers(1, 40).flatmap(lambda n: st.builds(UnitSize, st.just(n), st.
 
 
 def episode(text: str, kind: Any = "text", sequence: int = 1) -> Episode:
-    return Episode(
-        group="g",
-        sequence=sequence,
-        id=f"e{sequence}",
-        source="s",
-        kind=kind,
-        text=text,
-        reference_time=SAID_AT,
-        content_sha256="0",
-    )
+    return make.episode(text, kind=kind, at=SAID_AT, sequence=sequence)
 
 
 def cut(text: str, tokens: int, overlap: int = 0, kind: Any = "text") -> list[str]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import pairwise, permutations
 
 import pytest
-from test_world_stream import as_episode
 
 from bench.world import Errors, Latency, Oracle, World, WorldModel, WorldPlan
 from bench.world.dice import Dice, chance
@@ -18,6 +17,7 @@ from kgray.graph.names import card
 from kgray.ingest.resolve import sentence_of
 from kgray.models.prompting.replies import parse_answer, parse_extraction
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
+from tests.make import accepted
 
 WORLD = World(seed=3, episodes=300)
 EPISODES = list(WORLD)
@@ -27,7 +27,7 @@ ORACLE = Oracle(WORLD)
 def cards_of(number: int) -> list[tuple[str, str]]:
     """Return (card, entity) for each name of an episode, as resolution makes them."""
     episode = EPISODES[number]
-    result = parse_extraction(episode.extraction_reply, as_episode(episode.draft)).entities
+    result = parse_extraction(episode.extraction_reply, accepted(episode.draft)).entities
     cards = [card(e.name, e.type, sentence_of(episode.draft.text, e.span)) for e in result]
     return list(zip(cards, [entity for _, entity, _ in episode.mentions], strict=True))
 
@@ -179,15 +179,13 @@ def test_errors_come_at_their_rates():
 def test_an_erring_reader_still_gives_readable_replies():
     oracle = Oracle(WORLD, Errors.of_meaning(0.5))
     for episode in EPISODES:
-        assert (
-            parse_extraction(oracle.extraction(episode.draft.text), as_episode(episode.draft)).dropped == ()
-        )
+        assert parse_extraction(oracle.extraction(episode.draft.text), accepted(episode.draft)).dropped == ()
 
 
 async def test_the_ports_of_this_process_give_the_answers_of_the_oracle():
     world_episode = EPISODES[6]
     model = WorldModel(ORACLE)
-    episode = as_episode(world_episode.draft)
+    episode = accepted(world_episode.draft)
     output, _ = cards_of(5)[0]
     question = Question(kind="entity", item="x", candidates=("y",), cards=(output, output))
     sentence = world_episode.said[0].text
@@ -205,7 +203,7 @@ async def test_the_ports_of_this_process_give_the_answers_of_the_oracle():
 
 
 async def test_a_wild_judge_gives_valid_answers_and_repeats_them_for_the_same_request():
-    episode = as_episode(EPISODES[0].draft)
+    episode = accepted(EPISODES[0].draft)
     questions = (
         Question(kind="entity", item="a", candidates=("b", "c"), cards=("a", "b", "c")),
         Question(kind="compare", item="a", candidates=("b",)),

@@ -15,7 +15,7 @@ from bench.world.questions import WorldQuestion, true_answers
 from bench.world.truth import TrueKey
 from kgray.domain import times
 from kgray.domain.graph import Fact
-from kgray.domain.records import Draft
+from tests import make
 
 ZERO = times.parse("2026-01-01")[0]
 
@@ -224,6 +224,6 @@ def test_mentions_are_counted_in_pairs_and_by_mention():
 def truth_of(surfaces: list[tuple[str, str, str]]) -> Truth:
     readings: list[tuple[WorldEpisode, tuple[ToldFact, ...]]] = []
     for n, (surface, _, entity) in enumerate(surfaces, start=1):
-        draft = Draft(group="g", source="s", kind="text", text=surface, reference_time=n, client_id=f"e{n}")
+        draft = make.draft(surface, at=n, client_id=f"e{n}")
         readings.append((WorldEpisode(draft=draft, said=(), mentions=((surface, entity, "Person"),)), ()))
     return Truth.of_readings([], readings)

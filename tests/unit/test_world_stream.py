@@ -17,28 +17,13 @@ from bench.world.telling import end_of, start_of
 from bench.world.truth import key_of
 from kgray.domain import times
 from kgray.domain.ontology import shipped
-from kgray.domain.records import Draft, Episode
 from kgray.errors import InputError
 from kgray.io.intake.drafts import draft_from
 from kgray.models.prompting.replies import parse_extraction
+from tests.make import accepted
 
 WORLD = World(seed=3, episodes=600)
 EPISODES = list(WORLD)
-
-
-def as_episode(draft: Draft, sequence: int = 1) -> Episode:
-    return Episode(
-        group=draft.group,
-        sequence=sequence,
-        id=draft.id,
-        source=draft.source,
-        kind=draft.kind,
-        text=draft.text,
-        reference_time=draft.reference_time or 0,
-        content_sha256=draft.content_sha256,
-        speaker=draft.speaker,
-        client_id=draft.client_id,
-    )
 
 
 def test_a_group_that_runs_out_of_news_names_its_needs():
@@ -110,7 +95,7 @@ def test_a_reply_reads_as_the_facts_of_its_episode(place):
     """The parser of replies and the world's own reading of its dates agree, and nothing is dropped."""
     episode = EPISODES[place]
     at = episode.draft.reference_time or 0
-    result = parse_extraction(episode.extraction_reply, as_episode(episode.draft))
+    result = parse_extraction(episode.extraction_reply, accepted(episode.draft))
 
     assert result.dropped == ()
     assert [e.name for e in result.entities] == [surface for surface, _, _ in episode.mentions]
@@ -153,7 +138,7 @@ def test_an_end_has_a_name_of_its_own_only_after_its_state_was_stated():
 @pytest.mark.parametrize("episode", TOLD_FREELY[::25], ids=lambda episode: str(episode.draft.client_id))
 def test_a_free_reply_reads_as_the_facts_of_its_episode(episode):
     at = episode.draft.reference_time or 0
-    result = parse_extraction(episode.extraction_reply, as_episode(episode.draft))
+    result = parse_extraction(episode.extraction_reply, accepted(episode.draft))
     surfaces = {entity: surface for surface, entity, _ in episode.mentions}
 
     assert result.dropped == ()

@@ -16,17 +16,20 @@ from kgray.io.interchange.files import Rows
 from kgray.io.interchange.formats import Format, Report, format_called
 from kgray.io.interchange.snapshot import Snapshot
 from kgray.ports import Store, at_one_moment
+from kgray.ports.ingest import Stop, never
+from kgray.schema import kinds
 from kgray.system import locks
 
 
 def export(
     store: Store, group: str, to: str, path: Path, *,
-    as_of: Instant | None = None, known_at: Instant | None = None,
+    as_of: Instant | None = None, known_at: Instant | None = None, stop: Stop = never,
 ) -> Report:  # fmt: skip
     """Write a group in a format; the same graph gives the same bytes.
 
     path    a file that does not exist, or for a format of several files a folder that is new or empty
     as_of, known_at     see `Snapshot`
+    stop    if it returns True, the export ends with Stopped
     Raises InputError, StoreError, NoSpace.
     """
     chosen = format_called(to, "writer")
@@ -34,18 +37,18 @@ def export(
     check_free(chosen, path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
-    def work() -> Rows:
+    def work() -> tuple[Rows, str, Instant]:
         _drop(part)  # of a pass during which the group changed
         if chosen.is_folder:
             part.mkdir(mode=locks.OWNER_FOLDER)
-        with closing(Snapshot(store, group, as_of, known_at)) as snapshot:
+        with closing(Snapshot(store, group, as_of, known_at, stop)) as snapshot:
             rows: Rows = writer.write(snapshot, part)
-        return rows
+            return rows, state_of(store, group), snapshot.head.last_recorded
 
     try:
         with locks.explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            rows = at_one_moment(store, work)
+            rows, state, recorded_at = at_one_moment(store, work)
             files = 0
             for files, file in enumerate(_files(part), 1):  # noqa: B007 - the last is the count
                 locks.sync(file)
@@ -53,7 +56,13 @@ def export(
             locks.sync(path.parent)
     finally:
         _drop(part)
-    return Report(format=to, files=files, rows=rows)
+    return Report(format=to, files=files, rows=rows, state=state, recorded_at=recorded_at)
+
+
+def state_of(store: Store, group: str) -> str:
+    """Return a text that changes with the group: its counters and the runs of its communities."""
+    runs = [row.run for row in store.rows(kinds.COMMUNITY_RUNS.all, group)]
+    return f"{store.heads([group])[group]} {runs}"
 
 
 def check_free(chosen: Format, path: Path) -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from kgray.domain.times import Instant
 from kgray.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """An export or an import. rows: how many of each kind; notes: lines for people."""
+    """An export. rows: how many of each kind.
+
+    state           changes with the group (`exporting.state_of`)
+    recorded_at     the group's newest record time
+    """
 
     format: str
     files: int
     rows: Mapping[str, int]
-    notes: tuple[str, ...] = ()
+    state: str = field(default="", compare=False)
+    recorded_at: Instant = field(default=0, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form of JSON."""
@@ -63,6 +69,7 @@ FORMATS: Mapping[str, Format] = {
         Format(name="okf", writer="okf"),
         Format(name="zep", reader="read_zep"),
         Format(name="mem0", reader="read_mem0"),
+        Format(name="graphiti", reader="read_graphiti"),
     )
 }
 
@@ -70,8 +77,6 @@ FORMATS: Mapping[str, Format] = {
 def format_called(name: str, part: str) -> Format:
     """Return the format with a name that can be written or read. Raises InputError with all names."""
     names = [form.name for form in FORMATS.values() if getattr(form, part)]
-    if name == "graphiti" and part == "reader":
-        raise InputError("graphiti is imported by `kgray import graphiti` alone", field="form")
     if name not in names:
         raise InputError(
             f"there is no format {name[:40]!r}: use {', '.join(names)}",

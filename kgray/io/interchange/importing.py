@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,7 +81,7 @@ class Import:
                 self.taken["texts"] += 1
                 yield self._storable(unit)
                 continue
-            checked = (self._checked(fact, is_new=is_new) for is_new, fact in unit.facts)
+            checked = (self.checked(fact, is_new=is_new) for is_new, fact in unit.facts)
             rows = [row for row in checked if row is not None]
             if not rows:
                 self.omitted["texts without facts: `kgray add` has them read"] += bool(unit.text.strip())
@@ -114,7 +115,7 @@ class Import:
         self.changed[_REPLACED] += bool(changed)
         return replace(draft, **changed)
 
-    def _checked(self, fact: dict[str, Any], *, is_new: bool) -> dict[str, Any] | None:
+    def checked(self, fact: dict[str, Any], *, is_new: bool) -> dict[str, Any] | None:
         """Return a usable triple; None if the fact is omitted. is_new: it counts, no earlier text has it."""
         row = {key: value for key, value in fact.items() if value is not None or key == "valid_at"}
         try:
@@ -139,6 +140,8 @@ class ImportReport:
     taken, changed, omitted     rows of the source: taken (some of them changed), and left out
     reasons                     the reason -> how many rows were changed or omitted for it
     ingestion                   the report of the episodes; None: a dry run
+    lost                        omitted rows that could have been facts: then the exit code is 1
+    further                     counts that one format alone has
     """
 
     format: str
@@ -147,11 +150,19 @@ class ImportReport:
     omitted: int
     reasons: Mapping[str, int]
     ingestion: IngestionReport | None = None
+    lost: int = 0
+    further: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command."""
+        return max(self.ingestion.exit_code if self.ingestion else 0, int(self.lost > 0))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form of `kgray import --json`."""
         names = ("format", "taken", "changed", "omitted")
         document = {name: getattr(self, name) for name in names} | {"reasons": dict(self.reasons)}
+        document |= self.further
         return document if self.ingestion is None else self.ingestion.as_dict() | document
 
 
@@ -159,22 +170,31 @@ async def import_from(path: Path, form: str, group: str, add: Add | None) -> Imp
     """Import a file or a folder into a group; see `Memory.import_from`. add: None in a dry run."""
     reader = format_called(form, "reader").code("reader")
     check_folder(path, form)
+    return await taken_over(form, group, partial(reader.units, path), add)
+
+
+async def taken_over(
+    form: str, group: str, units: Callable[[Import], Iterable[Unit | Draft]], add: Add | None
+) -> ImportReport:
+    """Import the units of a reader into a group."""
     ingestion = None
     with closing(Gathered()) as gathered:
         importing = Import(format=form, group=group, gathered=gathered)
-        drafts = importing.drafts(reader.units(path, importing))
+        drafts = importing.drafts(units(importing))
         if add is None:
             deque(drafts, maxlen=0)
         else:
             ingestion = await add(drafts)
     reasons = {name: count for name, count in (importing.changed + importing.omitted).items() if count}
+    omitted = importing.omitted.total()
     return ImportReport(
         format=form,
         taken=importing.taken.total(),
         changed=importing.changed.total(),
-        omitted=importing.omitted.total(),
+        omitted=omitted,
         reasons=dict(sorted(reasons.items())),
         ingestion=ingestion,
+        lost=omitted,
     )
 
 

@@ -20,7 +20,7 @@ from kgray.io.interchange.tables import TEXTS, write_table
 from kgray.schema.kinds import ACCESS_KEYS, AUDIT, BY_NAME, KINDS, SCHEDULES, WEBHOOKS, Kind
 
 MANIFEST = "kgray.json"
-_OWN = frozenset({ACCESS_KEYS, AUDIT, WEBHOOKS, SCHEDULES})  # kinds without rows of groups
+OWN_KINDS = frozenset({ACCESS_KEYS, AUDIT, WEBHOOKS, SCHEDULES})  # kinds without rows of groups
 VERSION = 1  # of the layout; a greater number is refused
 TYPES = {"int": pa.int64(), "bool": pa.bool_(), "text": pa.string(), "texts": TEXTS, "bytes": pa.binary()}
 
@@ -36,7 +36,7 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
         raise InputError("parquet holds a group with its whole history: leave out as_of and known_at")
     counts, about = Rows(), snapshot.about()
     for kind in KINDS:
-        if kind not in _OWN:
+        if kind not in OWN_KINDS:
             rows = _rows(snapshot, kind)
             counts[kind.name] = write_table(path / f"{kind.name}.parquet", schema_of(kind), rows, about)
     head, store = snapshot.head, snapshot.store
@@ -55,5 +55,6 @@ def _rows(snapshot: Snapshot, kind: Kind[Any]) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a kind, without entries appended in between."""
     place = kind.names.index("sequence") if kind.log else None
     for row in snapshot.store.rows(kind.all, snapshot.group):
+        snapshot.scratch.check()
         if place is None or row[place] <= snapshot.head.last:
             yield row

@@ -19,10 +19,12 @@ from kgray.domain.records import Episode
 from kgray.domain.times import Instant, show, to_datetime
 from kgray.graph import dump
 from kgray.graph.change import mentioned_entities
+from kgray.graph.group import GroupGraph
 from kgray.graph.stored import View, in_pieces, records_of
 from kgray.graph.summaries import summary_of
 from kgray.io.interchange.files import xml_text
 from kgray.ports import Store
+from kgray.ports.ingest import Stop, never
 from kgray.schema import kinds, reads, rows
 from kgray.schema.kinds import EntityRow, FactRow, R, Row
 from kgray.storage.ledger import dumped_episodes, dumped_rows, episodes_at
@@ -138,13 +140,14 @@ class Snapshot:
     """
 
     def __init__(
-        self, store: Store, group: str, as_of: Instant | None = None, known_at: Instant | None = None
-    ) -> None:
+        self, store: Store, group: str, as_of: Instant | None = None, known_at: Instant | None = None,
+        stop: Stop = never,
+    ) -> None:  # fmt: skip
         self.store, self.group, self.as_of, self.known_at = store, group, as_of, known_at
         self.head = store.heads([group])[group]
         is_past = known_at is not None and known_at < self.head.last_recorded
         self.is_stored = not is_past and not in_pieces(store, group)
-        self.scratch = Scratch(_TABLES)
+        self.scratch = Scratch(_TABLES, stop)
         self.name_of = lru_cache(_CACHED)(self._name_of)
 
     def close(self) -> None:
@@ -192,13 +195,19 @@ class Snapshot:
     def fact_rows(self) -> Scratch:
         """The database, with facts."""
         stored: Iterable[FactRow] = self.store.rows(kinds.FACTS.all, self.group)
-        facts = stored
-        if not self.is_stored:
-            facts = map(rows.fact_row, sorted(self.view.all_facts(), key=lambda fact: fact.id))
+        facts = stored if self.is_stored else self._derived_facts()
         self.scratch.pour(_ADD_FACT, (_fact_values(n, row) for n, row in enumerate(facts) if self.holds(row)))
         for end in ("source", "target"):
             self.scratch.execute(f"CREATE INDEX facts_{end} ON facts ({end})")
         return self.scratch
+
+    def _derived_facts(self) -> Iterator[FactRow]:
+        """Yield the facts of the view, by id."""
+        self.scratch.execute("CREATE TABLE derived (id TEXT PRIMARY KEY, row BLOB) WITHOUT ROWID")
+        derived = ((fact.id, _packed(rows.fact_row(fact))) for fact in _each_fact(self.view.graph))
+        self.scratch.pour("INSERT INTO derived VALUES (?, ?)", derived)
+        for (row,) in self.scratch.rows("SELECT row FROM derived ORDER BY id"):
+            yield _unpacked(FactRow, row)
 
     def holds(self, row: FactRow) -> bool:
         """Return whether a fact holds at `as_of`."""
@@ -361,6 +370,17 @@ class Snapshot:
             for member in community.members:
                 by_entity[member].append(community)
         return by_entity
+
+
+def _each_fact(graph: GroupGraph) -> Iterator[Fact]:
+    """Yield all facts, of any time, which are not kept."""
+    done = set[str]()
+    for statement in graph.statements:
+        if statement not in done:
+            component = graph.spans_of([statement])
+            done.update(component)
+            for spans in component.values():
+                yield from map(graph.fact, spans)
 
 
 def possible_names(entity: Entity) -> Iterator[str]:

@@ -27,7 +27,7 @@ from kgray.settings.checks import Secret
 # A server is slow after a reply that took longer than the first, at fewer tokens a second than the second.
 # Its replies are then streamed, and the deadline limits silence. A fast server does not stream: each piece
 # costs processor time.
-_SLOW_S, _SLOW_RATE = 2.0, 20.0
+SLOW_S, _SLOW_RATE = 2.0, 20.0
 _CONNECT_S = 5.0
 _IDLE_S = 4.0  # of a connection: servers close theirs after 5 s
 _LATER = {408, 409, 425, 429}  # statuses to retry, besides 500 and above
@@ -96,7 +96,7 @@ class Connection:
         start = time.monotonic()
         answer: Any = (await self._sent(post, body, sent_at)).json()
         with suppress(KeyError, TypeError):  # without a count of tokens
-            slow_s = max(_SLOW_S, answer["usage"]["completion_tokens"] / _SLOW_RATE)
+            slow_s = max(SLOW_S, answer["usage"]["completion_tokens"] / _SLOW_RATE)
             self._is_slow = self._is_slow or time.monotonic() - start > slow_s
         return answer
 

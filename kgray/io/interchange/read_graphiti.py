@@ -1,38 +1,31 @@
-"""A Graphiti database as episodes of triples, one for each Graphiti episode, in their order of time.
+"""Reads a Graphiti database: one text for each Graphiti episode with its facts, in their order of time.
 
-Each episode states its facts with their spans. A fact without its episodes gets a separate episode. An
-episode's text is stored in the metadata and with its first triple, where a search of episodes finds it: under
-the key EPISODE_TEXT, which has no meaning for the graph. Record times are kgray's; Graphiti's are metadata.
+A fact without its episodes gets a separate episode. An episode's text is stored in the metadata, too. Record
+times are kgray's; Graphiti's are metadata.
 
 Reads what graphiti-core 0.2x to 0.31 wrote. kgray's own nodes have the same labels; they are left out.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from kgray.domain import times
-from kgray.domain.records import MAX_CLIENT_ID, Draft, canonical
 from kgray.domain.times import Instant
 from kgray.errors import InputError, SettingsError
 from kgray.io.intake import triples
+from kgray.io.interchange.gathering import Unit
+from kgray.io.interchange.importing import REASONS, Add, Import, ImportReport, taken_over
+from kgray.settings.checks import NEO4J_SCHEMES, is_address
 from kgray.storage.neo4j.connection import Connection
 
-EPISODE_TEXT = "episode_text"
 _TEXTS = 100  # episodes whose texts are in memory at once
-# The field of a refused triple -> why the fact is not mapped.
-_REASONS = {
-    "source": "facts whose subject has no usable name",
-    "target": "facts whose object has no usable name",
-    "relation": "facts whose relation is no name",
-    "invalid_at": "facts whose end is not after their start",
-    "valid_at": "facts with a time that cannot be read",
-    "text": "facts whose sentence cannot be stored",
-}
+_WITHOUT_FACTS = "episodes without facts"
 # An episode or a fact by the names that Graphiti gives its properties: texts, "" where there is none (of a
 # fact's source and target None), and instants, None where one is missing or cannot be read.
 Theirs = Mapping[str, Any]
@@ -132,27 +125,50 @@ def _instant(value: Any) -> Instant | None:  # noqa: ANN401 - any value of a pro
         return None
 
 
-@dataclass(slots=True, kw_only=True)
-class Import:
-    """The import of one Graphiti group into a group of kgray; counts are final when `drafts` has ended."""
+async def import_graphiti(
+    uri: str, group: str, add: Add | None, *, user: str = "neo4j", password: str = "",
+    database: str | None = None, from_group: str | None = None,
+) -> ImportReport:  # fmt: skip
+    """Import a group of a Graphiti database; add: None in a dry run. Raises InputError, Unavailable."""
+    if not is_address(uri, NEO4J_SCHEMES):
+        raise InputError(
+            f"the URI is not an address such as bolt://localhost:7687 ({', '.join(NEO4J_SCHEMES)}; a host; "
+            f"no user or password: --user and NEO4J_PASSWORD are for that)"
+        )
+    with closing(GraphitiDatabase(uri=uri, user=user, password=password, database=database)) as theirs:
+        reading = _Reading(theirs, _chosen(theirs.groups(), from_group))
+        report = await taken_over("graphiti", group, reading.units, add)
+    unmapped = {name: count for name, count in report.reasons.items() if name not in reading.changes}
+    counts = {"episodes": reading.episodes, "facts": reading.facts, "unmapped": unmapped}
+    return replace(report, lost=reading.facts - reading.mapped, further=counts)
 
-    database: GraphitiDatabase
-    from_group: str
-    group: str
-    episodes: int = 0
-    facts: int = 0
-    lost: int = 0  # facts that were not mapped
-    unmapped: Counter[str] = field(default_factory=Counter)  # reason -> how many things were not mapped
-    changed: Counter[str] = field(default_factory=Counter)  # reason -> how many were mapped with a change
 
-    def drafts(self) -> Iterator[Draft]:
+def _chosen(group_ids: list[str], requested: str | None) -> str:
+    listed_ids = ", ".join(map(repr, group_ids[:10])) + (", ..." if len(group_ids) > 10 else "")
+    content = f"the group_ids {listed_ids}" if group_ids else "no episode and no entity of Graphiti"
+    if requested is not None and requested not in group_ids:
+        raise InputError(f"no group_id {requested!r} in the database; it has {content}")
+    if requested is None and len(group_ids) != 1:
+        raise InputError(f"the database has {content}: name one by --from-group")
+    return group_ids[0] if requested is None else requested
+
+
+class _Reading:
+    """A pass over one Graphiti group; its counts are final when `units` has ended."""
+
+    def __init__(self, database: GraphitiDatabase, from_group: str) -> None:
+        self.database, self.from_group = database, from_group
+        self.episodes = self.facts = self.mapped = 0
+        self.changes: frozenset[str] = frozenset()  # the reasons of changed rows
+
+    def units(self, importing: Import) -> Iterator[Unit]:
         """Yield the episodes, oldest first; then an episode for each fact without its episodes."""
         database, group, heads = self.database, self.from_group, []
         for id_, *moments in database.pages(HEADS, group):
             spoken, recorded = map(_instant, moments)
             heads.append((recorded or 0 if spoken is None else spoken, recorded or 0, id_))
         uuids = [id_ for *_, id_ in sorted(heads)]
-        by_episode, without_episode = self._facts(set(uuids))
+        by_episode, without_episode = self._facts(set(uuids), importing)
         for start in range(0, len(uuids), _TEXTS):
             batch = uuids[start : start + _TEXTS]
             rows = database.rows(EPISODES, group=group, uuids=batch)
@@ -160,40 +176,32 @@ class Import:
             for uuid in filter(episodes.__contains__, batch):
                 self.episodes += 1
                 if uuid in by_episode:
-                    yield from self._of_episode(episodes[uuid], by_episode[uuid])
+                    yield from _of_episode(episodes[uuid], by_episode[uuid], importing)
                 else:
-                    self.unmapped["episodes without facts"] += 1
+                    importing.omitted[_WITHOUT_FACTS] += 1
         for fact, row in without_episode:
             at = fact["created_at"] if fact["valid_at"] is None else fact["valid_at"]
-            yield self._draft(fact["uuid"], at, [row], {"facts": [_stored_metadata(fact)]})
+            yield Unit(
+                id=fact["uuid"], at=at, facts=[(False, row)], about={"facts": [_stored_metadata(fact)]}
+            )
         ((unmapped,),) = database.rows(UNMAPPED, group=group, known=_ENTITY, known_facts=_FACT)
-        self.unmapped.update({name: count for name, count in unmapped.items() if count})
+        importing.omitted.update({name: count for name, count in unmapped.items() if count})
+        self.mapped, self.changes = importing.taken["facts"], frozenset(importing.changed)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the keys that every `kgray import --json` has (`ImportReport.as_dict`)."""
-        taken = self.episodes - self.unmapped["episodes without facts"] + self.facts - self.lost
-        omitted = {reason: count for reason, count in self.unmapped.items() if count}
-        return {
-            "format": "graphiti",
-            "taken": taken,
-            "changed": self.changed.total(),
-            "omitted": sum(omitted.values()),
-            "reasons": dict(sorted((omitted | dict(self.changed)).items())),
-        }
-
-    def _facts(self, known_episodes: set[str]) -> tuple[dict[str, list[_FactTriple]], list[_FactTriple]]:
+    def _facts(
+        self, known_episodes: set[str], importing: Import
+    ) -> tuple[dict[str, list[_FactTriple]], list[_FactTriple]]:
         """Return the usable facts by episode, and the facts without episodes in the database."""
         by_episode: dict[str, list[_FactTriple]] = defaultdict(list)
         without_episode: list[_FactTriple] = []
         for _, properties in self.database.pages(FACTS, self.from_group):
             self.facts += 1
             fact = _read(properties) | {end: None for end in ("source", "target") if properties[end] is None}
-            reason, row = _REASONS["valid_at"], None
-            if not any(fact[at] is None is not properties[at] for at in ("valid_at", "invalid_at")):
-                reason, row = _triple(fact)
+            if any(fact[at] is None is not properties[at] for at in ("valid_at", "invalid_at")):
+                importing.omitted[REASONS["valid_at"]] += 1
+                continue
+            row = importing.checked(_triple(fact), is_new=True)
             if row is None:
-                self.unmapped[reason] += 1
-                self.lost += 1
                 continue
             homes = [
                 uuid
@@ -204,32 +212,26 @@ class Import:
                 triples_of_home.append((fact, row))
         return by_episode, without_episode
 
-    def _of_episode(self, episode: Theirs, fact_triples: list[_FactTriple]) -> Iterator[Draft]:
-        """Yield the draft of an episode, or several drafts if it has too many facts for a draft."""
-        at = episode["created_at"] if episode["valid_at"] is None else episode["valid_at"]
-        if episode["valid_at"] is None:
-            self.changed["texts without a time: they get the time of their record"] += 1
-        text = episode["content"].replace("\0", "\ufffd")
-        about = {name: episode[name] for name in ("name", "source", "source_description")}
-        about |= {"text": text, "created_at": times.show(episode["created_at"])}
-        fact_triples = sorted(fact_triples, key=lambda pair: (pair[0]["created_at"] or 0, pair[0]["uuid"]))
-        for part, start in enumerate(range(0, len(fact_triples), triples.MAX_TRIPLES)):
-            portion = fact_triples[start : start + triples.MAX_TRIPLES]
-            rows = [row for _, row in portion]
-            if text.strip() and part == 0:
-                rows[0] = rows[0] | {EPISODE_TEXT: text}
-            facts = [_stored_metadata(fact) for fact, _ in portion]
-            uuid = episode["uuid"]
-            name = uuid if part == 0 else f"{uuid}#{part + 1}"
-            yield self._draft(name, at, rows, about | {"uuid": uuid, "facts": facts})
 
-    def _draft(
-        self, uuid: str, at: Instant | None, rows: list[dict[str, Any]], about: Mapping[str, Any]
-    ) -> Draft:
-        return Draft(
-            group=self.group, source="graphiti", kind="triples", text=triples.normalise(rows, at),
-            reference_time=at, client_id=uuid[:MAX_CLIENT_ID], metadata=canonical({"graphiti": about}),
-        )  # fmt: skip
+def _of_episode(episode: Theirs, fact_triples: list[_FactTriple], importing: Import) -> Iterator[Unit]:
+    """Yield the unit of an episode, or several units if it has too many facts for a draft."""
+    at = episode["created_at"] if episode["valid_at"] is None else episode["valid_at"]
+    if episode["valid_at"] is None:
+        importing.changed["texts without a time: they get the time of their record"] += 1
+    text = episode["content"].replace("\0", "\ufffd")
+    about = {name: episode[name] for name in ("name", "source", "source_description", "uuid")}
+    about |= {"text": text, "created_at": times.show(episode["created_at"])}
+    fact_triples = sorted(fact_triples, key=lambda pair: (pair[0]["created_at"] or 0, pair[0]["uuid"]))
+    for part, start in enumerate(range(0, len(fact_triples), triples.MAX_TRIPLES)):
+        portion = fact_triples[start : start + triples.MAX_TRIPLES]
+        uuid = episode["uuid"]
+        yield Unit(
+            id=uuid if part == 0 else f"{uuid}#{part + 1}",
+            at=at,
+            text=text if part == 0 else "",
+            facts=[(False, row) for _, row in portion],
+            about=about | {"facts": [_stored_metadata(fact) for fact, _ in portion]},
+        )
 
 
 def _stored_metadata(fact: Theirs) -> dict[str, Any]:
@@ -237,17 +239,8 @@ def _stored_metadata(fact: Theirs) -> dict[str, Any]:
     return {"uuid": fact["uuid"]} | recorded
 
 
-def _triple(fact: Theirs) -> tuple[str, dict[str, Any] | None]:
-    """Return (reason it cannot be mapped or "", the triple or None)."""
-    row: dict[str, Any] = {
+def _triple(fact: Theirs) -> dict[str, Any]:
+    return {
         "source": fact["source"], "relation": fact["name"], "target": fact["target"], "text": fact["fact"],
         "valid_at": times.show(fact["valid_at"]), "invalid_at": times.show(fact["invalid_at"]),
     }  # fmt: skip
-    row = {key: value for key, value in row.items() if value is not None or key == "valid_at"}
-    try:
-        triples.normalise([row], None)
-    except InputError as error:
-        if "the same name" in str(error):
-            return "facts from a thing to itself", None
-        return _REASONS[(error.field or "").rpartition(".")[2]], None
-    return "", row
