@@ -133,9 +133,7 @@ class KilledBackfill:
         self.asked, world = folder / "asked.tsv", folder / "world.jsonl"
         write(schedule.plan, world, None)
         latency = schedule.latency
-        speed = {name: getattr(latency, name) for name in ("streams", "first_token_s", "tokens_per_s")}
-        flags = flags_of(Oracle(World(plan=schedule.plan))) + options_of({**speed, "record": self.asked})
-        server = ends.enter_context(ServerProcess(flags))
+        server = ends.enter_context(ServerProcess(_server_flags(schedule, self.asked)))
         # The reader must see the store and never start anything: it is a local one.
         local = given_of(Way(), place, server.base_url)
         self.reader: AsyncMemory = opened(settings_of(local), place.data)
@@ -148,9 +146,8 @@ class KilledBackfill:
 
         ends.callback(session.join(address).close)
         profile = schedule.profile or cluster.profile  # type: ignore[union-attr]
-        self._status = partial(
-            lifecycle.status, settings_of({**settings_table, "runtime_address": address}), place.data
-        )
+        joined = settings_of({**settings_table, "runtime_address": address})
+        self._status = partial(lifecycle.status, joined, place.data)
         deployment = deployed(settings_of(settings_table), place.data, profile, tell=log.started.append)
         self._deployment = deployment
         self.actors = Actors(deployment)
@@ -318,6 +315,12 @@ class KilledBackfill:
         """End driver and actors."""
         self.driver.stop()
         self._deployment.stop(1.0)
+
+
+def _server_flags(schedule: KillSchedule, record: Path) -> list[str]:
+    names = ("streams", "first_token_s", "tokens_per_s")
+    speed = {name: getattr(schedule.latency, name) for name in names}
+    return flags_of(Oracle(World(plan=schedule.plan))) + options_of({**speed, "record": record})
 
 
 def _targets_of(cluster: SimulatedCluster, actors: Actors, missing: int) -> dict[str, Target]:

@@ -51,6 +51,8 @@ sys.meta_path.insert(0, Broken())
 
 def broken_environ(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Return the environment of a pool in which the workers with these names cannot load their model."""
+    if not names:
+        return {}
     (folder / "sitecustomize.py").write_text(_BROKEN_START.replace("{names!r}", repr(set(names))))
     return {"PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[1])])}
 
@@ -77,7 +79,6 @@ class SimulatedCluster:
         workers: int = 2,
         missing: int = 0,
         broken: Sequence[str] = (),
-        room: int | None = None,
         shards: int = 1,
         apart: bool = False,
         redis: str | None = None,
@@ -86,16 +87,13 @@ class SimulatedCluster:
 
         missing: workers without room on any node until a node is added
         broken: names of workers that cannot load their model
-        room: readers that fit on a node; None: all that are not missing
         apart: the sequencer and the writer of one shard stand on nodes of their own
         redis: where the head keeps what it knows
         """
         token = new_token()
         self._folder = token.parent
         self._ends = ExitStack()
-        if redis is not None:
-            os.environ[_REDIS] = redis
-            self._ends.callback(os.environ.pop, _REDIS, None)
+        self._use_redis(redis)
         use_token(token)
         from ray.cluster_utils import Cluster  # it imports ray, which reads the token's variables
 
@@ -106,11 +104,10 @@ class SimulatedCluster:
         self._temporary_before = os.environ.get(_TEMPORARY)
         os.environ[_TEMPORARY] = str(self._folder)
         (self._folder / "ray").mkdir()
-        environ = broken_environ(self._folder, broken) if broken else {}
-        self.profile = _profile(workers, shards, apart=apart, environ=environ)
-        # By default, the death of another node costs no place.
+        self.profile = _profile(workers, shards, apart=apart, environ=broken_environ(self._folder, broken))
+        # All workers except the missing ones fit on one node: the death of another node costs no place.
         self._room: dict[str, Any] = {
-            "num_cpus": int(_READER_CPUS * (workers - missing if room is None else room) + _EMBEDDER_CPUS),
+            "num_cpus": int(_READER_CPUS * (workers - missing) + _EMBEDDER_CPUS),
             "object_store_memory": _STORE_BYTES,
         }
         head: dict[str, Any] = _HEAD | {"temp_dir": str(self._folder)}
@@ -125,6 +122,11 @@ class SimulatedCluster:
         except BaseException:
             self.close()
             raise
+
+    def _use_redis(self, redis: str | None) -> None:
+        if redis is not None:
+            os.environ[_REDIS] = redis
+            self._ends.callback(os.environ.pop, _REDIS, None)
 
     @property
     def address(self) -> str:
