@@ -109,16 +109,10 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
     changes = [word for word in options["changes"].split(",") if word]
     episodes = options["episodes"] or measured.EPISODES_A_KILL * max(1, len(kinds) + 10 * len(changes))
     kills_at = measured.scheduled(episodes, kinds, seed, outage=options["outage_s"] > 0)
+    arrivals = [(6 * episodes // 10, "arrival")] if options["missing"] else []
     schedule = KillSchedule(
         plan=_world(seed, episodes, options["groups"]),
-        kills=sorted(
-            [
-                *kills_at,
-                *([(6 * episodes // 10, "arrival")] if options["missing"] else []),
-                *measured.spread(episodes, changes),
-            ],
-            key=lambda kill: kill[0],
-        ),
+        kills=sorted([*kills_at, *arrivals, *measured.spread(episodes, changes)], key=lambda kill: kill[0]),
         store=store,
         outage_s=options["outage_s"],
         limit_s=60 * options["minutes"],
