@@ -168,7 +168,7 @@ def _steps_of_loop() -> Iterator[list[float]]:
         await wait(run, timeout_s)
         since[0] = time.thread_time()
 
-    WindowedRun._wait = counted  # type: ignore[method-assign]  # noqa: SLF001
+    WindowedRun._wait = counted  # type: ignore[method-assign, assignment]  # noqa: SLF001
     try:
         yield steps
     finally:
