@@ -141,9 +141,8 @@ class Matcher:
         if not answering:
             return []
         joined = self.question.joined
-        best: dict[
-            frozenset[str], float
-        ] = {}  # by joined names: "Where do Ann and Ben live?" has two answers
+        # By joined names: "Where do Ann and Ben live?" has two answers.
+        best: dict[frozenset[str], float] = {}
         for match, fact in answering:
             about = joined.intersection(fact.ends)
             best[about] = max(match.score, best.get(about, match.score))
@@ -163,9 +162,9 @@ class Matcher:
         """Return the matches of facts, by id. by_name: the question's names must be matched, too."""
         ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
         entities = {entity.id: entity for entity in self.view.entities(ends)}
-        matches = {}
+        own, matches = {place: self.question.weights[place] for place in places}, {}
         for fact in facts:
-            weights = {place: self.question.weights[place] for place in places}
+            weights = dict(own)
             is_end: list[float] = []
             for unit in self.question.units if by_name else ():
                 if unit.entities.isdisjoint(fact.ends):

@@ -140,3 +140,29 @@ def test_the_history_has_every_span_and_no_start_that_was_not_said(tom):
     restarts = [line for line in lines if "RESTARTED" in line]
     assert [line.split()[0] for line in restarts] == ["2026-06-03", "2026-06-09"]
     assert all(".." not in line for line in restarts)
+
+
+def test_a_role_does_not_outlive_the_job_in_its_text_and_joined_names_both_get_an_answer(kgray):
+    """The rules extractor gives both facts of the first message one sentence."""
+    kgray.env["KGRAY_MODEL_BACKEND"] = "rules"
+    texts = {
+        "Alice": [
+            "I work at Initech as an engineer.",
+            "I live in Berlin.",
+            "I left Initech.",
+            "I moved to Oslo.",
+        ],
+        "Bob": ["Bob lives in Paris. My manager is Alice."],
+    }
+    rows = [
+        {"at": f"2026-01-{day:02}", "speaker": speaker, "text": text}
+        for speaker, said in texts.items()
+        for day, text in enumerate(said, 1)
+    ]
+    assert kgray("add", kgray.write("a.jsonl", *rows), "--group", "g").code == 0
+
+    role = kgray("search", "Alice", "--group", "g", "--scope", "fact", "--as-of", "2026-02-01", "--json")
+    assert ("Alice has the role engineer", "2026-01-01", None) in facts(role)
+    assert not any("Initech" in text for text, *_ in facts(role))
+    homes = kgray("search", "Where do Alice and Bob live?", "--group", "g", "--limit", "2", "--json")
+    assert {text for text, *_ in facts(homes)} == {"Alice lives in Oslo", "Bob lives in Paris"}
