@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import sys
+import threading
 import time
 from contextlib import suppress
 from functools import cache
@@ -51,6 +52,10 @@ _METRICS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "kgray_quarantined": (Gauge, "1 while a worker gets no work because its start failed.", ("worker",)),
     "kgray_engine": (Gauge, "An engine's tokens and calls.", ("worker", "of")),
 }
+
+
+_REPEAT_S = 1.0
+_gauges: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}  # (name, tags) -> the last value
 
 
 def _line(created: float, level: str, message: str, role: str, **fields: Any) -> str:  # noqa: ANN401 - JSON
@@ -110,12 +115,39 @@ def _metric(name: str) -> Any:  # noqa: ANN401 - one of Ray's three kinds
 def measure(name: str, value: float, **tags: object) -> None:
     """Add a value to a histogram or a counter, or set a gauge."""
     kind, metric = _METRICS[name][0], _metric(name)
-    if kind is not Counter:
-        (metric.set if kind is Gauge else metric.observe)(
-            value, {tag: str(label) for tag, label in tags.items()}
-        )
+    labels = {tag: str(label) for tag, label in tags.items()}
+    if kind is Gauge:
+        _gauges[name, tuple(labels.items())] = value
+        _repeater()
+        metric.set(value, labels)
+    elif kind is Histogram:
+        metric.observe(value, labels)
     elif value > 0:
-        metric.inc(value, tags)
+        metric.inc(value, labels)
+
+
+def forget(name: str, **tags: object) -> None:
+    """Export a gauge no longer."""
+    _gauges.pop((name, tuple((tag, str(label)) for tag, label in tags.items())), None)
+
+
+@cache
+def _repeater() -> threading.Thread:
+    """Start the thread that sets this process's gauges again and again.
+
+    Ray's agent exports a gauge once for each time that it is set (Ray 2.60): without this thread, Prometheus
+    would read an epoch, which seldom changes, once or never.
+    """
+    thread = threading.Thread(target=_repeat, name="kgray-gauges", daemon=True)
+    thread.start()
+    return thread
+
+
+def _repeat() -> None:
+    while True:
+        time.sleep(_REPEAT_S)
+        for (name, labels), value in list(_gauges.items()):
+            _metric(name).set(value, dict(labels))
 
 
 def count_call(stage: str, seconds: float, outcome: Outcome) -> None:

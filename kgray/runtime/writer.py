@@ -172,6 +172,7 @@ class GraphWriter:
 
     def _release(self, shard: int) -> None:
         self._epochs.pop(shard, None)
+        telemetry.forget("kgray_writer_epoch", shard=shard)
         self._holds.pop(shard, ExitStack()).close()
 
 

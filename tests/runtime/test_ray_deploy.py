@@ -401,30 +401,61 @@ def traced(
 ) -> Iterator[tuple[AsyncMemory, Samples]]:
     """Yield a memory whose actors are up, and what Ray exports of the episode of `traced` that they ingested.
 
-    Ray tells a gauge once each time that it was set, and its processes do not tell at one moment: so all that
-    was ever told counts, and ours are set at each look.
+    Ray's processes do not report at one moment: so everything that was ever exported counts. A process that
+    starts before the node's agent answers may never report to it: so a new process reports our numbers.
     """
-    from kgray.runtime import telemetry
+    import ray
 
+    wait_for(agent_answers)
     with over_ray(tmp_path_factory.mktemp("traced"), embedders=1) as memory:
         asyncio.run(memory.add(TEXT, group="traced", id="1"))
-        # The rules spend no tokens, and nothing of one episode is asked too late or in vain.
-        telemetry.count_call("judge", 0.02, Judged(answers=(), prompt_tokens=7))
-        telemetry.export(Totals(stalls=1, wasted_tokens=2), {})
-        telemetry.measure("kgray_community_texts", 3, how="kept")
+        reporter = ray.remote(num_cpus=0)(Reporter).remote()  # it exports while it lives
         results: Samples = []
 
         def told() -> bool:
-            telemetry.measure("kgray_engine", 2, worker="extract-0", of="calls")  # no engine runs here
-            telemetry.measure("kgray_quarantined", 1, worker="models-9")
-            telemetry.measure("kgray_log_lag", 3, shard=9)
-            telemetry.measure("kgray_in_flight", 4, shard=9)
-            telemetry.measure("kgray_seats", 5, shard=9)
             results.extend(row for row in samples() if row not in results)
-            return all(row in results for row in NUMBERS)  # names alone may be of other tests' processes
+            return not missing(results)  # names alone may be of other tests' processes
 
-        wait_for(told)  # processes tell Ray every second
+        try:
+            wait_for(told)  # each process reports every second
+        except AssertionError:
+            raise AssertionError(f"never exported: {missing(results)}; exported: {results}") from None
         yield memory, results
+        ray.kill(reporter)
+
+
+class Reporter:
+    """A process that reports numbers which a run of the rules lacks, such as tokens and stalls."""
+
+    def __init__(self) -> None:
+        from kgray.runtime import telemetry
+
+        telemetry.count_call("judge", 0.02, Judged(answers=(), prompt_tokens=7))
+        telemetry.export(Totals(stalls=1, wasted_tokens=2), {})
+        telemetry.measure("kgray_community_texts", 3, how="kept")
+        telemetry.measure("kgray_engine", 2, worker="extract-0", of="calls")  # no engine runs here
+        telemetry.measure("kgray_quarantined", 1, worker="models-9")
+        telemetry.measure("kgray_log_lag", 3, shard=9)
+        telemetry.measure("kgray_in_flight", 4, shard=9)
+        telemetry.measure("kgray_seats", 5, shard=9)
+
+
+def agent_answers() -> bool:
+    """Return whether the node's agent answers requests for its metrics."""
+    try:
+        samples()
+    except OSError:
+        return False
+    return True
+
+
+def missing(results: Samples) -> list[tuple[str, dict[str, str], float]]:
+    """Return the rows of NUMBERS without a sample as large: a retry on a slow machine counts twice."""
+    return [
+        (name, tags, number)
+        for name, tags, number in NUMBERS
+        if not any(row[:2] == (name, tags) and row[2] >= number for row in results)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -436,7 +467,7 @@ def exported(traced: tuple[AsyncMemory, Samples]) -> Samples:
 def test_ray_exports_what_is_documented_and_nothing_by_group(exported: Samples) -> None:
     """The names and tags of docs/ray.md, with this run's numbers among them."""
     assert {name: set(tags) for name, tags, _ in exported} == METRICS
-    assert [row for row in NUMBERS if row not in exported] == []
+    assert missing(exported) == []
     busy = [value for name, _, value in exported if name == "ray_kgray_stage_busy_seconds_total"]
     assert all(seconds > 0 for seconds in busy)
 
@@ -447,6 +478,14 @@ def test_every_metric_and_label_of_the_board_is_exported(exported: Samples) -> N
         plain = name.removesuffix("_bucket")
         assert labels <= told[plain] | ({"le"} if plain != name else set()), name
     assert {name.removesuffix("_bucket") for name in asked("ray_kgray_")} == set(METRICS)
+
+
+def test_a_gauge_that_was_set_once_is_exported_again_and_again(exported: Samples) -> None:
+    """An epoch is set when a writer starts; a server of Prometheus that comes later needs it, too."""
+    gauge = ("ray_kgray_writer_epoch", {"shard": "0"})
+    for _ in range(3):
+        wait_for(lambda: any(row[:2] == gauge for row in samples()))
+    assert any(row[:2] == gauge for row in exported)
 
 
 @pytest.mark.usefixtures("exported")
