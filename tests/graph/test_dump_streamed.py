@@ -1,16 +1,22 @@
-"""The `jsonl` export derives a group part by part; its lines equal the complete derivation."""
+"""An export derives a group part by part; at every moment it equals the complete derivation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 
-from kgray.io.interchange import jsonl
+from kgray.graph import dump
+from kgray.graph.change import mentioned_entities
+from kgray.io.interchange import derived, jsonl
 from kgray.io.interchange.snapshot import Snapshot
+from kgray.memory.answers import derived as derived_view
+from kgray.storage.ledger import dumped_episodes
 from tests.graph.engine import Engine, WildJudge
 from tests.graph.stores import SqliteStores
 from tests.graph.test_promises import HISTORIES, SLOW, play
@@ -25,15 +31,29 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStores]:
 
 @given(history=HISTORIES)
 @SLOW
-def test_the_lines_equal_the_complete_derivation(stores, tmp_path_factory, history):
+def test_an_export_equals_the_complete_derivation(
+    stores: SqliteStores, tmp_path_factory: pytest.TempPathFactory, history: list[Any]
+) -> None:
+    """At the moment of each entry, and now: the lines of the dump, and the facts with their record times."""
     engine = Engine(store=stores.open(), prefix=stores.fresh(), judge=WildJudge())
-    play(engine, history)
-    path: Path = tmp_path_factory.mktemp("out") / "dump.jsonl"
-    with pytest.MonkeyPatch.context() as patch, closing(Snapshot(engine.store, engine.named())) as snapshot:
-        patch.setattr(jsonl, "_PART", 2)  # each part has about two pieces of evidence
-        assert snapshot.is_stored
-        jsonl.write(snapshot, path)
-
-    assert path.read_text("utf-8").splitlines() == engine.dump()
-    path.unlink()
+    dumps: list[tuple[int, list[str]]] = []
+    play(engine, history, dumps)
+    folder: Path = tmp_path_factory.mktemp("out")
+    store, group = engine.store, engine.named()
+    moments: list[int | None] = [*sorted({recorded for recorded, _ in dumps}), None]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(derived, "PART", 2)  # each part has about two pieces of evidence
+        for number, moment in enumerate(moments):
+            view = derived_view(store, group, moment)
+            with closing(Snapshot(store, group, known_at=moment)) as snapshot:
+                path = folder / f"{number}.jsonl"
+                jsonl.write(snapshot, path)
+                lines = dump.lines(dump.rows(view, dumped_episodes(store, group, moment)))
+                assert path.read_text("utf-8").splitlines() == lines
+                assert list(snapshot.facts()) == sorted(view.all_facts(), key=lambda fact: fact.id)
+                entities = [replace(entity, summary="") for entity in snapshot.plain_entities()]
+                assert entities == view.all_entities()
+                pairs = mentioned_entities(view.graph.fold, view.records.mentions)
+                by_sequence = {s: sorted(e for e, at in pairs if at == s) for _, s in pairs}
+                assert {s: snapshot.entities_in(s) for s in by_sequence} == by_sequence
     stores.close()
