@@ -1,9 +1,9 @@
 """The graph of a group at one moment, derived from its records part by part (R4).
 
-A merge, a split and the rivalry of statements connect few statements with each other. So the evidence is
-divided into components that do not influence each other, and the graph of a few components is derived at a
-time. Memory does not grow with the group, but for 24 bytes a statement and a slot. A component is in memory
-as a whole: all statements of one functional slot, for example.
+Most statements influence no other statement. So the evidence is divided into components that do not influence
+each other: the evidence between two entities, and all evidence that one functional slot or a verdict connects
+with it. The graph of some components is derived at a time. Besides these components, memory grows by 32 bytes
+for each pair of entities, statement and slot. A component is in memory as a whole.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class DerivedGroup:
         return Fold(self._records.operations, self._births, self._records.recorded)
 
     def mentions(self) -> Iterator[Mention]:
-        """Yield the mentions, those of one entity in order of place."""
+        """Yield the mentions; the mentions of an entity are in order of place."""
         for _, row in self._scratch.rows(_MENTIONS):
             yield _mention(marshal.loads(row)[0])  # noqa: S302 - of this process
 
@@ -217,7 +217,7 @@ class DerivedGroup:
 
 
 class _Components:
-    """Sets of connected nodes, which are numbered from 0 on (union by path halving)."""
+    """Disjoint sets of nodes, which are numbered from 0 on (union-find with path halving)."""
 
     def __init__(self) -> None:
         self._parents, self._sizes = array("q"), array("q")
@@ -236,19 +236,19 @@ class _Components:
         """Connect two nodes."""
         self._parents[self._root(second)] = self._root(first)
 
-    def parts(self, least: int) -> Iterator[tuple[int, int]]:
-        """Yield (node, number of its part); a part has whole components, and `least` pieces or few more."""
+    def parts(self, size: int) -> Iterator[tuple[int, int]]:
+        """Yield (node, number of its part). A part has whole components, with `size` pieces of evidence."""
         totals = array("q", bytes(8 * len(self._sizes)))
-        for node, size in enumerate(self._sizes):
-            totals[self._root(node)] += size
+        for node, pieces in enumerate(self._sizes):
+            totals[self._root(node)] += pieces
         numbers, number, filled = array("q", bytes(8 * len(totals))), 0, 0
         for node, total in enumerate(totals):
             numbers[node] = number
             filled += total
-            if filled >= least:
+            if filled >= size:
                 number, filled = number + 1, 0
-        for node, size in enumerate(self._sizes):
-            if size:
+        for node, pieces in enumerate(self._sizes):
+            if pieces:
                 yield node, numbers[self._root(node)]
 
     def _root(self, node: int) -> int:
