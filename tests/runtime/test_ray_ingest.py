@@ -24,7 +24,7 @@ from kgray.errors import SettingsError
 from kgray.memory import AsyncMemory
 from kgray.runtime.session import started_at
 from kgray.storage.ledger import accept
-from tests.ray_session import kill, over_ray, pid_of
+from tests.ray_session import deployment_of, kill, over_ray, pid_of
 from tests.waiting import until, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -129,7 +129,7 @@ async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_
             **model,
         ) as memory:
             assert (await memory.add_many([])).committed == 0
-            assert memory.runtime._session is None  # type: ignore[attr-defined]
+            assert deployment_of(memory) is None
             report = await memory.add_many(drafts(90), on_step=lambda *step: steps.append(step), stop=stop)
             pending, committed = (sum(each) for each in list(zip(*ledger(memory).values(), strict=True))[:2])
             assert (report.stopped, report.committed, pending) == (True, committed, 90 - committed)
