@@ -15,10 +15,7 @@ from typing import Any
 import pytest
 
 import kgray
-from bench.model_server import ModelServer, Service
-from bench.model_server.service import HttpAnswer
 from bench.plain_loop import Loop
-from bench.world import Latency, Oracle, World, WorldPlan
 from kgray.domain.records import Draft
 from kgray.errors import SettingsError
 from kgray.memory import AsyncMemory
@@ -26,6 +23,9 @@ from kgray.runtime.session import started_at
 from kgray.storage.ledger import accept
 from tests.ray_session import deployment_of, kill, over_ray, pid_of
 from tests.waiting import until, wait_for
+from tests.world import Latency, Oracle, World, WorldPlan
+from tests.world.model_server import ModelServer, Service
+from tests.world.model_server.service import HttpAnswer
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 GROUPS = ("red", "green", "blue")

@@ -12,12 +12,12 @@ import pytest
 
 import kgray
 from bench.plain_loop import Loop
-from bench.world import World, WorldPlan
 from kgray.domain.records import Draft
 from kgray.memory import AsyncMemory
 from kgray.settings import load
 from kgray.storage.ledger import accept
 from tests.ray_session import deployment_of, over_ray
+from tests.world import World, WorldPlan
 
 GROUPS = ("red", "green", "blue")
 EACH = 8
