@@ -245,7 +245,7 @@ def test_an_engine_over_several_cards_has_a_placement_group_that_goes_with_it(tm
     rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(6)]
     lines: list[str] = []
     opened = kgray.open(tmp_path / "d", create=True, settings=options)
-    opened.on_wait = lines.append
+    opened.asynchronous.on_wait = lines.append
     with opened as memory:
         assert memory.add_many(rows).committed == 6
         assert [line for line in lines if line.startswith("not up yet: models-1;")]
