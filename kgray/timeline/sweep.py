@@ -220,7 +220,7 @@ class Component:
             self._note_supporter(instant, claim, state)
 
     def _note_supporter(self, instant: Instant, claim: Claim, state: StatementState) -> None:
-        """Note the last supporter with a stated end, and the last without; close the span if it is due (R9)."""
+        """Note the last supporters with and without a stated end; close the span if it is due (R9)."""
         draft = state.spans[-1]
         if claim.kind == "holds":
             name = "endless" if claim.end is None else "stated"
