@@ -17,7 +17,7 @@ from kgray.domain.ontology import matters_of
 from kgray.domain.records import Evidence, ExtractedFact, Place, Value
 from kgray.domain.times import Instant
 from kgray.graph.names import Relations
-from kgray.graph.statements import CLOSING, NAMELESS, Statement, StatementKey
+from kgray.graph.statements import CLOSING, ENDS_ONLY, Statement, StatementKey
 from kgray.ingest.candidates import quantised
 from kgray.ingest.state import Case, Quantised, span_of
 from kgray.ports import Question
@@ -64,7 +64,9 @@ class NewFact:
 
     def is_reversed(self, statement: Statement) -> bool:
         """Return whether this fact's subject is the object of the statement's founding evidence."""
-        return isinstance(self.target, str) and (self.subject != statement.subject) != statement.turned
+        return (
+            isinstance(self.target, str) and (self.subject != statement.subject) != statement.key_is_reversed
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,7 @@ class Comparer:
         if supported is not None and self.case.state.graph.verdict(supported.id, statement.id) is not None:
             return False
         if is_variant:
-            return self.case.episode.kind != "triples" and statement.standing[0] != NAMELESS
+            return self.case.episode.kind != "triples" and statement.end_rank[0] != ENDS_ONLY
         return self._is_undeclared(new, statement)
 
     def _meets(self, new: NewFact, statement: Statement, supported: Statement | None) -> bool:

@@ -23,7 +23,7 @@ from kgray.graph.names import Relations
 from kgray.graph.rivals import with_key
 from kgray.graph.statements import (
     CLOSING,
-    NAMELESS,
+    ENDS_ONLY,
     Statement,
     fold_key,
     marks_of,
@@ -158,7 +158,7 @@ class _Connector:
         if fact.kind != "denied":  # an event has no end
             same_key = [s for s in same_key if not s.is_event]
         if same_key and fact.kind in CLOSING and not names_variant(marks_of(fact), new.names):
-            return min(same_key, key=lambda s: s.standing)  # the fact is about all variants (R6)
+            return min(same_key, key=lambda s: s.end_rank)  # the fact is about all variants (R6)
         if fact.kind in CLOSING:
             return self._find_closed(new, same_key)
         return self._find_repeated(new, same_key)
@@ -203,7 +203,7 @@ class _Connector:
         """Return the statements of its key that a fact may be a variant of, or may end."""
         if new.fact.kind == "happened" or self.case.episode.kind == "triples":
             return []
-        return [s for s in same_key if not s.is_event and s.standing[0] != NAMELESS]
+        return [s for s in same_key if not s.is_event and s.end_rank[0] != ENDS_ONLY]
 
     def _compare_again(self, new: NewFact, statement: Statement) -> Compared:
         """Compare a stored statement whose span the new evidence makes meet others (R17a)."""
@@ -269,8 +269,8 @@ class _Connector:
     ) -> Evidence:
         """Add the evidence of a fact about a statement; without `born` it founds the statement.
 
-        may_close_all   an end or a denial without marks is about every variant of its key; False: it has another
-                        key, and an answer named one statement
+        may_close_all   an end or a denial without marks is about every variant of its key; False: it has
+                        another key, and an answer named one statement
         """
         # After a split a part may have an id that is not recorded yet: this evidence records it (R16).
         self.result.births.setdefault(statement, born or place)

@@ -206,7 +206,7 @@ async def test_batches_of_different_groups_run_in_parallel_and_batches_of_one_gr
     assert flush.done()
     assert outbox.idle
     assert durable == ["b1", "c1", "d1", "e1", "c2", "f1", "g1", "h1", "i1", "a1", "a2"]
-    assert not any(map(outbox.moves, "abcdef"))
+    assert not any(map(outbox.has_unwritten, "abcdef"))
 
 
 async def test_a_failure_in_one_lane_is_reported_after_the_other_lanes_ended() -> None:
