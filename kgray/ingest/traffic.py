@@ -7,7 +7,8 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from kgray.errors import is_groups_own
 from kgray.ingest.committer import Committer
@@ -15,6 +16,9 @@ from kgray.ingest.parts import OnStage, Parts, off_the_loop
 from kgray.models.gate import Gate
 from kgray.ports import Store
 from kgray.ports.ingest import Stop, Totals
+
+if TYPE_CHECKING:
+    from kgray.ingest.window import GroupWindow
 
 # A model that answers sooner, as the rules do, is asked at the commit: to decide ahead costs 3 more tries an
 # episode, each of about a millisecond. (least, median) of the latest, which a busy loop lengthens.
@@ -80,6 +84,8 @@ class Traffic:
         # Counted by the windows: a sum over thousands of groups at each step would take the loop's time.
         self.in_flight = 0  # entries in the windows
         self.posted = 0  # entries that wait for the writer: they are in memory too
+        # Windows with more entries than may be decided ahead: they go on when the streams become more.
+        self.cut_short: WeakSet[GroupWindow] = WeakSet()
         self.tasks: set[asyncio.Task[Any]] = set()
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # a task's failure
 
@@ -103,6 +109,8 @@ class Traffic:
         """Go on with another number of streams."""
         self.parts, self.gate.width = parts, parts.streams
         self.gate.let_in()
+        for window in list(self.cut_short):
+            window.go_ahead()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task whose failure ends the run."""
