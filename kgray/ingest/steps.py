@@ -79,7 +79,8 @@ def _checked(extraction: Extraction, request: ExtractionRequest, ontology: Ontol
     Each fact has a sentence of its own.
     """
     grounded = ground(speaker_first(extraction, request.episode), request)
-    return without_repeats(with_own_sentences(grounded, ontology), request, ontology)
+    # The check for repetitions reads the words of the sentences, so they are replaced after it.
+    return with_own_sentences(without_repeats(grounded, request, ontology), ontology)
 
 
 @dataclass(frozen=True, slots=True)
