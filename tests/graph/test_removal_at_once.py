@@ -55,7 +55,7 @@ def test_a_run_with_removals_in_between_is_the_plain_loop_with_the_recorded_plac
     """Promise 1, in windows of 4 and 64, with wild answers, outages, refused texts, in any order.
 
     A run may end before it looks for requests again, so several follow one another. Episodes have no previous
-    context here: a request that was sent before a removal keeps its context (R22), which the place does not show.
+    context here: a request sent before a removal keeps its context (R22), which the place does not show.
     """
     alone = PipelineSettings(previous_episodes=0)
     engine = Engine(tmp_path / "windowed", judge=WildJudge())
