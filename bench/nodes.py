@@ -84,7 +84,7 @@ def run(
         )
         table = {**place.settings, "model_backend": "vllm", "model_name": "m"}
         settings = settings_of({**table, "runtime_backend": "ray", "runtime_address": cluster.address})
-        memory = opened(settings_of(table), place.data)
+        memory = opened(settings_of(place.settings), place.data)  # accepts only
         ends.callback(memory.close)
         ends.callback(session.join(cluster.address).close)
         deployment = deployed(settings, place.data, profile, tell=progress)
