@@ -93,7 +93,7 @@ def run(
         time.sleep(_SETTLED_S)
         idle = head.a_second(seconds)
         progress("the deployment was idle; a backfill fills its seats")
-        in_flight = _fill(memory, deployment, seats)
+        in_flight = _fill(memory, deployment, seats, progress)
         busy = head.a_second(seconds)
         waits = _live(memory, 20, call_s)
         row = deployment.status()["seats-0"]
@@ -129,7 +129,7 @@ class _HeadCalls:
         return {f"{service}.{name}": int(count) for service, name, count in rows}, written_at
 
 
-def _fill(memory: AsyncMemory, deployment: Deployment, seats: int) -> int:
+def _fill(memory: AsyncMemory, deployment: Deployment, seats: int, progress: Callable[[str], None]) -> int:
     """Append a backfill, and wait until 90 % of the seats are in use; return the calls in flight."""
     drafts = [_draft(f"g{number:06}", number) for number in range(4 * seats)]
     for start in range(0, len(drafts), _AT_ONCE):
@@ -138,9 +138,10 @@ def _fill(memory: AsyncMemory, deployment: Deployment, seats: int) -> int:
     while time.monotonic() < deadline:
         rows = deployment.status()
         running = sum(row.get("running", 0) for name, row in rows.items() if name.startswith("models-"))
+        progress(f"{running} of {seats} seats are in use, {rows['seats-0']['leased']}")
         if running >= 0.9 * seats:
             return running
-        time.sleep(1.0)
+        time.sleep(2.0)
     raise KgrayError(f"{running} of {seats} seats are in use after {_LIMIT_S:g} s")
 
 
