@@ -131,7 +131,8 @@ class _HeadCalls:
 
 def _fill(memory: AsyncMemory, deployment: Deployment, seats: int, progress: Callable[[str], None]) -> int:
     """Append a backfill, and wait until 90 % of the seats are in use; return the calls in flight."""
-    drafts = [_draft(f"g{number:06}", number) for number in range(4 * seats)]
+    # Calls of equal length would end together, and a seat would be free only then.
+    drafts = [_draft(f"g{number:06}", number, " [[SPREAD]]") for number in range(4 * seats)]
     for start in range(0, len(drafts), _AT_ONCE):
         accept(memory.store, drafts[start : start + _AT_ONCE], now=times.now(), bulk=True)
     deadline, running = time.monotonic() + _LIMIT_S, 0
@@ -162,8 +163,8 @@ def _live(memory: AsyncMemory, count: int, call_s: float) -> list[float]:
     return waits
 
 
-def _draft(group: str, number: int) -> Draft:
-    text = f"Alice {group} works at Firm {number}."
+def _draft(group: str, number: int, word: str = "") -> Draft:
+    text = f"Alice {group} works at Firm {number}.{word}"
     return Draft(
         group=group, source="s", kind="text", text=text, reference_time=number, client_id=str(number)
     )

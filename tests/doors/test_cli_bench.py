@@ -20,7 +20,7 @@ from tests.waiting import HANGS_S
 COMMANDS = (
     "world", "model-server", "quality", "ingest", "add", "store", "searches", "serve", "communities",
     "models", "card", "reading", "comparisons", "retrieval", "questions", "conflicts",
-    "equality", "chaos", "soak", "groups", "lag", "seats", "flight", "calls", "interchange",
+    "equality", "chaos", "soak", "groups", "lag", "seats", "flight", "nodes", "calls", "interchange",
 )  # fmt: skip
 
 
