@@ -119,7 +119,7 @@ class AsyncLLM:
         self.max_running = max(self.max_running, self.running)
         self.stepped()
         try:
-            step_s = STEP_S * (2 * random.random() if "[[SPREAD]]" in text else 1.0)  # noqa: S311
+            step_s = STEP_S * (2 * random.random() if "[[SPREAD]]" in text else 1.0)
             await (asyncio.Event().wait() if "[[HANG]]" in text else asyncio.sleep(step_s))
             if "[[DIE]]" in text or ("[[DIE ONCE]]" in text and "die" not in noted()):
                 self.dead = True
