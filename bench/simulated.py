@@ -87,7 +87,7 @@ class SimulatedCluster:
         """Start it; this process shows its token from now on.
 
         missing: workers without room on any node until a node is added
-        room: workers that a node has room for; None: all that are not missing, so that the death of another node
+        room: workers that a node has room for; None: all that are not missing, so that the death of a node
               costs no place
         broken: names of workers that cannot load their model
         apart: the sequencer and the writer of one shard stand on nodes of their own
