@@ -51,7 +51,7 @@ def process_of(folder: Path) -> psutil.Process:
     def look() -> bool:
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
-            if str(folder) in words and words[0] == sys.executable:
+            if str(folder) in words and words[0] == sys.executable and "submit" not in words:
                 results.append(process)
         return bool(results)
 
