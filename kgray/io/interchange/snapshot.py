@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from importlib.metadata import version
 from itertools import chain, count, groupby
 from operator import itemgetter
@@ -15,19 +15,17 @@ from typing import Any, Literal, NamedTuple
 
 from kgray.communities.reading import current_run
 from kgray.domain.graph import Community, Entity, Fact
-from kgray.domain.records import Episode
+from kgray.domain.records import Episode, EpisodeHead
 from kgray.domain.times import Instant, show, to_datetime
-from kgray.graph import dump
-from kgray.graph.change import mentioned_entities
-from kgray.graph.group import GroupGraph
-from kgray.graph.stored import View, in_pieces, records_of
+from kgray.graph.stored import in_pieces
 from kgray.graph.summaries import summary_of
+from kgray.io.interchange.derived import DerivedGroup, Part
 from kgray.io.interchange.files import xml_text
 from kgray.ports import Store
 from kgray.ports.ingest import Stop, never
 from kgray.schema import kinds, reads, rows
 from kgray.schema.kinds import EntityRow, FactRow, R, Row
-from kgray.storage.ledger import dumped_episodes, dumped_rows, episodes_at
+from kgray.storage.ledger import dumped_rows
 from kgray.storage.sqlite.scratch import Scratch
 
 _CACHED = 4_096  # names of entities
@@ -101,7 +99,9 @@ CREATE TABLE facts (
     row BLOB
 );
 CREATE TABLE supports (episode TEXT, fact INT, PRIMARY KEY (episode, fact)) WITHOUT ROWID;
-CREATE TABLE episodes (sequence INTEGER PRIMARY KEY, id TEXT UNIQUE, client_id TEXT, source TEXT, at INT);
+CREATE TABLE episodes (
+    sequence INTEGER PRIMARY KEY, id TEXT UNIQUE, client_id TEXT, source TEXT, at INT, recorded_at INT
+);
 CREATE TABLE mentions (sequence INT, entity TEXT, PRIMARY KEY (sequence, entity)) WITHOUT ROWID;
 """
 _ADD_ENTITY = "INSERT INTO entities VALUES (?, ?, ?, ?, ?)"
@@ -135,8 +135,8 @@ class Snapshot:
     known_at  the knowledge at this record time; None = now
     Entities, facts and communities are in the order of their ids, episodes in that of the log.
 
-    Rows that are read in several orders lie in a temporary database, so that memory does not grow with the
-    group. A past `known_at` derives the group in memory, and communities are in memory with their members.
+    Rows that are read in several orders lie in a temporary database, and a past `known_at` is derived part by
+    part, so that memory does not grow with the group. Communities are in memory with their members.
     """
 
     def __init__(
@@ -155,10 +155,19 @@ class Snapshot:
         self.scratch.close()
 
     @cached_property
-    def view(self) -> View:
-        """The graph as it follows from the records: with mentions, evidence, statements and rulings."""
-        store, group = self.store, self.group
-        return View(records_of(store, group, self.known_at), partial(episodes_at, store, group))
+    def derived(self) -> DerivedGroup:
+        """The graph as it follows from the records, with statements and evidence."""
+        return DerivedGroup(self.store, self.group, self.known_at, self.scratch, self._head_of)
+
+    def derived_parts(self) -> Iterator[Part]:
+        """Yield the graph as it follows from the records, part by part."""
+        return self.derived.parts(self.stored_name)
+
+    def _head_of(self, sequence: int) -> EpisodeHead | None:
+        row = self._episode_rows.first(
+            "SELECT sequence, id, at, recorded_at FROM episodes WHERE sequence = ?", (sequence,)
+        )
+        return None if row is None else EpisodeHead._make(row)
 
     @cached_property
     def recorded_at(self) -> Instant:
@@ -181,7 +190,7 @@ class Snapshot:
     def _entity_rows(self) -> Scratch:
         """The database, with entities and their unique names."""
         stored: Iterable[EntityRow] = self.store.rows(kinds.ENTITIES.all, self.group)
-        entity_rows = stored if self.is_stored else map(rows.entity_row, self.view.all_entities())
+        entity_rows = stored if self.is_stored else map(rows.entity_row, self.derived.entities())
         values = ((r.id, r.born_sequence, r.born_ordinal, r.name, _packed(r)) for r in entity_rows)
         self.scratch.pour(_ADD_ENTITY, values)
         for (row,) in self.scratch.rows(_BORN):
@@ -202,9 +211,10 @@ class Snapshot:
         return self.scratch
 
     def _derived_facts(self) -> Iterator[FactRow]:
-        """Yield the facts of the view, by id."""
+        """Yield the facts that the records derive, by id."""
         self.scratch.execute("CREATE TABLE derived (id TEXT PRIMARY KEY, row BLOB) WITHOUT ROWID")
-        derived = ((fact.id, _packed(rows.fact_row(fact))) for fact in _each_fact(self.view.graph))
+        facts = (fact for part in self.derived_parts() for fact in part.facts())
+        derived = ((fact.id, _packed(rows.fact_row(fact))) for fact in facts)
         self.scratch.pour("INSERT INTO derived VALUES (?, ?)", derived)
         for (row,) in self.scratch.rows("SELECT row FROM derived ORDER BY id"):
             yield _unpacked(FactRow, row)
@@ -213,14 +223,19 @@ class Snapshot:
         """Return whether a fact holds at `as_of`."""
         return self.as_of is None or rows.fact(row).holds_at(self.as_of)
 
+    def plain_entities(self) -> Iterator[Entity]:
+        """Yield all entities, by id, with the stored summary or none."""
+        for (row,) in self._entity_rows.rows("SELECT row FROM entities ORDER BY id"):
+            yield rows.entity(_unpacked(EntityRow, row))
+
     def entities(self) -> Iterator[Entity]:
         """Yield all entities, by id, with summaries."""
         moment = self.recorded_at if self.as_of is None else self.as_of
-        for (row,) in self._entity_rows.rows("SELECT row FROM entities ORDER BY id"):
-            entity = rows.entity(_unpacked(EntityRow, row))
+        for entity in self.plain_entities():
             if not self.is_stored or self.as_of is not None:
-                entity = replace(entity, summary=summary_of(self.facts_of(entity.id), moment))
-            yield entity
+                yield replace(entity, summary=summary_of(self.facts_of(entity.id), moment))
+            else:
+                yield entity
 
     def count(self, table: Literal["entities", "episodes"]) -> int:
         """Return the number of rows."""
@@ -288,9 +303,9 @@ class Snapshot:
 
     @cached_property
     def _episode_rows(self) -> Scratch:
-        episodes = (exported.episode for exported in self.episodes())
-        episode_rows = ((e.sequence, e.id, e.client_id, e.source, e.reference_time) for e in episodes)
-        self.scratch.pour("INSERT INTO episodes VALUES (?, ?, ?, ?, ?)", episode_rows)
+        episodes = ((exported.episode, exported.recorded_at) for exported in self.episodes())
+        episode_rows = ((e.sequence, e.id, e.client_id, e.source, e.reference_time, at) for e, at in episodes)
+        self.scratch.pour("INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?)", episode_rows)
         return self.scratch
 
     def cited(self, episode: str) -> CitedEpisode | None:
@@ -305,24 +320,20 @@ class Snapshot:
         row = self._episode_rows.first("SELECT id FROM episodes WHERE sequence = ?", (sequence,))
         return None if row is None else str(row[0])
 
-    def dumped(self) -> Iterator[dump.DumpRow]:
-        """Yield the rows of the dump, unsorted, without facts that do not hold at `as_of`."""
-        dump_rows = dump.rows(self.view, dumped_episodes(self.store, self.group, self.known_at))
-        if self.as_of is None:
-            return dump_rows
-        current = {fact.id for fact in self.facts()}
-        return (row for row in dump_rows if row["type"] != "fact" or row["id"] in current)
-
     @cached_property
     def _mention_rows(self) -> Scratch:
-        stored = self.store.rows(kinds.MENTIONS.all, self.group)
-        pairs: Iterable[tuple[str, int]] = stored
+        pairs: Iterable[tuple[str, int]] = self.store.rows(kinds.MENTIONS.all, self.group)
         if not self.is_stored:
-            pairs = mentioned_entities(self.view.graph.fold, self.view.records.mentions)
+            pairs = self._derived_mentions()
         mention_rows = ((sequence, entity) for entity, sequence in pairs)
         self._episode_rows.pour("INSERT OR IGNORE INTO mentions VALUES (?, ?)", mention_rows)
         self.scratch.execute("CREATE INDEX mentions_entity ON mentions (entity)")
         return self.scratch
+
+    def _derived_mentions(self) -> Iterator[tuple[str, int]]:
+        for mention in self.derived.mentions():
+            shown_id, _ = self.derived.fold.shown(mention.entity, mention.surface, mention.sequence)
+            yield shown_id, mention.sequence
 
     def entities_in(self, sequence: int) -> list[str]:
         """Return the ids of the entities that an episode mentions."""
@@ -370,17 +381,6 @@ class Snapshot:
             for member in community.members:
                 by_entity[member].append(community)
         return by_entity
-
-
-def _each_fact(graph: GroupGraph) -> Iterator[Fact]:
-    """Yield all facts, of any time, which are not kept."""
-    done = set[str]()
-    for statement in graph.statements:
-        if statement not in done:
-            component = graph.spans_of([statement])
-            done.update(component)
-            for spans in component.values():
-                yield from map(graph.fact, spans)
 
 
 def possible_names(entity: Entity) -> Iterator[str]:
