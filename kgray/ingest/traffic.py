@@ -7,7 +7,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from kgray.errors import is_groups_own
@@ -16,9 +16,6 @@ from kgray.ingest.parts import OnStage, Parts, off_the_loop
 from kgray.models.gate import Gate
 from kgray.ports import Store
 from kgray.ports.ingest import Stop, Totals
-
-if TYPE_CHECKING:
-    from kgray.ingest.window import GroupWindow
 
 # A model that answers sooner, as the rules do, is asked at the commit: to decide ahead costs 3 more tries an
 # episode, each of about a millisecond. (least, median) of the latest, which a busy loop lengthens.
@@ -59,6 +56,13 @@ class BacklogEnd:
         self._count_at = taken + (spare if spare > 0 else nearly_done)
 
 
+class DecidesAhead(Protocol):
+    """A window, as the state that the windows share knows it."""
+
+    def go_ahead(self) -> None:
+        """Start to decide due entries ahead."""
+
+
 class Traffic:
     """The calls, counts and tasks of one run.
 
@@ -85,7 +89,7 @@ class Traffic:
         self.in_flight = 0  # entries in the windows
         self.posted = 0  # entries that wait for the writer: they are in memory too
         # Windows with more entries than may be decided ahead: they go on when the streams become more.
-        self.cut_short: WeakSet[GroupWindow] = WeakSet()
+        self.cut_short: WeakSet[DecidesAhead] = WeakSet()
         self.tasks: set[asyncio.Task[Any]] = set()
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # a task's failure
 

@@ -39,8 +39,8 @@ LOOPBACK = "127.0.0.1"
 # Ray replaces a loopback address by the machine's, and then listens on all of them, unless clusters of
 # several machines are switched off with this value, the default on Windows and macOS.
 _ONE_MACHINE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# Ray ends a task's process after 1 s without a task, where more processes run than it has processors, and
-# actors count. The start of the next costs a second of CPU: a Ray of ours keeps the process for this time.
+# Ray ends idle processes of tasks soon, and starts them again for the next tasks: beside a server of appends
+# 84 were started in two minutes, each a second of CPU or more. A Ray of ours keeps them for this time.
 _KEEPS_IDLE = {"RAY_idle_worker_killing_time_threshold_ms": "600000"}
 # The address of such a Ray for a process that has imported ray with another value: Ray replaces "localhost"
 # in lower case alone.
