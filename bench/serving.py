@@ -85,15 +85,9 @@ class _LoadResult:
 
 
 def run(
-    *,
-    clients: int,
-    seconds: float,
-    ingests: bool,
-    searchers: int,
-    progress: Callable[[str], None],
-    store: StoreKind = "sqlite",
-    ray: bool = False,
-) -> Served:
+    *, clients: int, seconds: float, ingests: bool, searchers: int, progress: Callable[[str], None],
+    store: StoreKind = "sqlite", ray: bool = False,
+) -> Served:  # fmt: skip
     """Measure a server of a new store, kill it while clients append, and look for the accepted episodes.
 
     ray: a deployment of `kgray up` ingests
@@ -106,12 +100,8 @@ def run(
         folder, port = str(place.data), free_port()
         # Appends are faster than ingestion: 503 is then a correct answer.
         max_pending = _BACKLOG if ingests else 100_000_000
-        words = [
-            "serve",
-            "--data",
-            folder,
-            *f"--port {port} --max-age 86400 --max-pending {max_pending}".split(),
-        ]
+        options = f"--port {port} --max-age 86400 --max-pending {max_pending}"
+        words = ["serve", "--data", folder, *options.split()]
         log = Path(name) / "log"
         ingesting = ChildProcess("kgray", words, environ=environ, log=log)
         accepting = ChildProcess("kgray", [*words, "--accept-only"], environ=environ, log=log)

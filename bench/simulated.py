@@ -73,17 +73,9 @@ class SimulatedCluster:
     """A head and worker nodes; `close` ends them. environ: the variables that a process needs to join it."""
 
     def __init__(
-        self,
-        nodes: int,
-        *,
-        workers: int = 2,
-        missing: int = 0,
-        room: int | None = None,
-        broken: Sequence[str] = (),
-        shards: int = 1,
-        apart: bool = False,
-        redis: str | None = None,
-    ) -> None:
+        self, nodes: int, *, workers: int = 2, missing: int = 0, room: int | None = None,
+        broken: Sequence[str] = (), shards: int = 1, apart: bool = False, redis: str | None = None,
+    ) -> None:  # fmt: skip
         """Start it; this process shows its token from now on.
 
         missing: workers without room on any node until a node is added
