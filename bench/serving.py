@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from bench.empty_stores import EmptyStore, StoreKind, empty_store
+from bench.engine import environ_of
 from bench.loopback import Client, Responses
 from bench.loopback import run as run_clients
 from bench.processes import ChildProcess, cpu_s, free_port
@@ -30,17 +35,22 @@ _IDLE_S = 5.0  # searches of an idle server
 _QUESTION = {"query": "Where does Person 7 work?", "limit": 10}
 _BACKLOG = 2_000  # episodes that may wait to be ingested
 _FIRST = 200  # episodes for the searches
+_METRIC = re.compile(r"^kgray_(oldest_pending_seconds|pending_episodes) (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """The clients' figures. Times in milliseconds; idle: before the load. Clients search if it ingests.
 
+    committed_per_s   episodes committed during the load; None without ingestion
+    oldest_s, pending   of the pending episodes during the load: the highest age and number
     lost        answered with 202, and not there after the kill; where it ingests: not committed in the end
     load        of the machine, at the end, over a minute
     """
 
     ingests: bool
+    runtime: str
+    store: str
     clients: int
     seconds: float
     statuses: dict[str, int]
@@ -53,6 +63,9 @@ class Served:
     search_p95: float | None
     server_cpu_ms_per_append: float
     client_cpu_ms_per_append: float
+    committed_per_s: float | None
+    oldest_s: float
+    pending: int
     lost: int
     load: float
 
@@ -67,24 +80,31 @@ class _LoadResult:
     ids: set[str]
     server_s: float
     client_s: float
+    committed: int
+    waiting: list[tuple[float, float]]  # age of the oldest pending episode, number of pending episodes
 
 
 def run(
-    *, clients: int, seconds: float, ingests: bool, searchers: int, progress: Callable[[str], None]
-) -> Served:
-    """Measure a server of a new folder, kill it while clients append, and look for the accepted episodes."""
-    with tempfile.TemporaryDirectory(prefix="kgray-serving-") as folder:
-        port = free_port()
+    *, clients: int, seconds: float, ingests: bool, searchers: int, progress: Callable[[str], None],
+    store: StoreKind = "sqlite", ray: bool = False,
+) -> Served:  # fmt: skip
+    """Measure a server of a new store, kill it while clients append, and look for the accepted episodes.
+
+    ray: a deployment of `kgray up` ingests
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="kgray-serving-") as name,
+        empty_store(store, Path(name) / "store") as place,
+        _runtime(place, ray=ray) as environ,
+    ):
+        folder, port = str(place.data), free_port()
         # Appends are faster than ingestion: 503 is then a correct answer.
         max_pending = _BACKLOG if ingests else 100_000_000
-        words = [
-            "serve",
-            "--data",
-            folder,
-            *f"--port {port} --max-age 86400 --max-pending {max_pending}".split(),
-        ]
-        ingesting = ChildProcess("kgray", words, log=Path(folder) / "log")
-        accepting = ChildProcess("kgray", [*words, "--accept-only"], log=Path(folder) / "log")
+        options = f"--port {port} --max-age 86400 --max-pending {max_pending}"
+        words = ["serve", "--data", folder, *options.split()]
+        log = Path(name) / "log"
+        ingesting = ChildProcess("kgray", words, environ=environ, log=log)
+        accepting = ChildProcess("kgray", [*words, "--accept-only"], environ=environ, log=log)
         server = ingesting if ingests else accepting
         try:
             ingesting.start()
@@ -107,7 +127,8 @@ def run(
         finally:
             ingesting.kill()
             accepting.kill()
-    setup: dict[str, Any] = {"ingests": ingests, "clients": clients, "seconds": seconds}
+    setup: dict[str, Any] = {"ingests": ingests, "clients": clients, "seconds": seconds, "store": store}
+    setup["runtime"] = "ray" if ray else "local"
     measured = _measured(load, calm, idle if searchers else None, len(load.ids - committed_ids), setup)
     progress(table([measured]))
     return measured
@@ -130,6 +151,9 @@ def _measured(
         search_p95=load.searched.at(0.95) if idle else None,
         server_cpu_ms_per_append=round(load.server_s * 1000 / divisor, 2),
         client_cpu_ms_per_append=round(load.client_s * 1000 / divisor, 2),
+        committed_per_s=round(load.committed / setup["seconds"], 1) if setup["ingests"] else None,
+        oldest_s=max(age for age, _ in load.waiting),
+        pending=round(max(number for _, number in load.waiting)),
         lost=lost,
         load=round(os.getloadavg()[0], 1),
     )
@@ -137,6 +161,8 @@ def _measured(
 
 _COLUMNS = (
     ("ingests", "ingests", ""),
+    ("runtime", "runtime", "s"),
+    ("store", "store", "s"),
     ("appends_per_s", "appends/s", ".0f"),
     ("append_p50", "p50 ms", ".0f"),
     ("append_p99", "p99", ".0f"),
@@ -146,6 +172,9 @@ _COLUMNS = (
     ("search_p95", "loaded", ".0f"),
     ("server_cpu_ms_per_append", "CPU ms an append", ".2f"),
     ("client_cpu_ms_per_append", "of clients", ".2f"),
+    ("committed_per_s", "committed/s", ".0f"),
+    ("oldest_s", "oldest s", ".0f"),
+    ("pending", "pending", ",d"),
     ("lost", "lost", "d"),
     ("load", "load", ".1f"),
 )
@@ -154,6 +183,20 @@ _COLUMNS = (
 def table(results: list[Served]) -> str:
     """Return the figures for people."""
     return "\n".join(aligned(_COLUMNS, results))
+
+
+@contextmanager
+def _runtime(place: EmptyStore, *, ray: bool) -> Iterator[dict[str, str]]:
+    """Yield the variables of the commands on a store; if through Ray, a deployment runs meanwhile."""
+    environ = environ_of({**place.settings, **({"runtime_backend": "ray"} if ray else {})})
+    command = [sys.executable, "-m", "kgray"]
+    if ray:
+        subprocess.run([*command, "up", "--data", place.data], env=environ, check=True)  # noqa: S603 - our own
+    try:
+        yield environ
+    finally:
+        if ray:
+            subprocess.run([*command, "down", "--data", place.data], env=environ, check=True)  # noqa: S603
 
 
 async def _up(port: int) -> None:
@@ -178,10 +221,15 @@ async def _prepared(port: int, searchers: int) -> Responses:
     return responses
 
 
+def _counts(port: int) -> dict[str, Any]:
+    """Return the numbers of the group's episodes by state."""
+    return dict(json.loads(_get(port, _STATUS))["groups"].get("bench", {}))
+
+
 def _wait_for_all(port: int) -> None:
     """Wait until nothing is pending."""
     while True:
-        counts = json.loads(_get(port, _STATUS))["groups"]["bench"]
+        counts = _counts(port)
         if not counts["accepted"] + counts["extracted"]:
             return
         time.sleep(0.2)
@@ -208,13 +256,27 @@ async def _loaded(
     # In a process of its own: here a check would wait for the other clients, not for the server.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         checking = asyncio.get_running_loop().run_in_executor(pool, _checked, port, seconds)
+        committed_before = (await asyncio.to_thread(_counts, port)).get("committed", 0)
         going = asyncio.create_task(_run_until(time.monotonic() + seconds + 60, work))
-        await asyncio.sleep(seconds)
+        waiting = await asyncio.to_thread(_waiting, port, seconds)
         server_s, client_s = cpu_s(server.pid) - server_cpu_before, time.process_time() - own_cpu_before
         appended_ids = set(ids)
+        committed = (await asyncio.to_thread(_counts, port)).get("committed", 0) - committed_before
         await asyncio.to_thread(server.kill)
         await going
-        return _LoadResult(appended, searched, await checking, appended_ids, server_s, client_s)
+        return _LoadResult(
+            appended, searched, await checking, appended_ids, server_s, client_s, committed, waiting
+        )
+
+
+def _waiting(port: int, seconds: float) -> list[tuple[float, float]]:
+    """Return the age of the oldest pending episode, and their number, every second."""
+    rows, deadline = [(0.0, 0.0)], time.monotonic() + seconds
+    while (left_s := deadline - time.monotonic()) > 0:
+        time.sleep(min(1.0, left_s))
+        metrics = dict(_METRIC.findall(_get(port, "/metrics")))
+        rows.append((float(metrics["oldest_pending_seconds"]), float(metrics["pending_episodes"])))
+    return rows
 
 
 def _checked(port: int, seconds: float) -> Responses:

@@ -73,19 +73,14 @@ class SimulatedCluster:
     """A head and worker nodes; `close` ends them. environ: the variables that a process needs to join it."""
 
     def __init__(
-        self,
-        nodes: int,
-        *,
-        workers: int = 2,
-        missing: int = 0,
-        broken: Sequence[str] = (),
-        shards: int = 1,
-        apart: bool = False,
-        redis: str | None = None,
-    ) -> None:
+        self, nodes: int, *, workers: int = 2, missing: int = 0, room: int | None = None,
+        broken: Sequence[str] = (), shards: int = 1, apart: bool = False, redis: str | None = None,
+    ) -> None:  # fmt: skip
         """Start it; this process shows its token from now on.
 
         missing: workers without room on any node until a node is added
+        room: workers that a node has room for; None: all that are not missing, so that the death of a node
+              costs no place
         broken: names of workers that cannot load their model
         apart: the sequencer and the writer of one shard stand on nodes of their own
         redis: where the head keeps what it knows
@@ -105,9 +100,9 @@ class SimulatedCluster:
         os.environ[_TEMPORARY] = str(self._folder)
         (self._folder / "ray").mkdir()
         self.profile = _profile(workers, shards, apart=apart, environ=broken_environ(self._folder, broken))
-        # All workers except the missing ones fit on one node: the death of another node costs no place.
+        readers = workers - missing if room is None else room
         self._room: dict[str, Any] = {
-            "num_cpus": int(_READER_CPUS * (workers - missing) + _EMBEDDER_CPUS),
+            "num_cpus": int(_READER_CPUS * readers + _EMBEDDER_CPUS),
             "object_store_memory": _STORE_BYTES,
         }
         head: dict[str, Any] = _HEAD | {"temp_dir": str(self._folder)}

@@ -25,6 +25,7 @@ from bench.commands.options import (
     progress,
     seeds_option,
     show,
+    store_option,
     world_options,
 )
 from kgray.cli.frame import Call, command
@@ -244,16 +245,23 @@ def communities(
 @count("--clients", 64, "Clients that append.")
 @count("--searchers", 16, "Clients that search meanwhile; 0: none.", minimum=0)
 @count("--seconds", 60, "How long.")
+@store_option
+@click.option("--ray", is_flag=True, help="Only with ingestion, by a deployment of `kgray up`.")
 @out_option
-def serve(call: Call, clients: int, searchers: int, seconds: int, out: Path | None) -> None:
+def serve(
+    call: Call, clients: int, searchers: int, seconds: int, store: StoreKind, ray: bool, out: Path | None
+) -> None:
     """Append to `kgray serve` on loopback, accepting alone, then ingesting too; kill it and look for losses.
 
     python -m bench serve --clients 64 --seconds 60
+    python -m bench serve --ray --store neo4j
     """
     from bench import serving as measured
 
-    load = {"clients": clients, "searchers": searchers, "seconds": float(seconds)}
-    results = [measured.run(ingests=ingests, progress=progress, **load) for ingests in (False, True)]  # type: ignore[arg-type]
+    load: dict[str, Any] = {"clients": clients, "searchers": searchers, "seconds": float(seconds)}
+    load |= {"store": store, "ray": ray}
+    variants = (True,) if ray else (False, True)
+    results = [measured.run(ingests=ingests, progress=progress, **load) for ingests in variants]
     document = {"results": [asdict(result) for result in results]}
     show(call, document, out, lambda: measured.table(results))
 

@@ -98,6 +98,27 @@ def flight(call: Call, seats: str, rate: float, seconds: float, out: Path | None
     return 0
 
 
+@command("Calls to Ray's head of a deployment on several simulated nodes.")
+@count("--nodes", 8, "Each with an engine that sleeps.")
+@count("--shards", 8)
+@count("--seats", 1024, "Of all engines.")
+@number("--call-s", 20.0, "Of a call of an engine.")
+@number("--seconds", 30.0, "Of each count.")
+@out_option
+def nodes(
+    call: Call, nodes: int, shards: int, seats: int, call_s: float, seconds: float, out: Path | None
+) -> int:
+    """Start a cluster on this machine, count calls to its head, and append live episodes beside a backfill.
+
+    python -m bench nodes --nodes 2 --shards 2 --seats 64
+    """
+    from bench import nodes as measured
+
+    figures = measured.run(nodes, shards, seats, call_s, seconds, progress)
+    show(call, asdict(figures), out, lambda: measured.table(figures))
+    return 0
+
+
 @command("CPU of the client for a call of a model's server.")
 @count("--calls", 2_000, "In each round.")
 @count("--concurrency", 32)
@@ -151,4 +172,4 @@ def _formats(option: str, text: str, known: Sequence[str]) -> Sequence[str]:
     return text.split(",")
 
 
-COMMANDS = (groups, lag, seats, flight, calls, interchange)
+COMMANDS = (groups, lag, seats, flight, nodes, calls, interchange)

@@ -33,9 +33,6 @@ from kgray.storage.ledger import removals
 from kgray.system.garbage import let_go
 
 _FEW_GROUPS = 50  # up to this many groups, a read of their counters does not delay the loop
-# A measurement of memory visits every state. With more states than this it is made only every few commits, so
-# that a commit measures about this many states on average.
-_MEASURED_PER_COMMIT = 64
 
 
 async def statement_vectors(
@@ -87,10 +84,11 @@ class Committer:
         """
         self._parts = parts
         self._states: OrderedDict[str, GroupState] = OrderedDict()
+        self._sizes: dict[str, int] = {}  # the bytes of each state at its last change
+        self._bytes = 0  # their sum: a sum over thousands of states at each load would take the loop's time
         self._loading: dict[str, asyncio.Task[None]] = {}  # reads of states that are current so far
         self._writes = writes
         self._with_vectors: set[str] = set()  # groups whose statements all have a vector
-        self._commits = 0
         self._recorded: dict[str, Instant] = {}  # the last record time given, of groups written in this run
         self.outbox = Outbox(
             parts.writer or Direct(parts.store),
@@ -136,7 +134,7 @@ class Committer:
                 del self._loading[group]
         if is_current:
             self._states[group] = state
-            self._keep_within_bound()
+            self._keep_within_bound(group)
 
     async def _embed_missing(self, group: str, removals: Set[int] | None = None) -> None:
         embed = partial(embedded, self._parts.embedder)
@@ -156,6 +154,7 @@ class Committer:
         vectors = await statement_vectors(self._parts.store, state, ids)
         if self._states.get(group) is state:  # it was not replaced during the read
             state.statement_vectors.update((id_, v) for id_, v in vectors.items() if v is not None)
+            self._measure(group)
         return vectors
 
     def kept(self, group: str) -> GroupState | None:
@@ -164,7 +163,7 @@ class Committer:
 
     def size(self) -> int:
         """Return about how many bytes the states take."""
-        return sum(state.size() for state in self._states.values())
+        return self._bytes
 
     def forget(self, group: str) -> None:
         """Drop a state that may differ from the store; the next use reads the store."""
@@ -230,9 +229,7 @@ class Committer:
         self._recorded[group] = recorded_at
         committed = changes.committed(change, difference, recorded_at, births)
         self.outbox.post(replace(committed, rests_on=rests_on), on_durable)
-        self._commits += 1
-        if self._commits % max(1, len(self._states) // _MEASURED_PER_COMMIT) == 0:
-            self._keep_within_bound()  # states grow without loads too
+        self._keep_within_bound(group)  # states grow without loads too
 
     async def fail(self, episode: Episode, error: ContentError, on_durable: OnDurable | None = None) -> None:
         """Move an episode to failed by its own content (R24)."""
@@ -299,13 +296,22 @@ class Committer:
             self._recorded.setdefault(group, heads[group].last_recorded)
         return self._recorded[group]
 
-    def _keep_within_bound(self) -> None:
-        while len(self._states) > 1 and self.size() > self._parts.state_bytes:
+    def _measure(self, group: str) -> None:
+        """Count the bytes of a group's state again."""
+        size = self._states[group].size() if group in self._states else 0
+        self._bytes += size - self._sizes.pop(group, 0)
+        if size:
+            self._sizes[group] = size
+
+    def _keep_within_bound(self, group: str) -> None:
+        self._measure(group)
+        while len(self._states) > 1 and self._bytes > self._parts.state_bytes:
             self._drop(next(iter(self._states)))
 
     def _drop(self, group: str) -> None:
         self.outbox.requests.pop(group, None)
         state = self._states.pop(group, None)
+        self._measure(group)
         if state is not None and state.is_large:
             THREADS.submit(state.clear)  # takes up to seconds, in a thread
 

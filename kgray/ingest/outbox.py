@@ -206,10 +206,11 @@ class Outbox:
     def _next(self) -> list[_Post]:
         """Take the next batch; return [] if it is empty or waits for further writes."""
         busy = {post.change.group for batch in self._batches.values() for post in batch}
-        batch, remaining = list[_Post](), deque[_Post]()
+        batch, passed = list[_Post](), list[_Post]()
         for post in self._waiting:
-            is_free = len(batch) < self._size.most and post.change.group not in busy
-            (batch if is_free else remaining).append(post)
+            (passed if post.change.group in busy else batch).append(post)
+            if len(batch) == self._size.most:
+                break
         if len(batch) < self._size.full:
             if self._batches:  # two halves side by side cost a server more than one after the other
                 return []
@@ -217,7 +218,9 @@ class Outbox:
             if batch and batch[0].due > loop.time() and not self._flushes and self._expects():
                 self._timer = loop.call_at(batch[0].due, self._send)
                 return []
-        self._waiting = remaining
+        for _ in range(len(batch) + len(passed)):
+            self._waiting.popleft()
+        self._waiting.extendleft(reversed(passed))
         return batch
 
     async def _carry(self, batch: Sequence[_Post]) -> None:

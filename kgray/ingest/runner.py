@@ -14,13 +14,14 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 from kgray.domain import times
 from kgray.domain.records import Episode, Operation
 from kgray.errors import Outrun, Unavailable, is_groups_own
 from kgray.ingest.committer import Committer
 from kgray.ingest.parts import Parts, off_the_loop
-from kgray.ingest.traffic import Traffic
+from kgray.ingest.traffic import BacklogEnd, Traffic
 from kgray.ingest.window import GroupWindow
 from kgray.ports import slot_of
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
@@ -157,11 +158,9 @@ class WindowedRun:
         self._lanes = OrderedDict[str, None](), OrderedDict[str, None]()
         self._used: dict[str, int] = {}  # the used part of the quota of a group that continues its turn
         self._leaves = 0  # handovers of slots: a read from before a handover may be of their groups
-        self._mark, self._all_at = (
-            0,
-            -_ALL_S,
-        )  # the log's position at the last look; the last look at all entries
-        self._tail: int | None = None  # number of entries taken when the end of the backlog came in sight
+        self._mark = 0  # the log's position at the last look
+        self._all_at = -_ALL_S  # the last look at all entries
+        self._end = BacklogEnd(shard)
         self._live_at = -LIVE_LATELY_S
         self._looked_at = self._filled_at = -_LOOK_S
         self._is_watched, self._is_called = is_watched, True  # called: the log has news
@@ -171,9 +170,9 @@ class WindowedRun:
     def widen(self, parts: Parts) -> None:
         """Go on with another number of streams."""
         self.parts = parts
-        self.traffic.widen(parts)
-        for window in self._windows.values():
-            window.go_ahead()
+        self.traffic.widen(
+            parts
+        )  # a window with more entries than the former streams looks at its next commit
 
     @property
     def in_flight(self) -> int:
@@ -315,7 +314,8 @@ class WindowedRun:
             self._queue(group, live=live)
         if any(self._lanes) or self._windows or self._runner.holds:
             self._runner.holds = await off_the_loop(store, lambda: ledger.held(store))
-            await self._see_the_end(self.in_flight + self.traffic.posted)
+            in_memory = self.in_flight + self.traffic.posted
+            await self._end.look(store, self._entries_taken, in_memory, 2 * self.parts.streams)
         count = len(self._withdrawn)
         if live_by_group or everything:  # a request for a withdrawal is an appended entry, too
             for group in await off_the_loop(store, partial(store.withdrawing, shard)):
@@ -393,10 +393,11 @@ class WindowedRun:
         if self._lanes[False]:
             self._live_at = time_now
         free = {False: room, True: room - width // LIVE_SHARE}  # places by lane: bulk or not
-        total = 0
+        total, blocked = 0, len(self._runner.holds) + len(self._withdrawn)
         for bulk, lane in enumerate(self._lanes):
             share = max(1, min(A_TURN, width // 4), -(-free[bool(bulk)] // max(1, len(lane))))
-            for group in list(lane):
+            # A take of a group that may be taken uses at least one place, or ends the group's turn.
+            for group in list(islice(lane, max(0, free[bool(bulk)]) + blocked)):
                 if free[bool(bulk)] <= 0:
                     break
                 if group in lane and self._may_take(group):  # the group's slot may have left during the loop
@@ -410,15 +411,6 @@ class WindowedRun:
         if self._takes(group):
             self._lanes[live].pop(group, None)
             self._lanes[not live].setdefault(group)
-
-    async def _see_the_end(self, in_memory: int) -> None:
-        """Note the start of the end of the backlog: from there the longest texts go first."""
-        store, nearly_done = self.parts.store, 2 * self.parts.streams
-        ask = partial(store.pending_count, shard=self._shard, most=in_memory + nearly_done + 1)
-        if await off_the_loop(store, ask) > in_memory + nearly_done:
-            self._tail = None
-        elif self._tail is None:
-            self._tail = self._entries_taken
 
     async def _take(self, group: str, share: int, free: dict[bool, int], *, live: bool) -> int:
         """Take the rest of a group's quota of `share` entries; return their number. Lowers `free`."""
@@ -447,7 +439,9 @@ class WindowedRun:
             if self.totals.first_claim is None:
                 self.totals.first_claim = time.monotonic()
             self._windows[group] = window
-            window.take(entry, self._entries_taken, tail=self._tail, context=contexts.get(entry.sequence))
+            window.take(
+                entry, self._entries_taken, tail=self._end.number, context=contexts.get(entry.sequence)
+            )
             self._entries_taken += 1
             if isinstance(entry, Episode):
                 self.parts.watch("taken", 0.0, entry)

@@ -6,17 +6,61 @@ import asyncio
 import statistics
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
+from weakref import WeakSet
 
 from kgray.errors import is_groups_own
 from kgray.ingest.committer import Committer
-from kgray.ingest.parts import OnStage, Parts
+from kgray.ingest.parts import OnStage, Parts, off_the_loop
 from kgray.models.gate import Gate
+from kgray.ports import Store
 from kgray.ports.ingest import Stop, Totals
 
 # A model that answers sooner, as the rules do, is asked at the commit: to decide ahead costs 3 more tries an
 # episode, each of about a millisecond. (least, median) of the latest, which a busy loop lengthens.
 AT_ONCE_S = 0.01, 0.05
+
+_LARGE_COUNT = 4096  # entries: a count of more takes milliseconds
+
+
+class BacklogEnd:
+    """Notes the start of the end of the backlog: from there the longest texts go first.
+
+    number  the number of entries that were taken before the end; None: the end is not in sight
+    """
+
+    def __init__(self, shard: int | None) -> None:
+        self.number: int | None = None
+        self._shard = shard
+        self._count_at = 0  # number of entries taken when the backlog is counted again
+
+    async def look(self, store: Store, taken: int, in_memory: int, nearly_done: int) -> None:
+        """Count the pending entries, if the answer may have changed since the last count.
+
+        taken        entries taken so far; in_memory: those that are not durable yet
+        nearly_done  the end is in sight when no more entries than this are left to take
+
+        A count takes time in proportion to the entries in memory. So the next one comes when enough entries
+        were taken that the end may be in sight, or may have moved away.
+        """
+        if taken < self._count_at:
+            return
+        most = in_memory + 2 * nearly_done
+        ask = partial(store.pending_count, shard=self._shard, most=most)
+        spare = await off_the_loop(store, ask, is_large=most > _LARGE_COUNT) - in_memory - nearly_done
+        if spare > 0:
+            self.number = None
+        elif self.number is None:
+            self.number = taken
+        self._count_at = taken + (spare if spare > 0 else nearly_done)
+
+
+class DecidesAhead(Protocol):
+    """A window, as the state that the windows share knows it."""
+
+    def go_ahead(self) -> None:
+        """Start to decide due entries ahead."""
 
 
 class Traffic:
@@ -44,6 +88,8 @@ class Traffic:
         # Counted by the windows: a sum over thousands of groups at each step would take the loop's time.
         self.in_flight = 0  # entries in the windows
         self.posted = 0  # entries that wait for the writer: they are in memory too
+        # Windows with more entries than may be decided ahead: they go on when the streams become more.
+        self.cut_short: WeakSet[DecidesAhead] = WeakSet()
         self.tasks: set[asyncio.Task[Any]] = set()
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # a task's failure
 
@@ -67,6 +113,8 @@ class Traffic:
         """Go on with another number of streams."""
         self.parts, self.gate.width = parts, parts.streams
         self.gate.let_in()
+        for window in list(self.cut_short):
+            window.go_ahead()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task whose failure ends the run."""

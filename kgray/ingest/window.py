@@ -190,8 +190,9 @@ class GroupWindow:
         A question asked before the earlier entries were tried is usually asked again in other words, but a
         late entry must not keep the model idle.
         """
-        time_now, clear = time.monotonic(), True
-        for position, item in enumerate(islice(self.items.values(), 1 + int(self._run.gate.width))):
+        time_now, clear, most = time.monotonic(), True, 1 + int(self._run.gate.width)
+        (self._run.cut_short.add if len(self.items) > most else self._run.cut_short.discard)(self)
+        for position, item in enumerate(islice(self.items.values(), most)):
             if position and item.due and (clear or time_now >= item.waits_until):
                 return item
             clear = clear and item.tried

@@ -38,7 +38,10 @@ HEAD_FILE = "ray.json"
 LOOPBACK = "127.0.0.1"
 # Ray replaces a loopback address by the machine's, and then listens on all of them, unless clusters of
 # several machines are switched off with this value, the default on Windows and macOS.
-_ONE_MACHINE = ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+_ONE_MACHINE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+# Ray ends idle processes of tasks soon, and starts them again for the next tasks: beside a server of appends
+# 84 were started in two minutes, each a second of CPU or more. A Ray of ours keeps them for this time.
+_KEEPS_IDLE = {"RAY_idle_worker_killing_time_threshold_ms": "600000"}
 # The address of such a Ray for a process that has imported ray with another value: Ray replaces "localhost"
 # in lower case alone.
 _UNREPLACED = "LOCALHOST"
@@ -110,7 +113,7 @@ def start_head(settings: Settings, profile: Profile, data: Path, tell: OnWait = 
     began = time.monotonic()
     tell("starting a Ray that stays, which takes 15 to 40 s")  # measured on two cores, idle and busy
     token = new_token()
-    folder, environ = token.parent, {**os.environ, **token_environment(token)} | dict((_ONE_MACHINE,))
+    folder, environ = token.parent, {**os.environ, **token_environment(token)} | _ONE_MACHINE | _KEEPS_IDLE
     environ.pop("RAY_ADDRESS", None)
     export_secrets(settings, environ)
     port, jobs_port = _free_port(), _free_port()
@@ -296,7 +299,8 @@ def start(
     export_secrets(settings, os.environ)  # its processes inherit them; they are in no argument
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     folder = token.parent
-    chosen = {"RAY_TMPDIR": str(folder)} | dict((_ONE_MACHINE,))  # where its files are; where it listens
+    # Where its files are; where it listens; how long it keeps idle processes.
+    chosen = {"RAY_TMPDIR": str(folder)} | _ONE_MACHINE | _KEEPS_IDLE
     former = {name: os.environ[name] for name in chosen if name in os.environ}
     os.environ.update(chosen)
     try:

@@ -20,7 +20,7 @@ from tests.world.model_server import record
 COMMANDS = (
     "world", "model-server", "quality", "ingest", "add", "store", "searches", "serve", "communities",
     "models", "card", "reading", "comparisons", "retrieval", "questions", "conflicts",
-    "equality", "chaos", "soak", "groups", "lag", "seats", "flight", "calls", "interchange",
+    "equality", "chaos", "soak", "groups", "lag", "seats", "flight", "nodes", "calls", "interchange",
 )  # fmt: skip
 
 

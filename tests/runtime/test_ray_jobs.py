@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from kgray.runtime.spec import namespace_of, store_identity
 from kgray.settings import Settings
 from tests.doors.shell import Shell
 from tests.ray_session import SMALL, samples
-from tests.waiting import wait_for
+from tests.waiting import HANGS_S, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +51,7 @@ def process_of(folder: Path) -> psutil.Process:
     def look() -> bool:
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
-            if str(folder) in words and words[0] == sys.executable:
+            if str(folder) in words and words[0] == sys.executable and "submit" not in words:
                 results.append(process)
         return bool(results)
 
@@ -121,22 +122,64 @@ def test_a_job_that_fails_gives_its_follower_its_log_and_exit_code(tmp_path: Pat
     assert lines[-1] == f"kgray: job {job}: failed (kgray: there is no group two)"
 
 
+def submission_of(
+    folder: Path, data: Path, *, count: int
+) -> tuple[list[dict[str, str]], list[str], dict[str, Any]]:
+    """Write rows of five groups; return them, and the command and the environment of their backfill job."""
+    rows = [
+        {"id": f"{n}", "group": f"g{n % 5}", "speaker": PEOPLE[n % 4], "text": f"I work at Acme {n % 7}."}
+        | {"at": "2026-01-01"}
+        for n in range(count)
+    ]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [sys.executable, ROOT / "jobs/backfill.py", folder / "rows.jsonl", "--data", data]
+    return rows, list(map(str, words)), {"env_vars": {"KGRAY_RUNTIME_PROFILE": str(data / "profile.toml")}}
+
+
+def assert_equals_one_run(data: Path, calm: Path, rows: Sequence[dict[str, str]]) -> None:
+    """Check that each row is committed once, and that the graph is that of one undisturbed run."""
+    with kgray.open(data, create=True) as memory, kgray.open(calm, create=True) as other:
+        assert sum(count.committed for count in memory.store.counts().values()) == len(rows)
+        other.add_many(rows)
+        for group in (f"g{n}" for n in range(5)):
+            assert memory.dump_hash(group=group) == other.dump_hash(group=group)
+
+
+@pytest.mark.slow
+def test_a_job_of_the_documented_command_killed_and_submitted_again_to_running_actors(tmp_path: Path) -> None:
+    """The actors go on with accepted rows; the second job accepts the others, and nothing is read twice."""
+    data = tmp_path / "data"
+    rows, words, environment = submission_of(tmp_path, data, count=1500)
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    head = [*ray, "job", "submit", "--address", job_client().get_address(), "--entrypoint-num-cpus", "0.1"]
+    command = [*head, "--runtime-env-json", json.dumps(environment), "--", *words]
+    with kgray.open(data, create=True) as memory, deployed(data) as up:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as first:
+            process = process_of(data)
+            wait_for(lambda: bool(memory.store.counts()))
+            process.kill()
+            first_log, _ = first.communicate(timeout=HANGS_S)
+        counts = memory.store.counts().values()
+        accepted = sum(count.accepted + count.extracted + count.committed for count in counts)
+        second = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S, check=False)
+        totals = up.status()["sequencer-0"]["totals"]
+
+        assert first.returncode != 0, first_log
+        assert 0 < accepted < len(rows)
+        assert second.returncode == 0, second.stdout + second.stderr
+        assert "starting" not in second.stdout  # actors: it uses those that run
+        assert (totals["committed"], totals["failed"]) == (len(rows), 0)
+    assert_equals_one_run(data, tmp_path / "calm", rows)
+
+
 @pytest.mark.slow
 def test_a_backfill_job_uses_the_actors_that_are_up_and_killed_it_goes_on(tmp_path: Path) -> None:
     """Submitted again where no actors are up, it starts its own; the graph is that of one undisturbed run."""
     client, data = job_client(), tmp_path / "data"
-    rows = [
-        {"id": f"{n}", "group": f"g{n % 5}", "speaker": PEOPLE[n % 4], "text": f"I work at Acme {n % 7}."}
-        | {"at": "2026-01-01"}
-        for n in range(300)
-    ]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = [sys.executable, ROOT / "jobs/backfill.py", tmp_path / "rows.jsonl", "--data", data]
+    rows, words, environment = submission_of(tmp_path, data, count=300)
     submission = {
-        "entrypoint": shlex.join(map(str, words)),
-        "entrypoint_num_cpus": 0.1,
-        "runtime_env": {"env_vars": {"KGRAY_RUNTIME_PROFILE": str(data / "profile.toml")}},
-    }
+        "entrypoint": shlex.join(words), "entrypoint_num_cpus": 0.1, "runtime_env": environment,
+    }  # fmt: skip
     with kgray.open(data, create=True) as memory, deployed(data) as up:
         first = client.submit_job(**submission)
         process = process_of(data)
@@ -151,8 +194,4 @@ def test_a_backfill_job_uses_the_actors_that_are_up_and_killed_it_goes_on(tmp_pa
 
     assert client.get_job_status(second) == "SUCCEEDED", client.get_job_logs(second)
     assert "starting 3 actors" in client.get_job_logs(second)
-    with kgray.open(data, create=True) as memory, kgray.open(tmp_path / "calm", create=True) as calm:
-        assert sum(count.committed for count in memory.store.counts().values()) == len(rows)
-        calm.add_many(rows)
-        for group in (f"g{n}" for n in range(5)):
-            assert memory.dump_hash(group=group) == calm.dump_hash(group=group)
+    assert_equals_one_run(data, tmp_path / "calm", rows)

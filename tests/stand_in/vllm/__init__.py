@@ -1,7 +1,8 @@
 """A deterministic stand-in for vLLM: the names that kgray uses, without a model.
 
 It replies with the smallest value of the requested schema. Words in the prompt make it misbehave: [[HANG]]
-does not end until it is aborted, [[DIE]] ends the engine, [[LONG]] is longer than the model. Events are
+does not end until it is aborted, [[DIE]] ends the engine, [[LONG]] is longer than the model, [[SPREAD]] takes
+a random time. Events are
 noted, a line each, in the file that KGRAY_TEST_ENGINE_LOG names. The file that KGRAY_TEST_ENGINE_BAD names
 has the actors whose engines cannot start, a line each: name, and "fails" or "ends".
 """

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,7 +119,8 @@ class AsyncLLM:
         self.max_running = max(self.max_running, self.running)
         self.stepped()
         try:
-            await (asyncio.Event().wait() if "[[HANG]]" in text else asyncio.sleep(STEP_S))
+            step_s = STEP_S * (2 * random.random() if "[[SPREAD]]" in text else 1.0)
+            await (asyncio.Event().wait() if "[[HANG]]" in text else asyncio.sleep(step_s))
             if "[[DIE]]" in text or ("[[DIE ONCE]]" in text and "die" not in noted()):
                 self.dead = True
                 note("die")
