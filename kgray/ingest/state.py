@@ -257,9 +257,9 @@ class GroupState:
             return None
         difference = graph.absorb(change, recorded_at)
         about = (statements[e.statement].key for e in change.evidence if e.statement in statements)
-        for key in {key for key in about if key in graph.general}:
-            best = min(graph.with_key(key), key=lambda s: statements[s].standing)
-            if any(claim.statement != best for claim in graph.general[key]):
+        for key in {key for key in about if key in graph.ends_without_variant}:
+            best = min(graph.with_key(key), key=lambda s: statements[s].end_rank)
+            if any(claim.statement != best for claim in graph.ends_without_variant[key]):
                 return None
         for mention in change.mentions:
             shown_id, _ = graph.fold.shown(mention.entity, mention.surface, mention.sequence)

@@ -27,7 +27,9 @@ from kgray.schema.kinds import EPISODES, HOLDS, OPERATIONS, EpisodeRow, HoldRow,
 from kgray.schema.reads import EPISODES_IN_STATE, OPERATIONS_IN_STATE, EpisodeHeadRow, TakenRow
 
 _END_OF_TIME = 1 << 62  # later than every instant
-_STATEMENT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # its id (`records.make_id`)
+_STATEMENT = re.compile(  # the form of a statement id (`records.make_id`)
+    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+)
 FIRST_PAUSE_S, _PAUSE_GROWTH, LONGEST_PAUSE_S = 5, 4, 1800  # of a held group
 
 
@@ -364,7 +366,7 @@ def previous(store: Store, episodes: Sequence[Episode], limit: int) -> dict[int,
 
 
 def pending_groups(store: Store) -> dict[str, bool]:
-    """Return the groups with pending entries, sorted, and whether any of these entries is live."""
+    """Return the groups with pending entries, sorted; True if any of these entries is in the live lane."""
     return store.newly_pending(0)[0]
 
 
