@@ -200,7 +200,7 @@ def _choose(
     answer = case.answer(question)
     if answer is None:
         # On a view a candidate may be a guess, which disappears when an earlier question is answered.
-        case.questions.early = case.questions.early or any(
+        case.questions.rests_on_guess = case.questions.rests_on_guess or any(
             case.state.is_guess(note.id) for note in candidates
         )
         if len(candidates) == 1:

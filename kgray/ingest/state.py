@@ -97,13 +97,13 @@ class Questions:
     texts               to embed
     statement_vectors   ids of stored statements whose vectors must be read before the questions are final
     open                questions to a model
-    early               on a view: they depend on a guess, and may change with its answer
+    rests_on_guess      on a view: they depend on a guess, and may change with its answer
     """
 
     texts: list[str] = field(default_factory=list)
     statement_vectors: list[str] = field(default_factory=list)
     open: list[Question] = field(default_factory=list)
-    early: bool = False
+    rests_on_guess: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.texts or self.statement_vectors or self.open)

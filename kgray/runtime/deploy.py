@@ -193,7 +193,7 @@ class _Arrivals:
         self.loading = {kind_of(name): instant for name in workers} | self.loading
         # A queued worker has not begun to load, so the kind's deadline moves.
         self.loading |= {kind_of(name): instant for name, row in workers.items() if row["queued"]}
-        load, _ = self.starts.looked(
+        load, _ = self.starts.update(
             {n: rows.get(n, {}) for n in self.deployment.actors if kind_of(n) in POOLS}, instant
         )
         for name in load if self.deployment.fresh else ():  # the keeper has later workers load

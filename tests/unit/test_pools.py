@@ -527,29 +527,29 @@ def row(running: int, idle_s: float = 0.0, *, loaded: bool = True) -> dict[str, 
 def test_a_pool_doubles_while_all_workers_are_full_and_ends_idle_workers():
     size = PoolSize(minimum=1, maximum=5, takes=10, idle_s=60.0, full_at=0.0)
 
-    assert size.looked({0: row(10)}, 5.0) == ([], [])  # once is no reason
-    assert size.looked({0: row(9)}, 10.0) == ([1], [])  # chunks do not divide evenly
-    assert size.looked({0: row(10), 1: {}}, 15.0) == ([], [])  # it has no node yet: none is asked for more
-    assert size.looked({0: row(10), 1: row(0, loaded=False)}, 20.0) == ([], [])
+    assert size.update({0: row(10)}, 5.0) == ([], [])  # once is no reason
+    assert size.update({0: row(9)}, 10.0) == ([1], [])  # chunks do not divide evenly
+    assert size.update({0: row(10), 1: {}}, 15.0) == ([], [])  # it has no node yet: none is asked for more
+    assert size.update({0: row(10), 1: row(0, loaded=False)}, 20.0) == ([], [])
     full = {0: row(12), 1: row(8)}
-    assert [size.looked(full, at) for at in (25.0, 30.0)] == [([], []), ([2, 3], [])]
-    assert size.looked({n: row(10) for n in range(4)}, 35.0) == ([], [])
-    assert size.looked({n: row(10) for n in range(4)}, 40.0) == ([4], [])
-    assert size.looked({n: row(10) for n in range(5)}, 45.0) == ([], [])
-    assert size.looked({n: row(10) for n in range(5)}, 50.0) == ([], [])  # there are no more
+    assert [size.update(full, at) for at in (25.0, 30.0)] == [([], []), ([2, 3], [])]
+    assert size.update({n: row(10) for n in range(4)}, 35.0) == ([], [])
+    assert size.update({n: row(10) for n in range(4)}, 40.0) == ([4], [])
+    assert size.update({n: row(10) for n in range(5)}, 45.0) == ([], [])
+    assert size.update({n: row(10) for n in range(5)}, 50.0) == ([], [])  # there are no more
 
     bad = {0: row(10), 1: row(0, loaded=False) | {"fault": SettingsError("bad")}}  # others do its work
-    assert [size.looked(bad, at) for at in (51.0, 52.0)] == [([], []), ([2], [])]
+    assert [size.update(bad, at) for at in (51.0, 52.0)] == [([], []), ([2], [])]
 
     rows = {0: row(0, 99.0), 1: row(3), 2: row(0, 59.0), 3: row(0, 60.0), 4: {}}
-    assert size.looked(rows, 60.0) == ([], [3])  # the first stays; a requested worker is waited for
-    assert size.looked({0: row(0, 99.0), 4: {}}, 113.0) == ([], [4])  # and is not needed any longer
+    assert size.update(rows, 60.0) == ([], [3])  # the first stays; a requested worker is waited for
+    assert size.update({0: row(0, 99.0), 4: {}}, 113.0) == ([], [4])  # and is not needed any longer
 
 
 def test_a_pool_is_not_full_because_one_of_its_workers_is():
     size = PoolSize(minimum=2, maximum=4, takes=10, idle_s=60.0)
-    assert [size.looked({0: row(16), 1: row(1)}, 1.0) for _ in range(3)] == [([], [])] * 3
-    assert size.looked({}, 1.0) == ([], [])
+    assert [size.update({0: row(16), 1: row(1)}, 1.0) for _ in range(3)] == [([], [])] * 3
+    assert size.update({}, 1.0) == ([], [])
 
 
 async def test_workers_that_are_gone_whenever_they_are_found_are_out_of_reach_after_the_patience():
