@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,11 +55,12 @@ class Figures:
 
 def run(
     sizes: Sequence[int], exports: Sequence[str], imports: Sequence[str], most_imported: int,
-    stores: Path | None, say: Callable[[str], None],
+    with_past: bool, stores: Path | None, say: Callable[[str], None],
 ) -> list[Figures]:  # fmt: skip
     """Measure formats on groups of these sizes.
 
     most_imported   larger groups are exported only
+    with_past       export each format, but for parquet, also as known before the last commit
     stores          a folder for the stores, which stay there and are used again; None: they are deleted
     """
     figures = list[Figures]()
@@ -76,7 +78,10 @@ def run(
             if not store.exists():
                 measure(_grow, store, facts)
             for form in exports:
-                measure(_export, store, form, facts, folder / "out")
+                if with_past and form != "parquet":
+                    measure(_export, store, form, facts, folder / "out", True)
+                    _delete(folder / "out")
+                measure(_export, store, form, facts, folder / "out", False)
                 if form in imports and facts <= most_imported:
                     if form != "parquet":
                         measure(_import, folder / "read", form, facts, folder / "out", True)
@@ -136,11 +141,21 @@ def _grow(store: Path, facts: int) -> Figures:
         return clock.figures("add", "triples", facts, store)
 
 
-def _export(store: Path, form: str, facts: int, out: Path) -> Figures:
+def _export(store: Path, form: str, facts: int, out: Path, is_past: bool) -> Figures:
     with kgray.open(store, create=True, settings=_SETTINGS) as memory:
+        known_at = _before_last(memory, facts) if is_past else None
         clock = _Clock()
-        memory.export(out, to=form, group=GROUP)
-        return clock.figures("export", form, facts, out)
+        memory.export(out, to=form, group=GROUP, known_at=known_at)
+        return clock.figures("past export" if is_past else "export", form, facts, out)
+
+
+def _before_last(memory: kgray.Memory, facts: int) -> datetime:
+    """Return a moment just before the last commit."""
+    last = (facts - 1) // _TRIPLES + 1
+    (entry,) = memory.log(group=GROUP, after=last - 1).episodes
+    if entry.recorded_at is None:
+        raise RuntimeError(f"episode {last} was not committed")
+    return entry.recorded_at - timedelta(microseconds=1)
 
 
 def _import(store: Path, form: str, facts: int, source: Path, is_dry: bool) -> Figures:

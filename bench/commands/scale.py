@@ -120,11 +120,15 @@ def calls(call: Call, calls: int, concurrency: int, rounds: int, out: Path | Non
 @listed("--exports", "all", "Formats, or all.", "FORMAT,...")
 @listed("--imports", "all", "Formats among them that are imported again, or all, or none.", "FORMAT,...")
 @count("--most", 100_000, "Facts of the largest group that is imported.")
+@click.option(
+    "--past", is_flag=True, help="Also export the knowledge before the last commit, but for parquet."
+)
 @file("--stores", "A folder where the stores stay, for a next run.")
 @out_option
 def interchange(
-    call: Call, facts: str, exports: str, imports: str, most: int, stores: Path | None, out: Path | None
-) -> int:
+    call: Call, facts: str, exports: str, imports: str, most: int, past: bool, stores: Path | None,
+    out: Path | None,
+) -> int:  # fmt: skip
     """Grow a group by triples, export it in each format, and import what can be imported.
 
     python -m bench interchange --facts 1000 --exports graphml,graphrag
@@ -134,7 +138,7 @@ def interchange(
     sizes = numbers("--facts", facts, apart=1)
     written = _formats("--exports", exports, measured.EXPORTS)
     read = _formats("--imports", imports, measured.IMPORTS)
-    figures = measured.run(sizes, written, read, most, stores, progress)
+    figures = measured.run(sizes, written, read, most, past, stores, progress)
     show(call, {"figures": list(map(asdict, figures))}, out, lambda: measured.table(figures))
     return 0
 

@@ -291,12 +291,12 @@ class _Writer:
         if sources := sorted(cluster.sources(self.snapshot)):
             first, later = sources[0], np.array(sources[1:], "<u4").tobytes()
             answer = rows.answers_row(first, _JOURNALED + key, [reply, *note], *cost, sources=later)
-            keep = partial(_journal, group=self.snapshot.group, answer=answer, sources=sources)
+            keep = partial(journal_answer, group=self.snapshot.group, answer=answer, sources=sources)
             refresh.store.append([self.snapshot.group], keep)
         return reply
 
 
-def _journal(at: Appending, *, group: str, answer: AnswerRow, sources: Sequence[int]) -> None:
+def journal_answer(at: Appending, *, group: str, answer: AnswerRow, sources: Sequence[int]) -> None:
     """Store an answer, unless a source episode was withdrawn (R25)."""
     heads = at.rows(reads.EPISODE_HEADS_AT, group, sources)
     if {row.sequence for row in heads if row.state != kinds.WITHDRAWN}.issuperset(sources):

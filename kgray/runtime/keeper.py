@@ -30,7 +30,7 @@ from kgray.runtime.spec import POOLS, READING, DeploymentSpec, WorkersProfile
 from kgray.runtime.upkeep import PoolSize, Starts
 
 # Before the first look: actors that were started together need a while to come up.
-_FIRST_LOOK_S = 5.0
+FIRST_LOOK_S = 5.0
 # For the stats of all workers: a worker that has no node gives no answer.
 _STATS_S = 1.0
 
@@ -72,7 +72,7 @@ class Keeper:
             ).start()
 
     def _keep(self, looks: Sequence[Callable[[], None]], every_s: float) -> None:
-        self._ended.wait(_FIRST_LOOK_S)
+        self._ended.wait(FIRST_LOOK_S)
         while not self._ended.wait(every_s):
             for look in looks:  # if a look fails each time, the others still run
                 try:

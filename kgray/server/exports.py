@@ -45,7 +45,7 @@ _KEPT_S = 300.0  # a file stays after its last download
 # For 10 s after it is written, a file that no request has received serves the next request, even if the group
 # has changed.
 _CLAIM_S = 10.0
-_SWEEP_S = 5.0  # between two looks for files to delete
+SWEEP_S = 5.0  # between two looks for files to delete
 _TAR = "application/x-tar"
 Key = tuple[str, str]  # group, query
 Write = Callable[[Path, Stop], Report]  # into a new folder
@@ -172,7 +172,7 @@ class Exports:
     async def _sweep(self) -> None:
         """Delete files without a recent request, and files of an earlier state of their group."""
         while True:
-            await asyncio.sleep(min(_SWEEP_S, self.kept_s))
+            await asyncio.sleep(min(SWEEP_S, self.kept_s))
             for export in [entry for entry in self.files() if entry.work.done() and not entry.users]:
                 with suppress(KgrayError):
                     state = await to_thread.run_sync(state_of, self._memory.store, export.key[0])

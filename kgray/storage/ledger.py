@@ -30,7 +30,7 @@ _END_OF_TIME = 1 << 62  # later than every instant
 _STATEMENT = re.compile(  # the form of a statement id (`records.make_id`)
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 )
-_FIRST_PAUSE_S, _PAUSE_GROWTH, _LONGEST_PAUSE_S = 5, 4, 1800  # of a held group
+FIRST_PAUSE_S, _PAUSE_GROWTH, LONGEST_PAUSE_S = 5, 4, 1800  # of a held group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -475,7 +475,7 @@ def hold(store: Store, group: str, sequence: int, error: BaseException, last: Ho
     """Hold a group, with a longer pause than last time. An unknown error may quote texts: store its class."""
     now, tries = times.now(), 1 if last is None else last.tries + 1
     reason = str(error) if isinstance(error, KgrayError) else f"{type(error).__name__}, a fault of kgray"
-    pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * _PAUSE_GROWTH ** min(tries - 1, 9)) * times.SECOND
+    pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * _PAUSE_GROWTH ** min(tries - 1, 9)) * times.SECOND
     row = HoldRow(0, sequence, now if last is None else last.since, now + pause, tries, reason)
     _put_hold(store, group, row)
     return row

@@ -54,14 +54,15 @@ def test_a_group_that_cannot_be_derived_is_in_nobody_elses_way(folder):
     assert folder("dump", "--group", "whole", "--hash").out == before.out
 
 
-@pytest.mark.parametrize("command", ["dump", "merge"])
+@pytest.mark.parametrize("command", ["dump", "merge", "export"])
 def test_its_own_commands_end_with_one_line_that_says_what_to_do(folder, command):
     reply = folder("search", "Alice", "--group", "broken", "--json").json["hits"]
     ids = [hit["id"] for hit in reply if hit["scope"] == "entity"]
-    more = list(dict.fromkeys([*ids, *folder_ids(folder)]))[:2] if command == "merge" else []
+    arguments = {"merge": list(dict.fromkeys([*ids, *folder_ids(folder)]))[:2]}
+    arguments["export"] = ["--to", "jsonl", str(folder.folder / "out.jsonl")]
     damage(folder.folder, "UPDATE records SET packed = x'c1' WHERE no = {broken}")  # a merge reads but some
 
-    done = folder(command, *more, "--group", "broken")
+    done = folder(command, *arguments.get(command, ()), "--group", "broken")
 
     assert done.code in {2, 75}
     [line] = [line for line in done.err.splitlines() if "cannot be derived" in line]

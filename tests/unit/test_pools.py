@@ -39,7 +39,7 @@ class Hands:
     """A worker of this process: it answers each part as the test says, all at once, as they end."""
 
     def __init__(self, name: str, answers: Answers) -> None:
-        self.name, self._answers = name, answers
+        self.name, self.answers = name, answers
         self.chunks: list[list[Any]] = []
         self.numbers: list[int] = []
         self.abandoned: list[int] = []
@@ -64,7 +64,7 @@ class Hands:
                 task.cancel()
 
     async def _judgement(self, request: Any) -> Any:
-        return await outcome_of(self._answers(request))
+        return await outcome_of(self.answers(request))
 
     def abandon(self, numbers: Sequence[int]) -> None:
         self.abandoned += numbers
@@ -148,7 +148,7 @@ async def test_a_worker_that_hangs_is_restarted_and_its_parts_go_to_another():
     hung, healthy = Hands("hung", echo), Hands("other", echo)
     calls = Chunker(pool_of(hung, healthy, deadline_s=0.02), size=1, linger_s=0.0)
     assert await calls.ask("first") == "<first>"
-    hung._answers, hung.hangs = never, True
+    hung.answers, hung.hangs = never, True
 
     assert await calls.ask("a") == "<a>"
     assert (hung.restarts, hung.chunks[-1], healthy.chunks[-1]) == (1, ["a"], ["a"])
@@ -162,7 +162,7 @@ async def test_a_worker_that_was_never_met_is_not_restarted_and_its_parts_go_to_
 
     assert [await calls.ask(name) for name in ("a", "b", "c")] == ["<a>", "<b>", "<c>"]
     assert (loading.restarts, loading.chunks) == (0, [["a"]])
-    loading.hangs, loading._answers = False, echo
+    loading.hangs, loading.answers = False, echo
     while len(loading.chunks) < 2:  # it has come up: it is asked again
         assert await asyncio.gather(*(calls.ask(n) for n in range(2))) == ["<0>", "<1>"]
         await asyncio.sleep(0.01)
@@ -191,7 +191,7 @@ async def test_an_answer_that_came_while_the_loop_stood_still_is_no_timeout():
         await answer_within(never(None), 0.01)
 
 
-async def test_work_that_a_live_worker_never_answers_goes_to_another():
+async def test_work_that_a_live_worker_neveranswers_goes_to_another():
     """Its stream was lost on the way: the worker is asked for its health, and has nothing to be ended for."""
 
     async def all_but_one(request: Any) -> Any:
@@ -207,7 +207,7 @@ async def test_work_that_a_live_worker_never_answers_goes_to_another():
     assert "lost" in [request for chunk in healthy.chunks for request in chunk]
 
 
-async def test_the_caller_gets_an_error_if_no_worker_answers():
+async def test_the_caller_gets_an_error_if_no_workeranswers():
     mute = Hands("mute", never)
     pool = pool_of(mute, patience_s=0.1, answer_s=0.1)
 
@@ -364,7 +364,7 @@ async def test_a_settings_error_of_one_worker_alone_fails_no_request() -> None:
         assert await calls.ask(n) == f"<{n}>"
         await asyncio.sleep(0.001)
     assert 1 < len(first.chunks) < 20
-    second._answers = unknown
+    second.answers = unknown
     with pytest.raises(SettingsError, match="does not take the key"):
         await calls.ask("a")
     await pool.close()
@@ -491,7 +491,7 @@ async def test_a_surplus_worker_gets_work_while_it_exists_and_its_end_loses_noth
         await busy.wait()
         return request
 
-    first._answers = surplus._answers = waits
+    first.answers = surplus.answers = waits
     requests = [asyncio.create_task(calls.ask(n)) for n in range(4)]
     await asyncio.sleep(0.05)
     assert (up(pool), first.chunks, surplus.chunks) == (["first"], [[0], [1], [2], [3]], [])

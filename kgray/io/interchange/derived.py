@@ -1,9 +1,9 @@
 """The graph of a group at one moment, derived from its records part by part (R4).
 
-A merge, a split and the rivalry of statements connect few statements with each other. So the evidence is
-divided into components that do not influence each other, and the graph of a few components is derived at a
-time. Memory does not grow with the group, but for 24 bytes a statement and a slot. A component is in memory
-as a whole: all statements of one functional slot, for example.
+Most statements influence no other statement. So the evidence is divided into components that do not influence
+each other: the evidence between two entities, and all evidence that one functional slot or a verdict connects
+with it. The graph of some components is derived at a time. Besides these components, memory grows by 32 bytes
+for each pair of entities, statement and slot. A component is in memory as a whole.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from kgray.domain.graph import Entity, Fact
 from kgray.domain.records import EpisodeHead, Evidence, Mention, Operation, Place, Value, Verdict
 from kgray.domain.times import Instant
+from kgray.errors import damaged
 from kgray.graph.group import GroupGraph
 from kgray.graph.names import EntityNote, Fold
 from kgray.graph.rivals import SlotKey
@@ -76,6 +77,7 @@ class DerivedGroup:
         self, store: Store, group: str, known_at: Instant | None, scratch: Scratch,
         head_of: Callable[[int], EpisodeHead | None],
     ) -> None:  # fmt: skip
+        """Read and divide the records. Raises Damaged."""
         self._scratch, self._head_of = scratch, head_of
         # Without episodes: declarations, verdicts and corrections.
         self._records = records_of(store, group, known_at, within=[])
@@ -86,9 +88,12 @@ class DerivedGroup:
         scratch.execute(_TABLES)
         packed = iter(store.rows(reads.PACKED, group))
         while entries := list(islice(packed, _ENTRIES)):
-            unpacked = UnpackedRecords()
-            unpacked.take(entries, {})
-            self._take(unpacked)
+            try:
+                unpacked = UnpackedRecords()
+                unpacked.take(entries, {})
+                self._take(unpacked)
+            except (LookupError, ValueError, TypeError) as fault:  # a row that cannot be read
+                raise damaged(group, fault) from fault
         scratch.pour("INSERT INTO parts VALUES (?, ?)", self._nodes.parts(PART))
 
     @cached_property
@@ -97,9 +102,9 @@ class DerivedGroup:
         return Fold(self._records.operations, self._births, self._records.recorded)
 
     def mentions(self) -> Iterator[Mention]:
-        """Yield the mentions, those of one entity in order of place."""
+        """Yield the mentions; the mentions of an entity are in order of place."""
         for _, row in self._scratch.rows(_MENTIONS):
-            yield _mention(marshal.loads(row)[0])  # noqa: S302 - of this process
+            yield Mention._make(marshal.loads(row)[0])  # noqa: S302 - of this process
 
     def entities(self) -> Iterator[Entity]:
         """Yield the entities, without summaries."""
@@ -107,7 +112,7 @@ class DerivedGroup:
             notes: dict[str, EntityNote] = {}
             for _, row in mention_rows:
                 columns, born = marshal.loads(row)  # noqa: S302 - of this process
-                mention = _mention(columns)
+                mention = Mention._make(columns)
                 shown_id, _ = self.fold.shown(mention.entity, mention.surface, mention.sequence)
                 if (note := notes.get(shown_id)) is None:
                     note = notes[shown_id] = EntityNote(shown_id, self._births.get(shown_id, born))
@@ -128,7 +133,7 @@ class DerivedGroup:
                 births.update(item_births)
                 heads[item.sequence] = EpisodeHead(*head)
                 for columns in ends:
-                    mentions[columns[:2]] = _mention(columns)
+                    mentions[columns[:2]] = Mention._make(columns)
             recorded = {item.statement for item in evidence}
             records = replace(
                 self._records,
@@ -217,7 +222,7 @@ class DerivedGroup:
 
 
 class _Components:
-    """Sets of connected nodes, which are numbered from 0 on (union by path halving)."""
+    """Disjoint sets of nodes, which are numbered from 0 on (union-find with path halving)."""
 
     def __init__(self) -> None:
         self._parents, self._sizes = array("q"), array("q")
@@ -236,19 +241,19 @@ class _Components:
         """Connect two nodes."""
         self._parents[self._root(second)] = self._root(first)
 
-    def parts(self, least: int) -> Iterator[tuple[int, int]]:
-        """Yield (node, number of its part); a part has whole components, and `least` pieces or few more."""
+    def parts(self, size: int) -> Iterator[tuple[int, int]]:
+        """Yield (node, number of its part). A part has whole components, with `size` pieces of evidence."""
         totals = array("q", bytes(8 * len(self._sizes)))
-        for node, size in enumerate(self._sizes):
-            totals[self._root(node)] += size
+        for node, pieces in enumerate(self._sizes):
+            totals[self._root(node)] += pieces
         numbers, number, filled = array("q", bytes(8 * len(totals))), 0, 0
         for node, total in enumerate(totals):
             numbers[node] = number
             filled += total
-            if filled >= least:
+            if filled >= size:
                 number, filled = number + 1, 0
-        for node, size in enumerate(self._sizes):
-            if size:
+        for node, pieces in enumerate(self._sizes):
+            if pieces:
                 yield node, numbers[self._root(node)]
 
     def _root(self, node: int) -> int:
@@ -265,10 +270,6 @@ def _packed(item: Evidence, ends: Iterable[Mention], births: Mapping[str, Place]
     plain: tuple[Any, ...] = (*item[:_VALUE], value, *item[_VALUE + 1 :])
     item_births = {id_: births[id_] for id_ in (item.statement, *(mention.entity for mention in ends))}
     return marshal.dumps((plain, list(map(tuple, ends)), item_births, tuple(head)))
-
-
-def _mention(columns: Sequence[Any]) -> Mention:
-    return Mention._make(columns)
 
 
 def _joined(operations: Iterable[Operation]) -> dict[str, str]:

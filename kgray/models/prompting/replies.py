@@ -2,8 +2,9 @@
 
 This module parses model replies into extractions and answers. `rules` makes its extractions without this
 parser; its answers pass through it. The form is that of the file of `model.script`; `model_replies` converts
-the extractions of a language model into it. A reply of the wrong shape raises InvalidAnswer. Otherwise each item is checked separately: a wrong item is dropped, with a line that gives the
-reason. Empty lists are valid.
+the extractions of a language model into it. A reply of the wrong shape raises InvalidAnswer. Otherwise
+each item is checked separately: a wrong item is dropped, with a line that gives the reason. Empty lists are
+valid.
 """
 
 from __future__ import annotations
