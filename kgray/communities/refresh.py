@@ -254,7 +254,7 @@ class _Writer:
         valid_at = self.validity.valid_at(note[0], cluster, texts) if note else None
         if valid_at is None:
             return None
-        cluster.rested = {*np.frombuffer(old.sources, "<u4").tolist()}  # also of former members (R25)
+        cluster.text_sources = {*np.frombuffer(old.sources, "<u4").tolist()}  # also of former members (R25)
         report = {name: value for name, value in old.report.items() if name != AS_OF}
         report |= {AS_OF: times.show(valid_at)} if valid_at < self.snapshot.recorded_at else {}
         return Text(name=old.name, summary=old.summary, writer=writer, content=old.content, report=report)

@@ -654,7 +654,7 @@ def test_the_sources_of_a_kept_text_count_for_the_levels_above_too():
     shown_now = Snapshot(
         group="g", watermark=9, recorded_at=9, entities={}, facts=[], mentioned={"a": {1}, "b": {2}}
     )
-    lower = Cluster(id="1", level=0, members=["a"], rested={7})
+    lower = Cluster(id="1", level=0, members=["a"], text_sources={7})
     upper = Cluster(id="2", level=1, members=["a", "b"], children=[lower])
 
     assert lower.sources(shown_now) == {1, 7}
