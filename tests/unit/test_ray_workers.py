@@ -697,7 +697,10 @@ def test_where_the_missing_cannot_be_started_the_workers_are_tended_all_the_same
     monkeypatch.setattr(keeper, "FIRST_LOOK_S", 0.0)
     monkeypatch.setattr(keeper, "names_in", fails)
     spec = spec_of(Settings(), tmp_path, profile.values())
-    both, item = keeper.Keeper(spec, stays=True, tends=True), keeper.Keeper(spec, stays=False)
+    both, item = (
+        keeper.Keeper(spec, is_detached=True, has_workers=True),
+        keeper.Keeper(spec, is_detached=False),
+    )
     wait_for(lambda: len(looked) > 3)
     both.end()
     item.end()
