@@ -21,12 +21,12 @@ from bench.empty_stores import EmptyStore, StoreKind, empty_store
 from bench.engine import accept, opened, settings_of
 from bench.processes import CpuByRole, require_psutil
 from bench.tables import Column, aligned
-from bench.world import Oracle, World, WorldPlan
-from bench.world.models import WorldModel
 from kgray.domain.records import Draft
 from kgray.errors import KgrayError
 from kgray.ingest.runner import Runner
 from kgray.memory import AsyncMemory
+from tests.world import Oracle, World, WorldPlan
+from tests.world.models import WorldModel
 
 
 @dataclass(slots=True)

@@ -16,11 +16,11 @@ from typing import Any
 from bench.empty_stores import empty_store
 from bench.engine import Way, carry_out, given_of, opened, settings_of
 from bench.kills import Kill, KilledBackfill, KillLog, KillSchedule
-from bench.model_server import record
 from bench.processes import ServerProcess, flags_of, require_psutil
 from bench.reading import digest, ledger, sequences
-from bench.world import Oracle, World
 from kgray.errors import InputError
+from tests.world import Oracle, World
+from tests.world.model_server import record
 
 # Shares of the kills; at most a fifth meets driver or node.
 SHARES: Mapping[str, float] = {

@@ -12,8 +12,6 @@ from uuid import UUID
 
 import numpy as np
 
-from bench.world import WorldEpisode
-from bench.world.growing import growing
 from kgray.domain.times import SECOND, now
 from kgray.ports import GroupHead, Store
 from kgray.schema import kinds
@@ -27,6 +25,8 @@ from kgray.schema.record_rows import (
     search_columns,
     vector_at,
 )
+from tests.world import WorldEpisode
+from tests.world.growing import growing
 
 COPIES = 16
 _KINDS: tuple[Kind[Any], ...] = (

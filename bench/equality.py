@@ -12,8 +12,8 @@ from typing import Any
 from bench.empty_stores import StoreKind, empty_store
 from bench.engine import Way, WayRun, carry_out, given_of, one_ray, opened, settings_of
 from bench.processes import ServerProcess, flags_of
-from bench.world import Errors, Oracle, World, WorldPlan
 from kgray.errors import InputError
+from tests.world import Errors, Oracle, World, WorldPlan
 
 _RATE = 0.1  # errors of meaning, of each kind
 SHUFFLED = "shuffled"  # the true model, whose answers come in random order

@@ -14,7 +14,6 @@ import numpy as np
 
 from bench.plain_loop import decided_change, extract
 from bench.timed import ModelClock, TimedModels
-from bench.world import WorldEpisode
 from kgray.domain import times
 from kgray.domain.ontology import shipped
 from kgray.domain.records import Draft, Episode, Extraction
@@ -31,6 +30,7 @@ from kgray.search import Searcher
 from kgray.search.index import Indexes
 from kgray.search.loading import read_text_vectors
 from kgray.storage.ledger import accept, pending
+from tests.world import WorldEpisode
 
 _BATCH = 256
 RUNNER = asyncio.Runner()

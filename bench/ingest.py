@@ -25,11 +25,11 @@ from bench.engine import Way, WayRun, carry_out, deployed, environ_of, given_of,
 from bench.processes import CpuByRole, ServerProcess, descendants, flags_of, options_of, require_psutil
 from bench.reading import extraction_tokens, model_use
 from bench.tables import Column, aligned
-from bench.world import Latency, Oracle, World, WorldPlan
 from kgray.errors import InputError
 from kgray.memory import AsyncMemory
 from kgray.ports.ingest import Totals, joined
 from kgray.settings import Settings
+from tests.world import Latency, Oracle, World, WorldPlan
 
 _EARLY = slice(100, 200)  # the steps around the 100th episode, for the cost of an episode as a group grows
 _LATE = 100

@@ -26,11 +26,11 @@ from bench.targets import (
     RestartedTarget,
     Target,
 )
-from bench.world import Latency, Oracle, World, WorldPlan
-from bench.world.files import write
 from kgray.errors import STOPPED, Unavailable
 from kgray.memory import AsyncMemory
 from kgray.storage.ledger import failures
+from tests.world import Latency, Oracle, World, WorldPlan
+from tests.world.files import write
 
 if TYPE_CHECKING:
     from bench.simulated import SimulatedCluster

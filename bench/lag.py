@@ -19,7 +19,6 @@ import kgray
 from bench.empty_stores import EmptyStore, StoreKind, empty_store
 from bench.engine import one_ray
 from bench.growth import GrowingStore
-from bench.world.growing import FACTS_AN_EPISODE, growing
 from kgray.domain import times
 from kgray.domain.records import Draft, Operation
 from kgray.errors import KgrayError
@@ -28,6 +27,7 @@ from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.memory import Memory
 from kgray.storage.ledger import accept, request
+from tests.world.growing import FACTS_AN_EPISODE, growing
 
 LARGE = "large"
 _SMALL = 40  # groups beside it

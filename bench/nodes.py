@@ -112,7 +112,8 @@ class _HeadCalls:
 
     def a_second(self, seconds: float) -> dict[str, float]:
         """Return the calls of each name in a second, over the next `seconds`."""
-        (before, began), _ = self._next(), time.sleep(seconds)
+        before, began = self._next()
+        time.sleep(seconds)
         after, ended = self._next()
         rates = {name: (count - before.get(name, 0)) / (ended - began) for name, count in after.items()}
         ordered = sorted(rates.items(), key=lambda rate: -rate[1])

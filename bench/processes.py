@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from kgray.errors import InputError, KgrayError, SettingsError
 
 if TYPE_CHECKING:
-    from bench.world import Oracle
+    from tests.world import Oracle
 
 MODEL = "world"  # the model's name, as the server knows it
 _MB = 1 << 20

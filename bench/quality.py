@@ -18,11 +18,11 @@ from bench.reading import ShownGraph, graph_of, model_use
 from bench.scoring import Scores
 from bench.tables import Column, aligned
 from bench.timed import ModelClock, TimedModels
-from bench.world import Errors, Oracle, TrueFact, World, WorldModel, WorldPlan
-from bench.world.questions import TrueObjects, WorldQuestion, rounds, true_answers
 from kgray.models.hashing import HashingEmbedder
 from kgray.ports import Embedder, Extractor, Judge, Store
 from kgray.settings import PipelineSettings
+from tests.world import Errors, Oracle, TrueFact, World, WorldModel, WorldPlan
+from tests.world.questions import TrueObjects, WorldQuestion, rounds, true_answers
 
 
 @dataclass(slots=True)

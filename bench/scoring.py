@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.reading import ShownGraph
-from bench.world.naming import NAMES, RelationName
-from bench.world.questions import TrueObject, TrueObjects, TrueSlot, WorldQuestion, true_answers
-from bench.world.schema import RELATIONS, leads
-from bench.world.truth import TrueFact, TrueKey, Truth
 from kgray.domain import times
 from kgray.domain.graph import Fact
 from kgray.domain.times import DAY, Instant
+from tests.world.naming import NAMES, RelationName
+from tests.world.questions import TrueObject, TrueObjects, TrueSlot, WorldQuestion, true_answers
+from tests.world.schema import RELATIONS, leads
+from tests.world.truth import TrueFact, TrueKey, Truth
 
 _NEAR = DAY  # two boundaries are the same where they lie no further apart
 

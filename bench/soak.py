@@ -19,9 +19,9 @@ import numpy as np
 from bench.engine import deployed, environ_of, one_ray, opened, settings_of
 from bench.processes import require_psutil, rss_mb
 from bench.targets import Actors, Driver
-from bench.world.files import input_row
-from bench.world.growing import growing
 from kgray.errors import KgrayError
+from tests.world.files import input_row
+from tests.world.growing import growing
 
 ROLES = ("driver", "sequencer", "writer")
 _MB = 1 << 20

@@ -15,7 +15,6 @@ from bench.empty_stores import EmptyStore, StoreKind, empty_store
 from bench.engine import settings_of
 from bench.growth import RUNNER, GrowingStore, GrowthCosts
 from bench.tables import Column, aligned
-from bench.world.growing import FACTS_AN_EPISODE, growing
 from kgray.domain import times
 from kgray.domain.records import Draft
 from kgray.errors import InputError
@@ -27,6 +26,7 @@ from kgray.runtime.wiring import open_store
 from kgray.search import Method, Query
 from kgray.settings import Settings
 from kgray.system.garbage import garbage_collected_rarely
+from tests.world.growing import FACTS_AN_EPISODE, growing
 
 GROUP, SLOTS, SMALL_GROUP = "world", "slots", "beside"
 LEAST_SIZE = 6  # two sizes are so far apart at least

@@ -20,6 +20,11 @@ from tests.ray_session import ray_session
 __all__ = ["neo4j_driver", "neo4j_server", "own_neo4j", "ray_session"]
 
 RUNTIME = Path(__file__).parent / "runtime"
+# Modules outside the groups with tests of 7 to 17 s on a busy machine.
+LONG = frozenset(
+    {"test_backfill_urls", "test_cli_backfill", "test_cli_backup", "test_cli_process", "test_outages"}
+    | {"test_state_bound", "test_tutorial", "test_upgrade", "test_worked_cases"}
+)
 MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder there that is its user's alone
 ROOM = 4 * 2**30  # bytes that must be free there: several times the size of the tests' folders
 
@@ -97,7 +102,7 @@ def _turn(item: pytest.Item) -> tuple[int, ...]:
         # A server forgets how it planned every statement where a test changes the schema: those come last.
         order = {"test_neo4j_whole": 2}.get(item.path.stem, int("own_neo4j" in item.fixturenames))  # type: ignore[attr-defined]
         return ("ray", "neo4j").index(group), order, not _on_ray(item)
-    return (2 if RUNTIME in item.path.parents else 3), 0, 0
+    return (2 if RUNTIME in item.path.parents or item.path.stem in LONG else 3), 0, 0
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kgray.errors import Unavailable
-from kgray.memory import AsyncMemory
+from kgray.memory import AsyncMemory, Memory
 from kgray.settings import Settings
 from tests.waiting import HANGS_S
 
@@ -104,6 +104,16 @@ def over_ray(
         memory.close()
 
 
+def deployment_of(memory: Memory | AsyncMemory, settings: Settings | None = None) -> Any:
+    """Return the actors of a memory's store; None if there are none. settings: those that name its server."""
+    from kgray.runtime.deploy import find
+    from kgray.runtime.spec import spec_of
+
+    data = (memory.asynchronous if isinstance(memory, Memory) else memory).data
+    assert data is not None
+    return find(spec_of(settings or Settings(), data, {}).namespace)
+
+
 def kill(memory: AsyncMemory, name: str) -> None:
     """End an actor's process, as the kernel would for want of memory."""
     os.kill(pid_of(memory, name), signal.SIGKILL)
@@ -113,7 +123,7 @@ def pid_of(memory: AsyncMemory, name: str) -> int:
     """Return an actor's process, once it answers."""
     from kgray.runtime.deploy import described
 
-    handle = memory.runtime._deployment.actors[name]  # type: ignore[attr-defined]
+    handle = deployment_of(memory).actors[name]
     return int(described(handle, time.monotonic() + HANGS_S)["pid"])
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.engine import accept, plain_loop, plain_parts
-from bench.world import Oracle, TrueFact, World, WorldModel, WorldPlan
-from bench.world.schema import RELATIONS
 from kgray.domain.records import Draft, Value
 from kgray.domain.times import Instant, now
 from kgray.memory import AsyncMemory
 from kgray.ports import Embedder, Extractor, Judge
 from kgray.settings import PipelineSettings
+from tests.world import Oracle, TrueFact, World, WorldModel, WorldPlan
+from tests.world.schema import RELATIONS
 
 _DATA = Path(__file__).parents[1] / "data" / "changed_states.toml"
 
@@ -54,7 +54,7 @@ class ChangedWorld:
 
 
 def generated(seed: int, episodes: int) -> ChangedWorld:
-    """Return a world of bench/world with the questions about its single-valued states that changed."""
+    """Return a world of tests/world with the questions about its single-valued states that changed."""
     world = World(plan=WorldPlan(seed=seed, episodes=episodes, entities=max(40, episodes // 8)))
     oracle, group = Oracle(world), world.groups[0]
     model, entities = WorldModel(oracle), {entity.id: entity for entity in world.entities(group)}

@@ -18,12 +18,12 @@ from bench.changed.hold_out import SentenceReader
 from bench.changed.run import embedder_of
 from bench.changed.scores import TOKENS, is_right
 from bench.plain_search import PlainBM25, nearest
-from bench.world.dice import Dice
 from kgray.domain import times
 from kgray.domain.records import Draft
 from kgray.domain.times import SECOND
 from kgray.memory import AsyncMemory
 from kgray.models.prompting.tokens import count_tokens
+from tests.world.dice import Dice
 
 SYSTEMS = ("kgray", "BM25", "vectors")
 _START = times.parse("2026-01-01")[0]

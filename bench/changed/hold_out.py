@@ -1,6 +1,6 @@
 """A second world of changed states: its relations, names and words are in data/changed_states.toml.
 
-No rule of kgray was made for it: it shows whether a figure of bench/world is one of that world alone.
+No rule of kgray was made for it: it shows whether a figure of tests/world is one of that world alone.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bench.changed.cases import Case, ChangedWorld, tables
-from bench.world.dice import Dice
-from bench.world.latency import tokens
 from kgray.domain import times
 from kgray.domain.records import Draft, Extraction
 from kgray.domain.times import DAY, Instant
 from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import Answer, ExtractionRequest, Judged, QuestionRequest
+from tests.world.dice import Dice
+from tests.world.latency import tokens
 
 Word = Literal["same", "contradicts", "ends", "independent"]
 _TYPES = {

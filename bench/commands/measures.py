@@ -99,7 +99,7 @@ def ingest(call: Call, seeds: tuple[int, ...], cold: bool, out: Path | None, **o
     """
     from bench import ingest as measured
     from bench.engine import Way, one_ray
-    from bench.world import Latency
+    from tests.world import Latency
 
     latency = Latency(**{name: options.pop(name) for name in ("streams", "first_token_s", "tokens_per_s")})
     run_options = {name: options.pop(name) for name in ("profile", "refreshing")}
@@ -131,7 +131,7 @@ def add(
     python -m bench add --store neo4j --episodes 1600 --groups 32 --bare
     """
     from bench import adding as measured
-    from bench.world import WorldPlan
+    from tests.world import WorldPlan
 
     plan = WorldPlan(seed=seed, episodes=episodes)
     if groups > 1:

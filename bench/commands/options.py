@@ -13,7 +13,7 @@ from kgray.cli import printing
 from kgray.cli.frame import Call, together
 
 if TYPE_CHECKING:
-    from bench.world import Errors, WorldPlan
+    from tests.world import Errors, WorldPlan
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Option = Callable[[_Command], _Command]
@@ -97,8 +97,8 @@ def latency_options(
 
 def plan_of(seed: int, world: Mapping[str, Any]) -> WorldPlan:
     """Return the plan that the options of a world describe. Raises InputError."""
-    from bench.world import WorldPlan
     from kgray.errors import InputError
+    from tests.world import WorldPlan
 
     try:
         return WorldPlan(seed=seed, **world)
@@ -108,7 +108,7 @@ def plan_of(seed: int, world: Mapping[str, Any]) -> WorldPlan:
 
 def errors_of(options: dict[str, Any]) -> Errors:
     """Take the options of errors out of those given."""
-    from bench.world import Errors
+    from tests.world import Errors
 
     rate, answers, seed = (options.pop(name) for name in ("errors", "wrong_answers", "error_seed"))
     return Errors.of_meaning(rate, answers=answers, seed=seed)

@@ -21,7 +21,7 @@ from kgray.cli.frame import Call, command
 
 if TYPE_CHECKING:
     from bench.empty_stores import StoreKind
-    from bench.world import WorldPlan
+    from tests.world import WorldPlan
 
 _ENTITIES = 120
 _ENTITIES_A_GROUP = 20

@@ -25,7 +25,7 @@ from kgray.cli import printing
 from kgray.cli.frame import Call, command
 
 if TYPE_CHECKING:
-    from bench.model_server import Service
+    from tests.world.model_server import Service
 
 
 @command("Write a world's episodes and its truth.")
@@ -46,7 +46,7 @@ def world(
 
     python -m bench world --episodes 1000 --seed 1 --out world.jsonl --truth truth.jsonl
     """
-    from bench.world.files import write
+    from tests.world.files import write
 
     written = write(plan_of(seed, parameters), out, truth, asked)
     if call.as_json:
@@ -90,9 +90,9 @@ def model_server(call: Call, seed: int, port: int, idle_s: float, **options: Any
 def _service(seed: int, options: dict[str, Any]) -> Service:
     from dataclasses import replace
 
-    from bench.model_server import Faults, ServerRecord, Service
-    from bench.world import Oracle, World
-    from bench.world.latency import PRESETS
+    from tests.world import Oracle, World
+    from tests.world.latency import PRESETS
+    from tests.world.model_server import Faults, ServerRecord, Service
 
     latency = PRESETS[options.pop("latency")]
     limits = {name: options.pop(name) for name in ("streams", "first_token_s", "tokens_per_s")}
@@ -110,8 +110,8 @@ def _service(seed: int, options: dict[str, Any]) -> Service:
 
 
 async def _serve(service: Service, port: int, idle_s: float, *, as_json: bool) -> None:
-    from bench.model_server import ModelServer
     from kgray.errors import SettingsError
+    from tests.world.model_server import ModelServer
 
     server = ModelServer(service, port=port, idle_s=idle_s)
     try:

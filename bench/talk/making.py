@@ -15,9 +15,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from bench.talk.topics import Topic, small_talk, topics
-from bench.world.dice import Dice
 from kgray.evals.retrieval import Conversation, Message, Question
 from kgray.search.query import languages
+from tests.world.dice import Dice
 
 _T = TypeVar("_T")
 _QuestionWithEvidence = tuple[str, tuple[str, ...]]  # a question and its evidence

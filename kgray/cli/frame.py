@@ -51,7 +51,7 @@ class Call:
     config: str | None
     as_json: bool
     debug: bool
-    code: int = 0  # the exit code where the reader of standard output closes the pipe
+    code: int = 0  # the exit code if the reader of standard output closes the pipe
 
     @property
     def folder(self) -> Path:
@@ -276,7 +276,7 @@ def command(
 ) -> Callable[[Command], click.Command]:
     """Make a command of a function that takes a Call and the arguments and options of its decorators.
 
-    parent: the group of the command. The command also gets --data, --config, --json and --debug. The last
+    parent: the click group. The command also gets --data, --config, --json and --debug. The last
     paragraph of the docstring is printed as an example.
     """
 

@@ -36,7 +36,7 @@ from kgray.search.context import MIN_PROFILE_FACTS
 from kgray.search.loading import texts_of
 from kgray.system.garbage import garbage_not_collected
 
-HOLDS, ENDED = 2, 1  # count of a fact between its ends
+HOLDS, ENDED = 2, 1  # what an open fact, and an ended fact, adds to the count of its pair
 # The weight of a pair by the sum of its counts, concave: a connection says more than its multiplicity
 # (docs/communities.md).
 WEIGHTS = (0, 3, 6, 7, 8, 9, 10)
@@ -58,7 +58,7 @@ class Snapshot:
     parent: CommunityRunRow | None = None  # the current run
     listed: Sequence[Community] = ()  # the communities of the current run
     profiles: Mapping[str, Community] = field(default_factory=dict)  # entity -> profile of the current run
-    corrected: bool = False  # an operation (merge, split, undo, retract, remove) came after the current run
+    corrected: bool = False  # a correction came after the current run
 
     def pairs(self) -> list[tuple[str, str, int]]:
         """Return (entity, entity, weight) for each pair that facts connect."""
@@ -77,7 +77,7 @@ class Snapshot:
         return len(new | changed) / len(self.entities)
 
     def touched(self, recorded_at: Instant) -> set[str]:
-        """Return the entities with facts that were recorded, or ended on record, after a record time."""
+        """Return the entities with facts that were, or whose end was, recorded after a record time."""
         return {
             end
             for fact in self.facts
@@ -169,7 +169,7 @@ class Cluster:
     parent: str | None = None
     children: list[Cluster] = field(default_factory=list)
     is_part: bool = False  # a part of a larger community, small enough for one prompt
-    rested: set[int] = field(default_factory=set)  # sequences of the sources of a text that it reuses
+    text_sources: set[int] = field(default_factory=set)  # sequences of the sources of a text that it reuses
 
     def sources(self, snapshot: Snapshot) -> set[int]:
         """Return the sequences of the episodes that may have contributed words to its text."""
@@ -177,7 +177,7 @@ class Cluster:
         supporters |= {snapshot.named.get(end, 0) for fact in self.facts for end in fact.ends}  # ends by name
         mentions = (snapshot.mentioned.get(member, set()) for member in self.members)
         lower = (child.sources(snapshot) for child in self.children)
-        return supporters.union(self.rested, *mentions, *lower) - {0}
+        return supporters.union(self.text_sources, *mentions, *lower) - {0}
 
 
 class Problem(NamedTuple):
@@ -208,7 +208,7 @@ def communities(snapshot: Snapshot, *, cold: bool, cluster: Clustering = cluster
         if not snapshot.corrected:  # a correction may change any fact, however old
             touched = np.fromiter((id_ in news for id_ in ids), bool, len(ids))
     levels = cluster(Problem(graph, cap_for(graph.nodes), previous, touched))
-    levels_of_clusters = _numbered(snapshot, ids, levels, graph)
+    levels_of_clusters = _clusters_with_ids(snapshot, ids, levels, graph)
     owner = {member: item for item in levels_of_clusters[0] for member in item.members}
     by_id = {item.id: item for level in levels_of_clusters for item in level}
     for fact in snapshot.facts:  # a fact goes to the lowest community that contains all its ends
@@ -236,7 +236,7 @@ def profiled(snapshot: Snapshot, *, every: bool) -> list[Cluster]:
 
 
 def labels_then(snapshot: Snapshot, ids: Sequence[str]) -> Ints:
-    """Return the level-0 community of each entity in the current run, as its least present member."""
+    """Return each entity's level-0 community in the current run: the smallest index of a present member."""
     place = {id_: at for at, id_ in enumerate(ids)}
     labels = np.full(len(ids), NOBODY)
     for community in snapshot.listed:
@@ -260,7 +260,9 @@ def placed(snapshot: Snapshot) -> dict[str, str]:
     return {id_: owner[label] for id_, label in zip(ids, labels.tolist(), strict=True) if label != NOBODY}
 
 
-def _numbered(snapshot: Snapshot, ids: Sequence[str], levels: Levels, graph: Graph) -> list[list[Cluster]]:
+def _clusters_with_ids(
+    snapshot: Snapshot, ids: Sequence[str], levels: Levels, graph: Graph
+) -> list[list[Cluster]]:
     """Return the clusters with ids, reusing the id of a similar community of the current run (`carried`)."""
     label, heads = np.full(graph.nodes, NOBODY), graph.heads
     for number, members in enumerate(levels[0]):

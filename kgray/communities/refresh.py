@@ -254,7 +254,7 @@ class _Writer:
         valid_at = self.validity.valid_at(note[0], cluster, texts) if note else None
         if valid_at is None:
             return None
-        cluster.rested = {*np.frombuffer(old.sources, "<u4").tolist()}  # also of former members (R25)
+        cluster.text_sources = {*np.frombuffer(old.sources, "<u4").tolist()}  # also of former members (R25)
         report = {name: value for name, value in old.report.items() if name != AS_OF}
         report |= {AS_OF: times.show(valid_at)} if valid_at < self.snapshot.recorded_at else {}
         return Text(name=old.name, summary=old.summary, writer=writer, content=old.content, report=report)
@@ -291,12 +291,12 @@ class _Writer:
         if sources := sorted(cluster.sources(self.snapshot)):
             first, later = sources[0], np.array(sources[1:], "<u4").tobytes()
             answer = rows.answers_row(first, _JOURNALED + key, [reply, *note], *cost, sources=later)
-            keep = partial(_journal, group=self.snapshot.group, answer=answer, sources=sources)
+            keep = partial(journal_answer, group=self.snapshot.group, answer=answer, sources=sources)
             refresh.store.append([self.snapshot.group], keep)
         return reply
 
 
-def _journal(at: Appending, *, group: str, answer: AnswerRow, sources: Sequence[int]) -> None:
+def journal_answer(at: Appending, *, group: str, answer: AnswerRow, sources: Sequence[int]) -> None:
     """Store an answer, unless a source episode was withdrawn (R25)."""
     heads = at.rows(reads.EPISODE_HEADS_AT, group, sources)
     if {row.sequence for row in heads if row.state != kinds.WITHDRAWN}.issuperset(sources):

@@ -21,13 +21,13 @@ from kgray.graph.names import EntityNote, Fold, Relations, as_flipped
 from kgray.graph.rivals import SlotKey, StatementRivals
 from kgray.graph.statements import (
     CLOSING,
-    Spoken,
+    KeyedEvidence,
     Statement,
+    StatementIdentity,
     StatementKey,
-    StatementName,
     by_episode,
-    name_statements,
-    spoken,
+    identify_statements,
+    with_keys,
 )
 from kgray.graph.summaries import NewestFacts, summary_in, update_summaries
 from kgray.graph.texts import Sentence, fact_text
@@ -55,10 +55,11 @@ class GroupGraph(StatementRivals):
         self.fold = fold
         self.births = births
         self.entities: dict[str, EntityNote] = {}
-        # Key of an attached piece of evidence -> the statements with another name that have it (R17c), and
-        # whether one says more than that they are over (R17b).
+        # Own key of a piece of evidence -> statements with another key that an answer attached it to (R17c);
+        # True if such a piece is neither an end nor a denial (R17b).
         self.attached: dict[StatementKey, dict[str, bool]] = {}
-        self.general: dict[StatementKey, list[Claim]] = {}  # key -> ends and denials of every variant (R6)
+        # An end without a variant is an end or a denial that names none: it is about every variant (R6).
+        self.ends_without_variant: dict[StatementKey, list[Claim]] = {}  # by key
         self.by_relation: dict[str, list[str]] = {}
         self.about: dict[str, list[str]] = {}  # entity -> statements with it as subject or object
         self.texts: dict[Said, Sentence] = {}  # of the evidence, by `Claim.said`
@@ -109,31 +110,35 @@ class GroupGraph(StatementRivals):
     def _read_evidence(self, records: GroupRecords) -> None:
         heads = {head.sequence: head for head in records.heads}
         mentions = by_episode(records.mentions)
-        pieces = spoken(records.evidence, mentions, self.fold, self.relations, self.births, heads)
-        named = name_statements(records.group, pieces, mentions, self.births)
-        worded = _worded(pieces, named)
-        # Ends that are older than the variant they apply to, whose first wording must be its own.
-        late: list[tuple[Spoken, StatementName]] = []
-        for item, name in chain(zip(pieces, named, strict=True), late):
-            if name is None:
+        pieces = with_keys(records.evidence, mentions, self.fold, self.relations, self.births, heads)
+        identities = identify_statements(records.group, pieces, mentions, self.births)
+        with_wording = _with_wording(pieces, identities)
+        # An end without a variant can precede all evidence of the variant that it applies to. It is read
+        # after that evidence; otherwise its sentence would be the statement's first wording.
+        late: list[tuple[KeyedEvidence, StatementIdentity]] = []
+        for item, identity in chain(zip(pieces, identities, strict=True), late):
+            if identity is None:
                 continue
-            evidence, statement = item.evidence, name[1]
+            evidence, statement = item.evidence, identity[1]
             sequence, recorded = evidence.sequence, evidence.statement
             if statement != recorded or recorded in self.parts:
                 moved = evidence.every_variant and statement != recorded
-                if moved and statement in worded and statement not in self.statements:
-                    late.append((item, name))
+                if moved and statement in with_wording and statement not in self.statements:
+                    late.append((item, identity))
                     continue
                 shown_ids = self.parts.setdefault(recorded, [recorded] if recorded in self.statements else [])
                 if statement not in shown_ids:
                     shown_ids.append(statement)
             head = heads[sequence]
-            for claim in self._claims(item, name, head, mentions[sequence]):
+            for claim in self._take_piece(item, identity, head, mentions[sequence]):
                 self.statements[claim.statement].claims.append(claim)
             if item.moved_at > head.recorded_at:  # only a later record has moved it
                 self.moved[sequence, evidence.ordinal] = item.moved_at
         for key in {key for _, (key, _, _) in late}:
-            for claims in (self.general[key], *(self.statements[s].claims for s in self.with_key(key))):
+            for claims in (
+                self.ends_without_variant[key],
+                *(self.statements[s].claims for s in self.with_key(key)),
+            ):
                 claims.sort(key=lambda claim: claim.said[1:])
 
     def take_mention(self, mention: Mention) -> tuple[EntityNote, bool, str]:
@@ -150,21 +155,27 @@ class GroupGraph(StatementRivals):
         name = note.name
         return note, note.take(mention), name
 
-    def _claims(
-        self, item: Spoken, name: StatementName, head: EpisodeHead, mentions: Mapping[int, Mention]
+    def _take_piece(
+        self,
+        item: KeyedEvidence,
+        identity: StatementIdentity,
+        head: EpisodeHead,
+        mentions: Mapping[int, Mention],
     ) -> list[Claim]:
-        """Return the claims that evidence adds; a general end adds a claim to each variant, also later (R6).
+        """Enter a piece of evidence into the indexes; return its claims. Make its statement if it is new.
+
+        An end without a variant makes a claim about each variant of its key, also about later ones (R6).
 
         mentions  of the episode, by ordinal
         """
         claims: list[Claim] = []
-        evidence, (key, id_, _) = item.evidence, name
-        kind, nameless, target = evidence.kind, evidence.every_variant, evidence.object
+        evidence, (key, id_, _) = item.evidence, identity
+        kind, target = evidence.kind, evidence.object
         statement = self.statements.get(id_)
         if statement is None:
-            statement = self._add_statement(item, name)
-            if self.general:
-                claims += self._claims_elsewhere(self.general.get(key, ()), [id_])
+            statement = self._add_statement(item, identity)
+            if self.ends_without_variant:
+                claims += self._claims_elsewhere(self.ends_without_variant.get(key, ()), [id_])
         if evidence.is_field:
             statement.in_field = True
         if item.own_key is not None and item.own_key != key:
@@ -174,34 +185,36 @@ class GroupGraph(StatementRivals):
         surface = None if target is None else mentions[target].surface
         self.texts[at] = (evidence.text, head.id, mentions[evidence.subject].surface, surface)
         dates = (evidence.valid_from, evidence.valid_to)
-        claim = Claim(id_, at, kind, *dates, evidence.inferred, head.recorded_at, nameless)
+        claim = Claim(id_, at, kind, *dates, evidence.inferred, head.recorded_at, evidence.every_variant)
         if kind != "ended" or self._bears_on(claim, id_):
             claims.append(claim)
-        if nameless:
-            self.general.setdefault(key, []).append(claim)
+        if evidence.every_variant:
+            self.ends_without_variant.setdefault(key, []).append(claim)
             claims += self._claims_elsewhere([claim], [s for s in self.with_key(key) if s != id_])
         return claims
 
-    def _claims_elsewhere(self, general: Iterable[Claim], statements: Sequence[str]) -> list[Claim]:
-        """Return claims about other variants for ends and denials of every variant (R6)."""
+    def _claims_elsewhere(self, ends: Iterable[Claim], statements: Sequence[str]) -> list[Claim]:
+        """Return the claims of ends without a variant about other variants than the recorded one (R6)."""
         return [
             claim._replace(statement=statement, other_variant=True)
-            for claim in general
+            for claim in ends
             for statement in statements
             if self._bears_on(claim, statement)
         ]
 
-    def _bears_on(self, general: Claim, statement: str) -> bool:
-        """Return whether an end or denial of every variant is about a statement; events have no end (R18)."""
-        return general.kind == "denied" or not self.statements[statement].is_event
+    def _bears_on(self, end: Claim, statement: str) -> bool:
+        """Return whether an end without a variant is about a statement: an event has no end (R18)."""
+        return end.kind == "denied" or not self.statements[statement].is_event
 
-    def _add_statement(self, item: Spoken, name: StatementName) -> Statement:
-        first, ((subject, relation, target), id_, variant) = item.evidence, name
+    def _add_statement(self, item: KeyedEvidence, identity: StatementIdentity) -> Statement:
+        first, ((subject, relation, target), id_, variant) = item.evidence, identity
         entity, value = (target, None) if isinstance(target, str) else (None, target)
         born = self.births.get(id_)
         if born is None:
             born = self.births[id_] = (first.sequence, first.ordinal)
-        statement = Statement(id_, born, subject, relation, entity, value, variant, first, item.turned)
+        statement = Statement(
+            id_, born, subject, relation, entity, value, variant, first, item.key_is_reversed
+        )
         self.statements[id_] = statement
         self.by_relation.setdefault(relation, []).append(id_)
         self.by_ends.setdefault((subject, target), []).append(id_)
@@ -339,7 +352,7 @@ class GroupGraph(StatementRivals):
             if changed:
                 names.setdefault(note.id, name)
                 changed_notes[note.id] = note
-        # Stored statements whose words this episode changes (R18): they cost their components.
+        # Stored statements whose words this episode changes (R18): their whole components are derived again.
         renamed = (i for i, name in names.items() if name and name != changed_notes[i].name)
         reworded = [statement for entity in renamed for statement in self.about.get(entity, ())]
         wordings = (d.name for d in change.declarations if d.aspect == "text")
@@ -401,20 +414,20 @@ class GroupGraph(StatementRivals):
         claims: dict[str, list[Claim]] = {}
         head = change.episode.head(recorded_at)
         stored = {e.statement for e in change.evidence if e.statement in self.statements}
-        pieces = spoken(change.evidence, mentions, self.fold, self.relations, self.births, {})
+        pieces = with_keys(change.evidence, mentions, self.fold, self.relations, self.births, {})
         for item in pieces:
             evidence = item.evidence
             if item.key is not None:
                 key = self.statements[evidence.statement].key if evidence.statement in stored else item.key
-                name = (key, evidence.statement, evidence.variant)
-                for claim in self._claims(item, name, head, mentions[evidence.sequence]):
+                identity = (key, evidence.statement, evidence.variant)
+                for claim in self._take_piece(item, identity, head, mentions[evidence.sequence]):
                     claims.setdefault(claim.statement, []).append(claim)
         return claims
 
     def renames(self, change: EpisodeChange, relations: Relations) -> bool:
         """Return whether evidence of this episode gives a statement another relation name (R17c).
 
-        Such a statement may be new in this episode: then its variant is counted under the other name.
+        If such a statement is new in this episode, its variant number comes from the other name.
 
         relations  with the episode's declarations
         """
@@ -472,12 +485,13 @@ class GroupGraph(StatementRivals):
         }
 
 
-def _worded(pieces: Sequence[Spoken], named: Sequence[StatementName | None]) -> set[str]:
-    """Return the statements with other evidence than ends and denials of every variant.
-
-    The result is empty, as nobody needs it, if there is no such end or denial.
-    """
+def _with_wording(
+    pieces: Sequence[KeyedEvidence], identities: Sequence[StatementIdentity | None]
+) -> set[str]:
+    """Return the statements with other evidence than ends without a variant; none if there is no such end."""
     if not any(item.evidence.every_variant for item in pieces):
         return set()
-    named_pieces = ((item, name) for item, name in zip(pieces, named, strict=True) if name is not None)
-    return {statement for item, (_, statement, _) in named_pieces if not item.evidence.every_variant}
+    pairs = (
+        (item, identity) for item, identity in zip(pieces, identities, strict=True) if identity is not None
+    )
+    return {statement for item, (_, statement, _) in pairs if not item.evidence.every_variant}

@@ -87,8 +87,8 @@ class StatementRivals:
         rivals = [s for s, (exclusive, _) in self.verdicts.get(statement, {}).items() if exclusive]
         if excludes := self.relations.traits(this.relation).excludes:
             same_ends = list(self.by_ends.get((this.subject, this.key[2]), ()))
-            turned = self.by_ends.get((this.object, this.subject), ()) if this.object is not None else ()
-            for opposite in turned:
+            in_reverse = self.by_ends.get((this.object, this.subject), ()) if this.object is not None else ()
+            for opposite in in_reverse:
                 if self._is_symmetric(this) or self._is_symmetric(self.statements[opposite]):
                     same_ends.append(opposite)
             rivals += [rival for rival in same_ends if self.statements[rival].relation in excludes]

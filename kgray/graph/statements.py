@@ -33,7 +33,7 @@ from kgray.timeline import Claim
 
 Marks = tuple[frozenset[str], bool, frozenset[str]]  # digits, negated, qualifiers
 StatementKey = tuple[str, str, str | Value]  # subject, shown relation, object entity or value
-StatementName = tuple[StatementKey, str, int]  # key, id, variant
+StatementIdentity = tuple[StatementKey, str, int]  # key, id, variant
 MentionsByEpisode = Mapping[int, Mapping[int, Mention]]  # sequence -> ordinal -> mention
 
 WORD = re.compile(r"[^\W_]+(?:[.,:/-][^\W_]+)*(?:['\u2019]t)?", re.UNICODE)
@@ -66,25 +66,23 @@ def _text_marks(text: str) -> Marks:
     return frozenset(numbers), negated, _QUALIFIERS.intersection(words)
 
 
-Standing = tuple[int, Instant, Place]
-NAMELESS, _LATE = 2, 1 << 62
+# A variant's rank for an end without a variant: an end or a denial that names none of the variants (R6, R13).
+# It is recorded with the variant of lowest rank, in any order of arrival: the state that began first; else an
+# event, which no end changes; else a variant that has only such ends as evidence.
+EndRank = tuple[int, Instant, Place]
+_STATE, _EVENT, ENDS_ONLY = range(3)
+_LATE = 1 << 62
 
 
-def standing_of(evidence: Iterable[tuple[EvidenceKind, Instant | None, Place, bool]]) -> Standing:
-    """Return a variant's rank among the variants of its key, for an end or denial that names none (R6, R13).
-
-    evidence  of the variant, as (kind, start, place, whether it names no variant)
-
-    Such an end applies to the variant with the lowest rank, in any order of arrival: the variant that began
-    first; else an event, which has no end; else a variant that has only such ends as evidence.
-    """
+def end_rank_of(evidence: Iterable[tuple[EvidenceKind, Instant | None, Place, bool]]) -> EndRank:
+    """Return the rank of the variant with this evidence: (kind, start, place, end without a variant)."""
     specific = [(kind, start, place) for kind, start, place, every in evidence if not every]
     if not specific or any(kind == "happened" for kind, _, _ in specific):
-        return (1 if specific else NAMELESS), 0, (0, 0)
+        return (_EVENT if specific else ENDS_ONLY), 0, (0, 0)
     starts = [
         (-_LATE if start is None else start, place) for kind, start, place in specific if kind == "holds"
     ]
-    return 0, *min(starts, default=(_LATE, specific[0][2]))
+    return _STATE, *min(starts, default=(_LATE, specific[0][2]))
 
 
 @dataclass(slots=True)
@@ -99,7 +97,7 @@ class Statement:
     value: Value | None
     variant: int
     first: Evidence  # its earliest evidence
-    turned: bool = False  # its key has the ends of the founding evidence the other way round
+    key_is_reversed: bool = False  # the key's subject is the object of its founding evidence
     in_field: bool = False  # a field of a record says it (R17)
     claims: list[Claim] = field(default_factory=list)
     _marks: Marks | None = None
@@ -122,14 +120,14 @@ class Statement:
         return self.first.kind == "happened"
 
     @property
-    def standing(self) -> Standing:
-        """Its place among the variants that an end could be about (`standing_of`)."""
+    def end_rank(self) -> EndRank:
+        """Its rank among the variants of its key, for an end without a variant."""
         if not self.claims:  # made by the episode that is being decided
             evidence = self.first
             place = (evidence.sequence, evidence.ordinal)
-            return standing_of([(evidence.kind, evidence.valid_from, place, evidence.every_variant)])
+            return end_rank_of([(evidence.kind, evidence.valid_from, place, evidence.every_variant)])
         own_claims = (c for c in self.claims if not c.other_variant)
-        return standing_of((c.kind, c.start, c.said[1:], c.every_variant) for c in own_claims)
+        return end_rank_of((c.kind, c.start, c.said[1:], c.every_variant) for c in own_claims)
 
     @property
     def key(self) -> StatementKey:
@@ -138,20 +136,25 @@ class Statement:
 
 
 @dataclass(slots=True)  # faster to read than a named tuple
-class Spoken:
+class KeyedEvidence:
     """A piece of evidence and its key; None = a loop (subject = object), which derives nothing.
 
-    own_key   the key that its own relation name gives; it differs where the statement has another name (R17c)
-    moved_at  record time of the last merge, split, declaration or evidence that gave it another key than the
-              recorded one; 0 = none
-    turned    as of its statement: whether the key has the ends of the founding evidence the other way round
+    own_key          the key that its own relation name gives; it differs if the statement has another name
+                     (R17c)
+    moved_at         record time of the last merge, split, declaration or evidence that gave it another key
+                     than the recorded one; 0 = none
+    key_is_reversed  as of its statement: the key's subject is the object of the founding evidence
+
+    Example: "Alice works at Acme" founds a statement. WORKS_AT is declared as the inverse of EMPLOYS, so the
+    key is (Acme, EMPLOYS, Alice), and `key_is_reversed`. A later "Acme employs Alice" has the flag
+    `Evidence.is_reversed`.
     """
 
     evidence: Evidence
     key: StatementKey | None
     moved_at: Instant
     own_key: StatementKey | None = None
-    turned: bool = False
+    key_is_reversed: bool = False
 
 
 def marks_of(wording: Evidence | ExtractedFact) -> Marks:
@@ -190,7 +193,7 @@ def remaining_marks(names: Iterable[str], marks: Marks) -> Marks:
     return numbers, negated, qualifiers
 
 
-# A key, None for a loop; whether its ends are swapped; and when the relation was last folded.
+# A key, None for a loop; whether its subject is the given target; and when the relation was last folded.
 FoldedKey = tuple[StatementKey | None, bool, Instant]
 
 
@@ -234,14 +237,14 @@ def by_episode(mentions: Iterable[Mention]) -> MentionsByEpisode:
     return by_sequence
 
 
-def spoken(
+def with_keys(
     evidence: Sequence[Evidence],
     mentions: MentionsByEpisode,
     fold: Fold,
     relations: Relations,
     births: Mapping[str, Place],
     heads: Mapping[int, EpisodeHead],
-) -> list[Spoken]:
+) -> list[KeyedEvidence]:
     """Return the evidence in the order given, which is that of places, each with its key as it shows now.
 
     A statement has one relation name: of its pieces of evidence between the same ends, the earliest whose
@@ -257,16 +260,19 @@ def spoken(
         own_key, own_swapped, folded_at = fold_key(relations, born, item.relation, subject, target)
         namer = naming.get((item.statement, *_oriented(ends, is_reversed))) if naming else None
         if namer is None or namer is item:
-            pieces.append(Spoken(item, own_key, max(moved, folded_at), own_key, own_swapped != is_reversed))
+            key_is_reversed = own_swapped != is_reversed
+            pieces.append(KeyedEvidence(item, own_key, max(moved, folded_at), own_key, key_is_reversed))
             continue
-        turns = is_reversed != namer.is_reversed and isinstance(target, str)
-        if turns:
+        # The namer's relation is read in the namer's direction.
+        opposes_namer = is_reversed != namer.is_reversed and isinstance(target, str)
+        if opposes_namer:
             subject, target = str(target), subject
         key, swapped, folded_at = fold_key(relations, born, namer.relation, subject, target)
         is_moved = namer.sequence > item.sequence and key != own_key
         named_at = heads[namer.sequence].recorded_at if is_moved else 0
-        turned = (swapped != turns) != is_reversed
-        pieces.append(Spoken(item, key, max(moved, folded_at, named_at), own_key, turned))
+        # Three comparisons make the last: key with namer, namer with this piece, this piece with the founder.
+        key_is_reversed = (swapped != opposes_namer) != is_reversed
+        pieces.append(KeyedEvidence(item, key, max(moved, folded_at, named_at), own_key, key_is_reversed))
     return pieces
 
 
@@ -313,11 +319,11 @@ def _naming_evidence(
     return naming
 
 
-def name_statements(
-    group: str, pieces: list[Spoken], mentions: MentionsByEpisode, births: Mapping[str, Place]
-) -> list[StatementName | None]:
-    """Return the name of each piece's statement, None for a loop; the pieces are in order of place."""
-    named = [
+def identify_statements(
+    group: str, pieces: list[KeyedEvidence], mentions: MentionsByEpisode, births: Mapping[str, Place]
+) -> list[StatementIdentity | None]:
+    """Return the identity of each piece's statement, None for a loop; the pieces are in order of place."""
+    identities = [
         None if item.key is None else (item.key, item.evidence.statement, item.evidence.variant)
         for item in pieces
     ]
@@ -325,30 +331,31 @@ def name_statements(
     same_key = list(map(dict[StatementKey | None, int]().setdefault, [item.key for item in pieces], count()))
     recorded = [item.evidence.statement for item in pieces]
     same_recorded = list(map(dict[str, int]().setdefault, recorded, count()))
-    # An unshared key has the whole evidence of a single recorded statement as one variant, which names it.
+    # If a key belongs to one recorded statement with one variant, and that statement has no other key, the
+    # recorded id and variant stay.
     shared: set[int] = set()
     for at, (of_key, of_recorded) in enumerate(zip(same_key, same_recorded, strict=True)):
-        if at != of_key and named[at] != named[of_key]:
+        if at != of_key and identities[at] != identities[of_key]:
             shared.add(of_key)
         if of_key != same_key[of_recorded]:
             shared.update((of_key, same_key[of_recorded]))
     places = [at for at, of_key in enumerate(same_key) if of_key in shared] if shared else []
-    shared_names = _name_shared(group, [pieces[at] for at in places], mentions, births)
-    for at, name in zip(places, shared_names, strict=True):
-        named[at] = name
-    return named
+    identities_of_shared = _identify_shared(group, [pieces[at] for at in places], mentions, births)
+    for at, identity in zip(places, identities_of_shared, strict=True):
+        identities[at] = identity
+    return identities
 
 
-def _name_shared(
-    group: str, pieces: list[Spoken], mentions: MentionsByEpisode, births: Mapping[str, Place]
-) -> list[StatementName | None]:
-    """Name the statements of pieces that share keys: all pieces of their recorded statements."""
+def _identify_shared(
+    group: str, pieces: list[KeyedEvidence], mentions: MentionsByEpisode, births: Mapping[str, Place]
+) -> list[StatementIdentity | None]:
+    """Return the identities for pieces that share keys: all pieces of their recorded statements."""
     variants = _variants(pieces, mentions, births)
     owner: dict[str, tuple[StatementKey | None, int]] = {}  # recorded statement -> its first part
     for item, variant in zip(pieces, variants, strict=True):
         if item.key is not None:
             owner.setdefault(item.evidence.statement, (item.key, variant))
-    _move_nameless(pieces, variants)
+    _move_ends_without_variant(pieces, variants)
     ids: dict[tuple[StatementKey | None, int], str] = {}  # part -> the oldest statement that began there
     parts = [(item.key, variant) for item, variant in zip(pieces, variants, strict=True)]
     for item, part in zip(pieces, parts, strict=True):
@@ -362,26 +369,28 @@ def _name_shared(
     return [None if part[0] is None else (part[0], ids[part], part[1]) for part in parts]
 
 
-def _move_nameless(pieces: list[Spoken], variants: list[int]) -> None:
-    """Move each end and denial that names no variant to the variant of its key that it applies to."""
+def _move_ends_without_variant(pieces: list[KeyedEvidence], variants: list[int]) -> None:
+    """Move each end without a variant to the variant of its key with the lowest rank."""
     keys = {item.key for item in pieces if item.evidence.every_variant}
     indexes: dict[StatementKey, dict[int, list[int]]] = {}  # key -> variant -> indexes
     for at, item in enumerate(pieces) if keys else ():
         if item.key is not None and item.key in keys:
             indexes.setdefault(item.key, {}).setdefault(variants[at], []).append(at)
 
-    def standing(positions: list[int]) -> Standing:
+    def end_rank(positions: list[int]) -> EndRank:
         evidence = (pieces[at].evidence for at in positions)
-        return standing_of((e.kind, e.valid_from, (e.sequence, e.ordinal), e.every_variant) for e in evidence)
+        return end_rank_of((e.kind, e.valid_from, (e.sequence, e.ordinal), e.every_variant) for e in evidence)
 
     for by_variant in indexes.values():
-        best = min(by_variant, key=lambda variant: standing(by_variant[variant]))
+        best = min(by_variant, key=lambda variant: end_rank(by_variant[variant]))
         for at in chain.from_iterable(by_variant.values()):
             if pieces[at].evidence.every_variant:
                 variants[at] = best
 
 
-def _variants(pieces: list[Spoken], mentions: MentionsByEpisode, births: Mapping[str, Place]) -> list[int]:
+def _variants(
+    pieces: list[KeyedEvidence], mentions: MentionsByEpisode, births: Mapping[str, Place]
+) -> list[int]:
     """Return each piece's variant: as recorded, unless statements with other recorded ends share its key."""
     variants = [item.evidence.variant for item in pieces]
     earliest: dict[StatementKey, Evidence] = {}
@@ -402,7 +411,7 @@ def _variants(pieces: list[Spoken], mentions: MentionsByEpisode, births: Mapping
     renumbered: dict[StatementKey, dict[str, int]] = {}
     for key, recorded in meeting.items():
         # Distinct recorded variants keep their numbers: a removal may leave a gap in them, and later
-        # decisions count on from the remaining numbers. Statements between the same recorded ends were
+        # decisions continue after the remaining numbers. Statements between the same recorded ends were
         # distinguished when they were decided, also by their content words (R17a).
         apart = len({e.variant for e in recorded.values()}) == len(recorded) and (
             len({frozenset(ends[s][1:]) for s in recorded}) == 1
@@ -424,10 +433,10 @@ def _match_by_wording(
     used: list[list[str]] = []
     for statement in sorted(first, key=lambda s: (births[s], s)):
         for number, members in enumerate(used):
-            strangers = all(
+            may_join = all(
                 ends[m] != ends[statement] or first[m].variant == first[statement].variant for m in members
             )
-            if strangers and says_same(first[members[0]], first[statement]):
+            if may_join and says_same(first[members[0]], first[statement]):
                 members.append(statement)
                 numbers[statement] = number
                 break

@@ -38,7 +38,10 @@ _FEW_GROUPS = 50  # up to this many groups, a read of their counters does not de
 async def statement_vectors(
     store: Store, state: GroupState, ids: Sequence[str]
 ) -> dict[str, Quantised | None]:
-    """Return the quantised vectors of stored statements, or None. The state has those not stored yet."""
+    """Return a quantised vector for each id of a statement; the value is None if the store has no vector.
+
+    The state has the vectors that are not stored yet.
+    """
     places = {id_: place for id_ in ids if (place := state.vector_places.get(id_)) is not None}
     stored = await rows_of(
         store, reads.VECTORS_AT, state.group, sorted({sequence for sequence, _ in places.values()})
@@ -53,7 +56,17 @@ async def statement_vectors(
 
 
 class Committer:
-    """The groups' states and all changes to them; every runner commits through a committer."""
+    """The groups' states and all changes to them; every runner commits through a committer.
+
+    Methods that remove things from memory, each for one group or several:
+
+    _drop          the state
+    forget         also the state's running load, and the note that all vectors are stored
+    forgive        also the fault and the last record time
+    forget_stale   `forget` if another process changed the group, and all last record times
+    forget_all     `forget` for every group, all last record times, and the writes that were not sent
+    leave          `forgive` for groups that other processes take over, and their answers
+    """
 
     def __init__(
         self,
@@ -75,7 +88,7 @@ class Committer:
         self._bytes = 0  # their sum: a sum over thousands of states at each load would take the loop's time
         self._loading: dict[str, asyncio.Task[None]] = {}  # reads of states that are current so far
         self._writes = writes
-        self._embedded: set[str] = set()  # groups that lack no vector of their statements
+        self._with_vectors: set[str] = set()  # groups whose statements all have a vector
         self._recorded: dict[str, Instant] = {}  # the last record time given, of groups written in this run
         self.outbox = Outbox(
             parts.writer or Direct(parts.store),
@@ -99,7 +112,7 @@ class Committer:
             if state is not None:
                 self._states.move_to_end(group)
                 return state
-            if self.outbox.moves(group):
+            if self.outbox.has_unwritten(group):
                 await self.outbox.flush()
             else:
                 loading = self._loading.get(group)
@@ -111,9 +124,9 @@ class Committer:
         store, dimensions = self._parts.store, self._parts.embedder.dimensions
         task = asyncio.current_task()
         try:
-            if self._writes and group not in self._embedded:  # a removal may not have computed vectors
+            if self._writes and group not in self._with_vectors:  # a removal may not have computed vectors
                 await self._embed_missing(group)
-                self._embedded.add(group)
+                self._with_vectors.add(group)
             state = await at_length(lambda: GroupState.load(store, group, dimensions))
         finally:
             is_current = self._loading.get(group) is task  # no write to the group has made the read obsolete
@@ -155,7 +168,7 @@ class Committer:
     def forget(self, group: str) -> None:
         """Drop a state that may differ from the store; the next use reads the store."""
         self._loading.pop(group, None)
-        self._embedded.discard(group)
+        self._with_vectors.discard(group)
         self._drop(group)
 
     def forget_all(self) -> None:
@@ -163,13 +176,13 @@ class Committer:
         self.outbox.drop()
         for group in [*self._states, *self._loading]:
             self.forget(group)
-        self._embedded.clear()
+        self._with_vectors.clear()
         self._recorded.clear()
 
     async def leave(self, slots: Collection[int]) -> None:
         """Send all posted writes, and forget the groups of these slots: other processes take them over."""
         await self.outbox.flush()
-        groups = {*self._states, *self._loading, *self._embedded, *self._recorded, *self.outbox.faults}
+        groups = {*self._states, *self._loading, *self._with_vectors, *self._recorded, *self.outbox.faults}
         groups |= {group for group, _ in self.outbox.answers}
         for group in (group for group in groups if slot_of(group) in slots):
             self.forgive(group)
@@ -206,7 +219,7 @@ class Committer:
         births = changes.births_of(change, state.graph.births)
         try:
             difference = state.commit(change, recorded_at)
-            if difference is None:
+            if difference is None:  # the state cannot absorb the change: derive the whole group
                 await self.outbox.flush()
                 difference = await at_length(rebuilt_difference)
                 self.forget(group)

@@ -17,7 +17,7 @@ from kgray.domain.ontology import matters_of
 from kgray.domain.records import Evidence, ExtractedFact, Place, Value
 from kgray.domain.times import Instant
 from kgray.graph.names import Relations
-from kgray.graph.statements import CLOSING, NAMELESS, Statement, StatementKey
+from kgray.graph.statements import CLOSING, ENDS_ONLY, Statement, StatementKey
 from kgray.ingest.candidates import quantised
 from kgray.ingest.state import Case, Quantised, span_of
 from kgray.ports import Question
@@ -45,8 +45,9 @@ def statement_floor(embedder: str) -> float:
 class NewFact:
     """A fact of the episode, with its ends as they resolved.
 
-    key     with its relation name folded; swapped: whether the key has the ends the other way round
-    names   of its ends, as the episode has them
+    key       with its relation name folded
+    swapped   the key's subject is this fact's target
+    names     of its ends, as the episode has them
     """
 
     fact: ExtractedFact
@@ -62,8 +63,10 @@ class NewFact:
         return {self.subject, self.target} == {statement.subject, statement.key[2]}
 
     def is_reversed(self, statement: Statement) -> bool:
-        """Return whether its ends have the other order than in the statement's founding evidence."""
-        return isinstance(self.target, str) and (self.subject != statement.subject) != statement.turned
+        """Return whether this fact's subject is the object of the statement's founding evidence."""
+        return (
+            isinstance(self.target, str) and (self.subject != statement.subject) != statement.key_is_reversed
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +74,12 @@ class Compared:
     """The candidates of a comparison with a fact, by answer, each in order of birth.
 
     equal   the statement that the fact repeats
-    ends    with the number of each among all candidates
+    ended   each with its index among all candidates; `connect` makes the ordinal of the evidence from it
     """
 
     equal: Statement | None = None
     contradicts: tuple[Statement, ...] = ()
-    ends: tuple[tuple[int, Statement], ...] = ()
+    ended: tuple[tuple[int, Statement], ...] = ()
     independent: tuple[Statement, ...] = ()
     reason: str = ""
 
@@ -112,8 +115,9 @@ class Comparer:
         """Return the answers about a fact and its candidates; None while the question is open.
 
         variants    the statements of its key; the fact may be a variant of any
-        supported   the stored statement that the fact supports without a question. Then only statements are
-                    candidates that it was never compared with, and whose spans met none of its spans before
+        supported   the stored statement that the fact supports without a question. The candidates are then
+                    the statements that have no verdict with it, and whose spans meet the time of this fact
+                    and none of its spans
         """
         candidates = self._candidates(new, variants, supported) if self._is_compared(new) else []
         if self.case.questions.statement_vectors:
@@ -132,9 +136,9 @@ class Comparer:
             by_word.setdefault(allowed, []).append(statement)
         equal, *also_equal = by_word.get("same", [None])
         independent = [*by_word.get("independent", ()), *(s for s in also_equal if s is not None)]
-        contradicts, ends = (tuple(by_word.get(word, ())) for word in ("contradicts", "ends"))
-        numbered = tuple((candidates.index(statement), statement) for statement in ends)
-        return Compared(equal, contradicts, numbered, tuple(independent), str(answer.get("reason", "")))
+        contradicts = tuple(by_word.get("contradicts", ()))
+        ended = tuple((candidates.index(statement), statement) for statement in by_word.get("ends", ()))
+        return Compared(equal, contradicts, ended, tuple(independent), str(answer.get("reason", "")))
 
     def _is_compared(self, new: NewFact) -> bool:
         """Return whether a fact is compared at all: a triple only with a relation declared as `depends`."""
@@ -192,28 +196,34 @@ class Comparer:
 
         Statements of the same message are included only if they `_may_clash`.
         """
-        ends: list[tuple[str, str | Value]] = [(new.subject, new.target)]
+        pairs: list[tuple[str, str | Value]] = [(new.subject, new.target)]
         if isinstance(new.target, str):
-            ends.append((new.target, new.subject))
+            pairs.append((new.target, new.subject))
         graph = self.case.state.graph
-        stored = [graph.statements[id_] for pair in ends for id_ in graph.by_ends.get(pair) or ()]
+        stored = [graph.statements[id_] for pair in pairs for id_ in graph.by_ends.get(pair) or ()]
         if new.fact.only:  # two fields of one record are independent
             return stored
-        new_statements = (s for pair in ends for s in self.new.by_key.get(pair, ()))
+        new_statements = (s for pair in pairs for s in self.new.by_key.get(pair, ()))
         return [*stored, *(s for s in new_statements if _may_clash(s.first, new.fact))]
 
     def _in_slot(self, new: NewFact) -> list[Statement]:
-        """Return the statements of the same subject and relation, with new statements as in `_between`."""
+        """Return the statements of the same subject and relation, with new statements as in `_between`.
+
+        A field of a record is not compared in its slot: `connect` excludes its former values (R17).
+        """
+        if new.fact.only:
+            return []
         graph, (subject, relation, _) = self.case.state.graph, new.key
         slot = graph.slots.get(("s", subject, relation)) or ()
         stored = [graph.statements[id_] for id_ in slot[-NEWEST:]]
-        if new.fact.only:
-            return []
         new_statements = self.new.by_key.get(("s", subject, relation), ())
         return [*stored, *(s for s in new_statements[-NEWEST:] if _may_clash(s.first, new.fact))]
 
     def _around(self, new: NewFact) -> list[Statement]:
-        """Return the stored statements that share an end with the fact."""
+        """Return the stored statements that share an end with the fact; only a `holds` is compared with them.
+
+        Statements about the same subject whose relation is declared `many` are left out.
+        """
         if new.fact.kind != "holds":
             return []
         graph = self.case.state.graph
@@ -248,7 +258,7 @@ class Comparer:
         if supported is not None and self.case.state.graph.verdict(supported.id, statement.id) is not None:
             return False
         if is_variant:
-            return self.case.episode.kind != "triples" and statement.standing[0] != NAMELESS
+            return self.case.episode.kind != "triples" and statement.end_rank[0] != ENDS_ONLY
         return self._is_undeclared(new, statement)
 
     def _meets(self, new: NewFact, statement: Statement, supported: Statement | None) -> bool:

@@ -23,7 +23,7 @@ from kgray.graph.names import Relations
 from kgray.graph.rivals import with_key
 from kgray.graph.statements import (
     CLOSING,
-    NAMELESS,
+    ENDS_ONLY,
     Statement,
     fold_key,
     marks_of,
@@ -117,21 +117,21 @@ class _Connector:
             compared = self._compare_again(new, statement)
             self._support(new, statement)
             self._judge(statement, compared)
-            self._end(new, compared.ends)
+            self._end(new, compared.ended)
             return
         compared = self.comparer.compare(new, self._variants(new, same_key)) or Compared()
         if compared.equal is not None:
             self._support(new, compared.equal)
             self._judge(compared.equal, compared)
-            self._end(new, compared.ends)
-        elif compared.ends and new.fact.kind in CLOSING:
-            (_, first), *remaining = compared.ends
+            self._end(new, compared.ended)
+        elif compared.ended and new.fact.kind in CLOSING:
+            (_, first), *remaining = compared.ended
             self._support(new, first)
             self._end(new, remaining)
         else:
             variants = [s.variant for s in same_key if s.key == new.key]
             self._judge(self._make(new, max(variants, default=-1) + 1), compared)
-            self._end(new, compared.ends)
+            self._end(new, compared.ended)
 
     def _statements_of_key(self, new: NewFact) -> list[Statement]:
         """Return the statements with the fact's key, by birth.
@@ -158,7 +158,7 @@ class _Connector:
         if fact.kind != "denied":  # an event has no end
             same_key = [s for s in same_key if not s.is_event]
         if same_key and fact.kind in CLOSING and not names_variant(marks_of(fact), new.names):
-            return min(same_key, key=lambda s: s.standing)  # the fact is about all variants (R6)
+            return min(same_key, key=lambda s: s.end_rank)  # the fact is about all variants (R6)
         if fact.kind in CLOSING:
             return self._find_closed(new, same_key)
         return self._find_repeated(new, same_key)
@@ -203,7 +203,7 @@ class _Connector:
         """Return the statements of its key that a fact may be a variant of, or may end."""
         if new.fact.kind == "happened" or self.case.episode.kind == "triples":
             return []
-        return [s for s in same_key if not s.is_event and s.standing[0] != NAMELESS]
+        return [s for s in same_key if not s.is_event and s.end_rank[0] != ENDS_ONLY]
 
     def _compare_again(self, new: NewFact, statement: Statement) -> Compared:
         """Compare a stored statement whose span the new evidence makes meet others (R17a)."""
@@ -214,7 +214,7 @@ class _Connector:
     def _support(self, new: NewFact, statement: Statement) -> None:
         self._record(
             new.fact, new.place, statement.id, statement.variant, names=new.names, born=statement.born,
-            is_reversed=new.is_reversed(statement), is_general=new.key == statement.key,
+            is_reversed=new.is_reversed(statement), may_close_all=new.key == statement.key,
         )  # fmt: skip
         self._exclude_fields(new, statement)
 
@@ -251,7 +251,7 @@ class _Connector:
                 dates |= {"valid_to": at, "to_precision": precision}
             self._record(
                 fact, place, statement.id, statement.variant, born=statement.born,
-                is_reversed=new.is_reversed(statement), is_general=False, changed={"kind": kind, **dates},
+                is_reversed=new.is_reversed(statement), may_close_all=False, changed={"kind": kind, **dates},
             )  # fmt: skip
 
     def _record(
@@ -264,13 +264,13 @@ class _Connector:
         names: Sequence[str] = (),
         born: Place | None = None,
         is_reversed: bool = False,
-        is_general: bool = True,
+        may_close_all: bool = True,
         changed: Mapping[str, Any] | None = None,
     ) -> Evidence:
         """Add the evidence of a fact about a statement; without `born` it founds the statement.
 
-        is_general  an end or a denial without marks is about every variant: not under another name, where an
-                    answer named one statement
+        may_close_all   an end or a denial without marks is about every variant of its key; False: it has
+                        another key, and an answer named one statement
         """
         # After a split a part may have an id that is not recorded yet: this evidence records it (R16).
         self.result.births.setdefault(statement, born or place)
@@ -284,7 +284,7 @@ class _Connector:
             object=fact.target,
             **({name: getattr(fact, name) for name in _COPIED} | dict(changed or {})),
             fact_group=sharing[0] if len(sharing) > 1 else None,
-            every_variant=closes and is_general and not names_variant(marks_of(fact), names),
+            every_variant=closes and may_close_all and not names_variant(marks_of(fact), names),
             is_reversed=is_reversed,
             is_field=fact.only,
         )

@@ -103,7 +103,7 @@ class Outbox:
         # then `look_ups` counts the requests that were looked up.
         self.requests: dict[str, set[str]] = {}
         self.look_ups: Counter[str] = Counter()
-        self._moving: Counter[str] = Counter()  # group -> writes that change its state and are not durable
+        self._unwritten: Counter[str] = Counter()  # group -> writes that change its state and are not durable
         # Group -> (episode, or 0 for a correction; error): its writes are refused until the fault is cleared.
         self.faults: dict[str, tuple[int, Exception]] = {}
 
@@ -115,7 +115,7 @@ class Outbox:
         self._number += 1
         self._waiting.append(_Post(self._number, loop.time() + self._gather_s, change, on_durable))
         if change.recorded_at is not None:
-            self._moving[change.group] += 1
+            self._unwritten[change.group] += 1
         if change.erases:  # an erased episode may have used the group's answers (R25)
             self.forget_answers(change.group)
         if self.sending is None or _went_well(self.sending):
@@ -157,9 +157,9 @@ class Outbox:
         """Return whether all posted writes are durable."""
         return self.sending is None or _went_well(self.sending)
 
-    def moves(self, group: str) -> bool:
+    def has_unwritten(self, group: str) -> bool:
         """Return whether a write that is not durable yet changes the group's state."""
-        return self._moving[group] > 0
+        return self._unwritten[group] > 0
 
     def forget_requests(self) -> None:
         """Forget which requests the journals answer: another process may have written there."""
@@ -187,7 +187,7 @@ class Outbox:
         if self.sending is not None and not self.sending.cancel() and not self.sending.cancelled():
             self.sending.exception()
         self.sending = self._error = None
-        for collection in (self._batches, self._waiting, self._flushes, self._moving, self.faults):
+        for collection in (self._batches, self._waiting, self._flushes, self._unwritten, self.faults):
             collection.clear()
         self.answers.clear()
         self.forget_requests()
@@ -231,7 +231,7 @@ class Outbox:
         seconds = time.monotonic() - started
         self._size.note(len(batch), seconds)
         self._took(seconds)
-        self._moving -= Counter(change.group for change in written if change.recorded_at is not None)
+        self._unwritten -= Counter(change.group for change in written if change.recorded_at is not None)
         for _, _, change, on_durable in batch:
             if on_durable is not None and change.group not in refused:
                 on_durable()
@@ -281,7 +281,7 @@ class Outbox:
                     error,
                 )
                 self._waiting = deque(post for post in self._waiting if post.change.group != group)
-                del self._moving[group]
+                del self._unwritten[group]
         return refused
 
 

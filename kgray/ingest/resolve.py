@@ -1,10 +1,14 @@
 """Resolve the names of an episode to entities, known or new (R14, R15).
 
-A name is resolved in three steps; the first that decides, decides. Exactly one entity bears this name, no
-strong evidence speaks against it (`_evidence_against`), and an alias is confirmed, or the previous context
-has it (R14a). Exactly one entity's name is surely the same name in another spelling. The model answers, and
-sees the candidates' cards in order of birth. Nothing is merged by cosine alone, and names with different
-digits are never the same.
+Three steps, in this order:
+
+1. Exactly one entity bears the name, and the name is confirmed for it or the previous context has the name.
+2. Else exactly one entity surely bears the name in another spelling.
+3. Else a model answers; it sees the candidates' cards in order of birth.
+
+Steps 1 and 2 decide only if no strong evidence speaks against the entity (`_evidence_against`) and the text
+itself gives the name to no other. Nothing is merged by cosine alone, and names with different digits are
+never the same.
 """
 
 from __future__ import annotations
@@ -85,7 +89,7 @@ def resolve_entities(case: Case) -> Resolved:
     for ordinal, entity in enumerate(listed):
         place, sentence = (case.episode.sequence, ordinal), sentence_of(case.episode.text, entity.span)
         resolved_by: ResolvedBy = "name"
-        note = _record(resolved, keys.get(ordinal), entity)
+        note = _entity_with_key(resolved, keys.get(ordinal), entity)
         resolved.has_key = ordinal in keys
         if note is None:
             note, resolved_by = _entity_for(resolved, ordinal, sentence)
@@ -116,7 +120,7 @@ def resolve_entities(case: Case) -> Resolved:
     return resolved
 
 
-def _record(resolved: Resolved, key: str | None, entity: ExtractedEntity) -> EntityNote | None:
+def _entity_with_key(resolved: Resolved, key: str | None, entity: ExtractedEntity) -> EntityNote | None:
     """Return the entity that bears the mention's key, or whose key the mention is; None = neither."""
     state, entities = resolved.case.state, resolved.case.state.graph.entities
     if key is None and entity.key_of is not None:
@@ -166,7 +170,8 @@ def _entity_for(resolved: Resolved, ordinal: int, sentence: str) -> tuple[Entity
     names_shown = {note.id: entity.name if note in sole else next(iter(note.surfaces)) for note in candidates}
     in_order = sorted(candidates, key=lambda n: (n.born, n.id))
     chosen = _choose(resolved, ordinal, sentence, in_order, names_shown)
-    # A model that agrees with code confirms no alias: code would decide the same again.
+    # If the model chooses the entity that the spelling rule chose, `code` is recorded: this answer does not
+    # count as a confirmation.
     return chosen, "name" if not candidates else "code" if chosen in sure else "model"
 
 
@@ -195,7 +200,7 @@ def _choose(
     answer = case.answer(question)
     if answer is None:
         # On a view a candidate may be a guess, which disappears when an earlier question is answered.
-        case.questions.early = case.questions.early or any(
+        case.questions.rests_on_guess = case.questions.rests_on_guess or any(
             case.state.is_guess(note.id) for note in candidates
         )
         if len(candidates) == 1:
@@ -207,24 +212,15 @@ def _choose(
 
 
 def _evidence_against(bearer: EntityNote, resolved: Resolved, ordinal: int) -> bool:
-    """Return whether strong evidence says that a mention does not mean the only entity with its name (R14a).
+    """Return whether strong evidence says that a mention does not mean the only entity with its name.
 
-    type           both types are known and differ; "Other" says nothing
-    first name     the name is one word, of a person, and another entity has that word in its name (R15)
-    namesake       another entity bears this name in another spelling: a model or a person separated the two
-    two spellings  the episode spells the name of a person in two ways, as it does for two persons
-    present tense  a fact contradicts the latest statement about the bearer (`_contradicts`)
-    stranger       the bearer, a person, was mentioned once; no fact ties the two (`_is_stranger`). Not of the
-                   speaker of a message whom the previous context names, too
+    R14a has the table of this evidence, and its effect in six generated worlds. Each name is checked for its
+    type. Then the checks depend on the name:
 
-    R14a asks about types, and about homonyms that are already separated. Alone it seldom separates any,
-    because nothing asks about them. Six worlds of 50 persons, 5 % of them homonyms, a reader that is always
-    right; calls an episode without homonyms (seed 1), for a group of 1,000 episodes and for 32 groups of 50:
-
-                          entity F1, least    mean     calls, one group    calls, 32 groups
-    R14a alone            0.954               0.974    1.050               1.126
-    all but the stranger  0.965               0.986    1.064               1.129
-    all                   0.988               0.993    1.082               1.199
+    one word, of a person    first name alone
+    one word without types   nothing
+    other, of a person       namesake, two spellings, stranger, present tense
+    other                    present tense
     """
     case, state = resolved.case, resolved.case.state
     entity = case.extraction.entities[ordinal]
@@ -246,6 +242,7 @@ def _evidence_against(bearer: EntityNote, resolved: Resolved, ordinal: int) -> b
         spellings = (e.name for e in case.extraction.entities if names.key(e.name) != names.key(entity.name))
         if any(likeness(entity.name, name) == "equal" for name in spellings):
             return True
+        # A speaker whom the previous context names, too, is no stranger.
         is_speaker = ordinal == 0 and case.episode.kind == "message" and bool(case.episode.speaker)
         if not (is_speaker and entity.in_context) and _is_stranger(bearer, resolved, ordinal):
             return True
@@ -308,11 +305,11 @@ def _contradicts(fact: ExtractedFact, resolved: Resolved, ordinal: int, bearer: 
     sentence = sentence_of(case.episode.text, mentioned.span)
     if claim.said[0] > case.episode.reference_time or _CHANGE.search(sentence):
         return False
-    return not _is_end(resolved, fact, ends[1 - side], (latest.key[2], latest.subject)[side])
+    return not _is_same_end(resolved, fact, ends[1 - side], (latest.key[2], latest.subject)[side])
 
 
-def _is_end(resolved: Resolved, fact: ExtractedFact, ordinal: int | None, end: str | Value) -> bool:
-    """Return whether a fact's other end is the end of a stored statement, or has a name like it.
+def _is_same_end(resolved: Resolved, fact: ExtractedFact, ordinal: int | None, end: str | Value) -> bool:
+    """Return whether a fact's other end is this end of a stored statement, or has a name like it.
 
     ordinal: of the fact's other end; None where it is a value
     """
@@ -329,7 +326,8 @@ def _alike(entity: ExtractedEntity, resolved: Resolved) -> list[tuple[EntityNote
     look_up = resolved.case.state.names
     notes = resolved.stored(look_up.near(entity.name)) + resolved.possible(resolved.new_entities.values())
     similar = [(note, likeness(entity.name, note.name)) for note in notes]
-    # Codes that another name of an entity is, or spells: the likeliest first, then the entity born first.
+    # Entities with a name that abbreviates this name, or that this name abbreviates: the likeliest first,
+    # then the entity born first.
     match = code_match(entity.name)
     coded = [
         (min(ranks), note.born, note.id, note)

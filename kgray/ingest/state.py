@@ -97,13 +97,13 @@ class Questions:
     texts               to embed
     statement_vectors   ids of stored statements whose vectors must be read before the questions are final
     open                questions to a model
-    early               on a view: they depend on a guess, and may change with its answer
+    rests_on_guess      on a view: they depend on a guess, and may change with its answer
     """
 
     texts: list[str] = field(default_factory=list)
     statement_vectors: list[str] = field(default_factory=list)
     open: list[Question] = field(default_factory=list)
-    early: bool = False
+    rests_on_guess: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.texts or self.statement_vectors or self.open)
@@ -257,9 +257,9 @@ class GroupState:
             return None
         difference = graph.absorb(change, recorded_at)
         about = (statements[e.statement].key for e in change.evidence if e.statement in statements)
-        for key in {key for key in about if key in graph.general}:
-            best = min(graph.with_key(key), key=lambda s: statements[s].standing)
-            if any(claim.statement != best for claim in graph.general[key]):
+        for key in {key for key in about if key in graph.ends_without_variant}:
+            best = min(graph.with_key(key), key=lambda s: statements[s].end_rank)
+            if any(claim.statement != best for claim in graph.ends_without_variant[key]):
                 return None
         for mention in change.mentions:
             shown_id, _ = graph.fold.shown(mention.entity, mention.surface, mention.sequence)

@@ -99,7 +99,7 @@ class Traffic:
         return statistics.median(self.took) if self.took else 0.0
 
     @property
-    def is_ahead(self) -> bool:
+    def ahead_pays(self) -> bool:
         """Return whether it pays to decide ahead: not if the model answers nearly all calls at once.
 
         Extractions of a cache come at once, too, and questions about them may not.

@@ -1,7 +1,8 @@
 """One group's episodes in flight: extracted ahead, decided ahead, committed in order.
 
-The commit decides on the true state and starts without answers, as the plain loop does; requests that were
-made ahead answer it at once. So work done ahead of time can be wasted, but never wrong (R20).
+The commit decides on the true state, without the answers of the decision ahead, as the plain loop does. It
+then asks its questions; an answer that has arrived is there at once. So work done ahead can be wasted, but
+never wrong (R20).
 
 `runner` calls a window. A window knows `Traffic`, which the windows of a run share, and no runner. `flight`
 has the stages of an episode.
@@ -50,8 +51,8 @@ from kgray.ports import Embedding, QuestionRequest, embedded
 # The extraction of the next entry to commit is sent a second time after `Parts.late_s`, but not before
 # LATE_TIMES the median of the latest extractions: a model that is slow as a whole is not late. With 1 % of
 # calls 10 s late, throughput in a trial rose from 0.74 to 0.89 of the model's limit. A run that has seen no
-# extraction yet does not know its model: it waits FIRST_TIMES as long, or it would pay twice for each single
-# message that a small machine reads in 10 s.
+# extraction yet does not know its model: it waits FIRST_TIMES as long. Otherwise a small machine that needs
+# 10 s for a message would send each single message twice.
 LATE_TIMES, FIRST_TIMES = 4.0, 10.0
 PATIENT_S = 0.02  # deciding ahead waits for an event for the usual time of an extraction, plus this
 
@@ -93,7 +94,8 @@ class GroupWindow:
         """Take an entry.
 
         number   the count of entries taken before it, over all groups: the order of calls of the model
-        tail     the number of the first entry at the end of a backlog; from there the longest text goes first
+        tail     the count of entries taken when the end of the backlog came in sight; entries from there on
+                 share it, and the longest text goes first
         context  the previous episodes of an episode that a model must read
         """
         item = self.items[entry.sequence] = InFlight(entry, number, context=context)
@@ -164,7 +166,7 @@ class GroupWindow:
     def go_ahead(self) -> None:
         """Start to decide due entries ahead, unless this is running."""
         idle = self._deciding is None or self._deciding.done()
-        if idle and self._run.is_ahead and self._next_due() is not None:
+        if idle and self._run.ahead_pays and self._next_due() is not None:
             self._deciding = self._run.spawn(self._decide_ahead())
 
     async def _decide_ahead(self) -> None:
@@ -185,7 +187,9 @@ class GroupWindow:
             await asyncio.sleep(0)
 
     def _next_due(self) -> InFlight | None:
-        """Return the first due entry, except the next to commit and entries that are still too early.
+        """Return the first due entry, except the next to commit.
+
+        It skips an entry until all earlier entries were tried, or its wait has ended.
 
         A question asked before the earlier entries were tried is usually asked again in other words, but a
         late entry must not keep the model idle.
@@ -202,7 +206,8 @@ class GroupWindow:
         """Decide on a view, ask the open questions, and show the result to later entries.
 
         A question about an entity that is itself a guess is usually asked again in other words: with a model
-        of 0-10 ms, 242 of 271 answers were wasted. So an answer to the guess is waited for, but only briefly.
+        of 0-10 ms, 242 of 271 answers were wasted. So the window waits briefly for the
+        answer that confirms or removes the guess.
         """
         answers, sequence = Answers(vectors=item.vectors), read.episode.sequence
         keys: set[ReadKey] = {("declaration", fact.relation) for fact in read.extraction.facts}
@@ -218,7 +223,9 @@ class GroupWindow:
                 continue
             item.note(attempt)
             keys |= view.read_keys
-            waits = attempt.questions.early and not (item.tried and time.monotonic() >= item.waits_until)
+            waits = attempt.questions.rests_on_guess and not (
+                item.tried and time.monotonic() >= item.waits_until
+            )
             requests = [] if waits else requests_of(read.episode, attempt.questions, self._parts)
             calls = {request.questions: self._call(item, request, stalled=False) for request in requests}
             if ended := {
@@ -229,7 +236,7 @@ class GroupWindow:
                 for questions, reply in ended.items():
                     answers.by_question.update(zip(questions, reply, strict=True))
                 continue
-            self._show(sequence, attempt)
+            self._publish_rows(sequence, attempt)
             self._rows.read[sequence] = keys
             if waits and not item.tried:
                 item.waits_until = self._call_when_late(partial(self._mark_due, item))
@@ -277,7 +284,7 @@ class GroupWindow:
         item.deciding_s += time.monotonic() - started
         return attempt
 
-    def _show(self, sequence: int, attempt: Decision | None) -> None:
+    def _publish_rows(self, sequence: int, attempt: Decision | None) -> None:
         """Replace the episode's rows in the views; try later episodes that read a change again."""
         for reader in self._rows.put(sequence, attempt):
             if reader in self.items:
@@ -369,8 +376,8 @@ class GroupWindow:
         async def attempt(answers: Answers) -> Decision:
             decision = self._attempt(item, read, await self._committer.state(self.group), answers)
             item.note(decision)
-            if decision.change is not None and decision.questions.open and self._run.is_ahead:
-                self._show(episode.sequence, decision)  # later entries need not wait for its answers
+            if decision.change is not None and decision.questions.open and self._run.ahead_pays:
+                self._publish_rows(episode.sequence, decision)  # later entries need not wait for its answers
                 self._mark_tried(item)
             return decision
 
@@ -384,14 +391,14 @@ class GroupWindow:
             )
             self._run.watch("decide", item.deciding_s, episode)
         except ContentError as error:
-            self._show(episode.sequence, None)
+            self._publish_rows(episode.sequence, None)
             item.enter("failed")
             await self._committer.fail(episode, error, self._count_posted(episode, "failed"))
             return
         # Readers of rows that differ from the predicted change become due. From now on the state has the
         # change, so the views omit it.
         if self._rows.read:
-            self._show(episode.sequence, last)
+            self._publish_rows(episode.sequence, last)
         self._rows.put(episode.sequence, None)
         self._run.totals.left_out += len(read.extraction.dropped)
         item.enter("committed")

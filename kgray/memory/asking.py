@@ -4,8 +4,9 @@ local     from the context of the question: 1 call
 keywords  a call extracts high-level keywords, which search for relations, and low-level ones, which search
           for entities (LightRAG, arXiv 2410.05779); their hits join the question's own context
 global    from the reports of all communities of a level: `report_points`
-drift     reports and a first context give further questions; their hits join the context, twice
-          (after GraphRAG's DRIFT; no partial answer is written, so it takes 3 calls)
+drift     from reports and a first context the model writes further questions; the hits for them join the
+          context. This runs for two rounds (after GraphRAG's DRIFT; no partial answer is written, so it takes
+          3 calls)
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kgray.errors import InputError, InvalidAnswer, Refused
 from kgray.language.words import plain_words
 from kgray.memory.conversation import Turn, newest, query_of, turns_of
 from kgray.memory.face import AsyncMemory
-from kgray.memory.report_points import Reading, chosen, of_level
+from kgray.memory.report_points import Reading, fitting_reports, of_level
 from kgray.memory.spending import Spending
 from kgray.models.prompting.prompts import answer_data
 from kgray.models.prompting.reply_schemas import TEXT, listed_of, object_of
@@ -35,7 +36,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 _ROUNDS = 2  # of mode drift
 _QUESTIONS = 4  # questions a round
 MAX_SUGGESTIONS = 20
-_KEYWORDS = 8  # of a level
+_KEYWORDS = 8  # keywords of each class (relations, entities)
 _TOKENS = 1500  # of a context, as `Memory.context` has it
 _FAINTER = 0.7  # weight of a hit of a further question, for each round
 _NUMBERED = re.compile(r"^\W*(?:\d{1,2}[.)])?\s*(\S.*\S)\s*$")
@@ -130,14 +131,14 @@ class _Evidence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemoryQuestion:
-    """A question to a group's memory; chosen: the arguments of `Memory.context`."""
+    """A question to a group's memory; search_arguments: those of `Memory.context`."""
 
     memory: AsyncMemory
     spending: Spending
     question: str
     group: str
     options: AnswerOptions
-    chosen: dict[str, Any]
+    search_arguments: dict[str, Any]
 
     async def answered(self, on_text: OnText) -> Answered:
         """Return the answer, whose pieces are passed on, and then suggestions. Raises InputError."""
@@ -176,7 +177,7 @@ class MemoryQuestion:
     async def context(self, query: str = "", **changes: Any) -> Context:  # noqa: ANN401 - of `Memory.context`
         """Return the context of a query, "": of the question. changes: replaces some of the arguments."""
         text = query or query_of(self.question, self.history)
-        return await self.memory.context(text, group=self.group, **self.chosen | changes)
+        return await self.memory.context(text, group=self.group, **self.search_arguments | changes)
 
     async def suggested(
         self, lines: Sequence[str], count: int = _QUESTIONS, *, reserved: int = 0
@@ -205,29 +206,31 @@ class MemoryQuestion:
 
     @property
     def _budget(self) -> tuple[int, Counter]:
-        return self.chosen.get("tokens", _TOKENS), self.chosen.get("count", count_tokens)
+        return self.search_arguments.get("tokens", _TOKENS), self.search_arguments.get("count", count_tokens)
 
     @property
     def _narrows(self) -> bool:
-        filters = self.chosen.get("filters")
-        limits = any(self.chosen.get(name) for name in ("scopes", "said_after", "said_before"))
+        filters = self.search_arguments.get("filters")
+        limits = any(self.search_arguments.get(name) for name in ("scopes", "said_after", "said_before"))
         return limits or (filters is not None and filters.narrows)
 
     async def _points(self) -> _Evidence:
         """Return the best points of the reports; no hits where no report helps."""
-        if self.chosen.get("as_of") is not None:
+        if self.search_arguments.get("as_of") is not None:
             raise InputError("mode global takes no as_of: a report tells of its run's own time", field="mode")
         if self._narrows:
             raise InputError("mode global takes no scope and no filter: a report tells of all", field="mode")
         options, group, (tokens, count) = self.options, self.group, self._budget
-        everyone = await self.memory.communities.list(group=group, known_at=self.chosen.get("known_at"))
+        everyone = await self.memory.communities.list(
+            group=group, known_at=self.search_arguments.get("known_at")
+        )
         if not everyone:
             raise InputError(
                 f"group {group} has no communities: run `kgray communities refresh --group {group}` first",
                 field="mode",
             )
         level = of_level(everyone, options.level)
-        reports, left_out = chosen(level, options.min_rating, options.report_tokens)
+        reports, left_out = fitting_reports(level, options.min_rating, options.report_tokens)
         reading = Reading(self.spending, self.question, group, tokens, count, self.history)
         context, counts = await reading.points(reports, options.later_calls)
         return _Evidence(context, reports=counts | {"left_out": counts["left_out"] + left_out})
@@ -268,9 +271,9 @@ class MemoryQuestion:
         """Return hits of several searches as one context."""
         moments: Mapping[str, str] = {"as of": "as_of", "as known on": "known_at"}
         given_moments = {
-            word: to_datetime(given(self.chosen[name], name)[0])
+            word: to_datetime(given(self.search_arguments[name], name)[0])
             for word, name in moments.items()
-            if self.chosen.get(name) is not None
+            if self.search_arguments.get(name) is not None
         }
         tokens, count = self._budget
         return write(hits, tokens, query=self.question, count=count, moments=given_moments)
@@ -279,10 +282,10 @@ class MemoryQuestion:
         """Return a context with the hits of further questions."""
         known_questions, hits = {self.question}, {(hit.scope, hit.id): hit for hit in context.hits}
         lines, later = context.lines, self.options.later_calls
-        if self.chosen.get("as_of") is None and not self._narrows:
+        if self.search_arguments.get("as_of") is None and not self._narrows:
             # A report describes the whole group at the time of its run.
-            near = {"known_at": self.chosen.get("known_at"), "scopes": ["community"]}
-            lines = [*(await replace(self, chosen=near).context()).lines, *lines]
+            community_search = {"known_at": self.search_arguments.get("known_at"), "scopes": ["community"]}
+            lines = [*(await replace(self, search_arguments=community_search).context()).lines, *lines]
         for depth in range(1, _ROUNDS + 1):
             answer = self.spending.worst("answer", answer_data(self.question, ()), LEAST_ROOM)
             data = answer_data(self.question, lines, history=self.history, count=_QUESTIONS)

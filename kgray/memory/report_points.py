@@ -45,7 +45,9 @@ def of_level(communities: Sequence[Community], level: int | None) -> list[Commun
     ]
 
 
-def chosen(communities: Sequence[Community], min_rating: int, tokens: int) -> tuple[list[Community], int]:
+def fitting_reports(
+    communities: Sequence[Community], min_rating: int, tokens: int
+) -> tuple[list[Community], int]:
     """Return the communities whose reports fit into the tokens, and the number of omitted communities.
 
     Reports below the rating are in neither; unrated reports pass. Best rating, then largest, first.
@@ -79,7 +81,7 @@ class Reading:
     history: Sequence[Any] = ()
 
     async def points(self, reports: Sequence[Community], later_calls: int) -> tuple[Context, dict[str, int]]:
-        """Return the best points as a context, and how many reports were read, without points or left out.
+        """Return the best points as a context, and the numbers of reports read, reports left out, and points.
 
         later_calls: model calls that follow. Raises InputError where the bounds pay for no reading.
         """

@@ -47,7 +47,7 @@ _RESTART_S = 60.0  # for an actor that Ray starts again
 _PAUSE_S = 0.2
 _ANSWER_S = 10.0  # for one call, before it is made again
 _TELL_S = 2.0  # between two progress lines
-_JOIN_S = 10.0  # for more workers once each kind has a worker
+JOIN_S = 10.0  # for more workers once each kind has a worker
 _RAY_ENDED = "Ray has ended before its actors answered; what was accepted is safe, run it again"
 ENGINE_S = 60.0  # for an engine to end: it takes 5 s
 _Plan = dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]  # class, Ray's options, arguments
@@ -193,7 +193,7 @@ class _Arrivals:
         self.loading = {kind_of(name): instant for name in workers} | self.loading
         # A queued worker has not begun to load, so the kind's deadline moves.
         self.loading |= {kind_of(name): instant for name, row in workers.items() if row["queued"]}
-        load, _ = self.starts.looked(
+        load, _ = self.starts.update(
             {n: rows.get(n, {}) for n in self.deployment.actors if kind_of(n) in POOLS}, instant
         )
         for name in load if self.deployment.fresh else ():  # the keeper has later workers load
@@ -239,7 +239,7 @@ def _come_up(deployment: Deployment, tell: OnWait) -> dict[str, dict[str, Any]]:
             break
         if not head_listens():
             raise Unavailable(_RAY_ENDED, waited=True)
-        if not lacking and instant - last > _JOIN_S:
+        if not lacking and instant - last > JOIN_S:
             line = "no node has room for them, or they load: they join when they come"
             tell(f"not up yet: {', '.join(missing)}; {line}")
             break

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
 _LOST_S = 10.0  # after this time without an answer, a sequencer is looked up, or started, again
 _SEQUENCER = "the sequencer in Ray"
-_WATCH_S = 5.0  # between two checks if Ray has ended, while this process follows no actors
+WATCH_S = 5.0  # between two checks if Ray has ended, while this process follows no actors
 _LAST_LOOK_S = 5.0  # limit for durable steps to appear in the sequencers' stats
 
 
@@ -106,11 +106,11 @@ class RayIngest:
         return replace(wait.outcome(), stopped=stopped, reason=reason, totals=totals)
 
     def _has_other_shards(self) -> bool:
-        """Tell, every _WATCH_S, whether the number of shards differs from the followed sequencers."""
+        """Tell, every WATCH_S, whether the number of shards differs from the followed sequencers."""
         deployment, instant = self._deployment, time.monotonic()
         if deployment is None or instant < self._next_count:
             return False
-        self._next_count = instant + _WATCH_S
+        self._next_count = instant + WATCH_S
         with suppress(Unavailable):
             return self._store.shard_map().shards != len(deployment.sequencers)
         return False
@@ -218,13 +218,13 @@ class RayIngest:
         return Pool(workers, patience_s=model.patience_s, answer_deadline_s=deadline_s) if workers else None
 
     def _live_workers(self, kind: str) -> list[RemoteWorker]:
-        """Return the live workers of a kind, cached for _WATCH_S, or until a worker has ended."""
+        """Return the live workers of a kind, cached for WATCH_S, or until a worker has ended."""
         from kgray.runtime.actors import RemoteWorker
         from kgray.runtime.deploy import joined as deployed
         from kgray.runtime.deploy import workers
 
         looked_at, cached = self._workers.get(kind, (0.0, []))
-        if not cached or time.monotonic() - looked_at > _WATCH_S or any(worker.is_gone for worker in cached):
+        if not cached or time.monotonic() - looked_at > WATCH_S or any(worker.is_gone for worker in cached):
             spec, checked = spec_of(self._settings, self._data, {}), {worker.only for worker in cached}
             actors = workers(spec, kind).actors
             if not checked.issuperset(actors.values()) and deployed(spec) is None:
@@ -247,7 +247,7 @@ class RayIngest:
                 with self._joining:  # not while a thread starts actors; it may have a deployment afterwards
                     if has_ended():
                         self._leave()
-            time.sleep(_WATCH_S)
+            time.sleep(WATCH_S)
 
     def close(self) -> None:
         """Leave Ray, and end the actors and the Ray that this process started. Idempotent."""

@@ -30,7 +30,7 @@ from kgray.runtime.spec import POOLS, READING, DeploymentSpec, WorkersProfile
 from kgray.runtime.upkeep import PoolSize, Starts
 
 # Before the first look: actors that were started together need a while to come up.
-_FIRST_LOOK_S = 5.0
+FIRST_LOOK_S = 5.0
 # For the stats of all workers: a worker that has no node gives no answer.
 _STATS_S = 1.0
 
@@ -44,10 +44,10 @@ class Keeper:
     workers load their models, restarts quarantined workers, sizes the pools, and counts the seats of engines.
     """
 
-    def __init__(self, spec: DeploymentSpec, *, stays: bool, tends: bool = False) -> None:
-        """stays: the deployment is detached: restore missing actors; tends: look after the workers."""
+    def __init__(self, spec: DeploymentSpec, *, is_detached: bool, has_workers: bool = False) -> None:
+        """is_detached: restore missing actors; has_workers: look after the workers."""
         self.spec = spec  # with the store's number of shards, as of the last look
-        self._stays, self._ended = stays, threading.Event()
+        self._is_detached, self._ended = is_detached, threading.Event()
         self._restoring = threading.Lock()
         self._existing = set[str]()  # the actors' names at the last look
         profile = spec.cluster
@@ -65,14 +65,16 @@ class Keeper:
                 self._sizes[kind] = PoolSize(
                     profile_of_kind.minimum, profile_of_kind.maximum, takes, profile.limits.idle_s
                 )
-        looks = [self._restore] * stays + [self._tend] * tends
+        looks = [self._restore] if is_detached else []
+        if has_workers:
+            looks.append(self._tend)
         if looks:
             threading.Thread(
                 target=self._keep, args=(looks, every_s), name="kgray-keeper", daemon=True
             ).start()
 
     def _keep(self, looks: Sequence[Callable[[], None]], every_s: float) -> None:
-        self._ended.wait(_FIRST_LOOK_S)
+        self._ended.wait(FIRST_LOOK_S)
         while not self._ended.wait(every_s):
             for look in looks:  # if a look fails each time, the others still run
                 try:
@@ -89,7 +91,7 @@ class Keeper:
     def _restore(self) -> None:
         with self._restoring:
             existing = set(names_in(self.spec.namespace))
-            # The store is read only upon a change of names: a surplus actor would cost a read at each look.
+            # Read the store only if the names have changed: a surplus actor would cause a read at each look.
             if existing != self._existing or self._missing(existing):
                 self._existing, self.spec = existing, with_current_shards(self.spec, existing)
             if (missing := self._missing(existing)) and not self._ended.is_set():
@@ -111,7 +113,7 @@ class Keeper:
         rows = Deployment(self.spec, workers_by_name).status(_STATS_S)
         # A worker that does not answer may have ended for good; then its name has a new handle.
         self._workers = {name: handle for name, handle in workers_by_name.items() if "pid" in rows[name]}
-        load, restart = self._starts.looked(rows, time.monotonic())
+        load, restart = self._starts.update(rows, time.monotonic())
         for name in load:
             workers_by_name[name].ready.remote()
         for name in restart:
@@ -139,12 +141,12 @@ class Keeper:
         return True
 
     def _size(self, kind: str, size: PoolSize, rows: Mapping[str, Mapping[str, Any]]) -> None:
-        numbers = size.looked({order(name)[1]: row for name, row in rows.items()}, time.monotonic())
+        numbers = size.update({order(name)[1]: row for name, row in rows.items()}, time.monotonic())
         begin, end = ([f"{kind}-{number}" for number in part] for part in numbers)
         if begin:
             # Without room they wait for a node, which Ray's autoscaler then requests. `_started` keeps the
             # handles, because actors that are not detached end with their last handle.
-            self._started |= start_actors(self.spec, *begin, detached=self._stays).actors
+            self._started |= start_actors(self.spec, *begin, detached=self._is_detached).actors
         for name in end:
             worker = self._workers.get(name) or ray.get_actor(name, namespace=self.spec.namespace)
             if self._end(worker, no_restart=True, idle_s=size.idle_s):

@@ -71,7 +71,7 @@ class Sequencer:
         self._parts: Parts | None = None  # built by the service, so that a failure can be retried
         self._pools: list[Pool] = []
         self._tasks: StepTasks | None = None
-        self._seats: SeatHolder | None = None  # of the engines, where workers have one each
+        self._seats: SeatHolder | None = None  # leases seats of engines; None: the workers share a server
         if spec.seats:
             self._seats = SeatHolder(
                 self._named,
@@ -81,8 +81,8 @@ class Sequencer:
             )
         self._runner: Runner | None = None
         self._totals = Totals()  # of all runs of this process
-        self._steps: deque[tuple[str, int, str]] = deque(maxlen=_STEPS)
-        self._stepped = 0
+        self._ended_entries: deque[tuple[str, int, str]] = deque(maxlen=_STEPS)
+        self._ended_count = 0
         self._guard = threading.Lock()
         self._ended = threading.Event()
         self._exported: dict[tuple[str, str], float] = {}
@@ -94,12 +94,12 @@ class Sequencer:
         self._fault: Exception | None = None
         self._pause_s = _AFTER_OUTAGE_S  # after the next fault
         # Pending entries of its shard; estimated size of the groups' states in memory.
-        self._lag = self._held_bytes = 0
+        self._pending = self._held_bytes = 0
         self._watch = LogWatch(lambda: None if self._parts is None else self._parts.store, self._named)
         self._loop = asyncio.get_running_loop()
         self._nudge = asyncio.Event()  # set by control calls: end the sleep
         self._service = asyncio.create_task(self._serve())
-        self._keeper = Keeper(spec, stays=stays, tends=shard == 0)
+        self._keeper = Keeper(spec, is_detached=stays, has_workers=shard == 0)
         when_draining(self._leave)
 
     def _named(self, name: str) -> Handle:
@@ -241,20 +241,20 @@ class Sequencer:
 
     def _step(self, group: str, sequence: int, outcome: str) -> None:
         with self._guard:
-            self._steps.append((group, sequence, outcome))
-            self._stepped += 1
+            self._ended_entries.append((group, sequence, outcome))
+            self._ended_count += 1
         self._pause_s = _AFTER_OUTAGE_S
 
     async def _measure(self) -> None:
         while True:
             began = time.monotonic()
             is_busy = (run := self._run()) is None or not run.rests
-            if self._parts is not None and (is_busy or self._lag):  # a count costs the store a round trip
+            if self._parts is not None and (is_busy or self._pending):  # a count costs the store a round trip
                 count = partial(self._parts.store.pending_count, shard=self._shard)
                 with suppress(KgrayError):  # the run meets the error too, and reports it
-                    self._lag = await asyncio.to_thread(count)
+                    self._pending = await asyncio.to_thread(count)
             if self._parts is not None:
-                telemetry.measure("kgray_log_lag", self._lag, shard=self._shard)
+                telemetry.measure("kgray_log_lag", self._pending, shard=self._shard)
                 telemetry.measure("kgray_in_flight", self._in_flight(), shard=self._shard)
                 telemetry.export(self._totals, self._exported)
             if self._runner is not None:
@@ -269,7 +269,7 @@ class Sequencer:
             demand, in_flight = (
                 ((0, 0), 0) if run is None else (run.traffic.gate.demand, run.traffic.gate.in_flight)
             )
-            width = await self._seats.renew(demand, in_flight, self._lag)
+            width = await self._seats.renew(demand, in_flight, self._pending)
             telemetry.measure("kgray_seats", width, shard=self._shard)
             if self._runner is not None:
                 self._runner.widen(width)
@@ -287,7 +287,7 @@ class Sequencer:
     async def stats(self, start: int = 0) -> dict[str, Any]:
         """Return state, counts and fault. steps: after the first `start`; only the latest 4096 exist."""
         with self._guard:
-            stepped, steps = self._stepped, list(self._steps)
+            ended_count, ended = self._ended_count, list(self._ended_entries)
         runner = self._runner
         return {
             "pid": os.getpid(),
@@ -297,7 +297,7 @@ class Sequencer:
             "window": self._spec.values["runtime.window"],
             "in_flight": self._in_flight(),
             "posting": runner is not None and not runner.committer.outbox.idle,
-            "lag": self._lag,
+            "lag": self._pending,
             "held_bytes": self._held_bytes,
             "totals": asdict(self._totals),
             "waits": [asdict(outage) for outage in OUTAGES.current()],
@@ -307,8 +307,8 @@ class Sequencer:
             "fault": self._fault,
             "quarantined": dict(self._keeper.quarantined),
             "workers": [row for pool in self._pools for row in pool.stats()],
-            "stepped": stepped,
-            "steps": steps[-(stepped - start) :] if stepped > start else [],
+            "stepped": ended_count,
+            "steps": ended[-(ended_count - start) :] if ended_count > start else [],
         }
 
     @control

@@ -42,7 +42,7 @@ class Starts:
         self._pause_s = pause_s
         self._starts: dict[str, _Start] = {}
 
-    def looked(self, rows: Rows, instant: float) -> tuple[list[str], list[str]]:
+    def update(self, rows: Rows, instant: float) -> tuple[list[str], list[str]]:
         """Return the names of the workers to load, and of the workers to end and start again.
 
         rows    every existing worker: pid; the flags loaded and loading; fault, None or an error
@@ -100,7 +100,7 @@ class PoolSize:
     full_at: float = field(default_factory=time.monotonic)  # the last time when all were full
     _full: int = 0  # consecutive looks at a full pool
 
-    def looked(self, rows: Mapping[int, Mapping[str, Any]], instant: float) -> tuple[list[int], list[int]]:
+    def update(self, rows: Mapping[int, Mapping[str, Any]], instant: float) -> tuple[list[int], list[int]]:
         """Return the numbers of the workers to start, and of the workers to end.
 
         rows: the stats of each existing worker, by number; a worker that loads or has no node lacks "loaded"

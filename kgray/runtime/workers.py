@@ -36,10 +36,10 @@ from kgray.system.garbage import collect_garbage_rarely
 from kgray.system.outages import OUTAGES, Outage
 
 _TOKENS = 8192  # of one batch of texts: a size that embedding models handle well
-_BEHIND_S, _LOOK_S = 30.0, 0.05  # the longest wait of a summary for ingestion; interval of its checks
+BEHIND_S, LOOK_S = 30.0, 0.05  # the longest wait of a summary for ingestion; interval of its checks
 _GIVE_BACK_S = 2.0  # for cancelled calls to end, and their callers to notice
 MAX_QUERIES = 256  # of users, at one worker; a door answers 503 to further ones
-_TELL_S = 0.5  # between two looks at this process's outages
+TELL_S = 0.5  # between two looks at this process's outages
 
 _Row = tuple[str, asyncio.Future[Any]]  # a text, and the future of its vector
 
@@ -100,7 +100,7 @@ class _PooledActor(ABC):
             for card in sorted(filter(str.isalnum, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))):
                 path = Path(tempfile.gettempdir()) / f"kgray-{os.getuid()}-card-{card}.lock"
                 with suppress(StoreError):  # no lock is no reason not to start
-                    lock = locks.held(path, lambda _: time.sleep(_LOOK_S))
+                    lock = locks.held(path, lambda _: time.sleep(LOOK_S))
                     await asyncio.to_thread(lock_stack.enter_context, lock)
             self._is_queued = False
             yield
@@ -132,11 +132,11 @@ class _PooledActor(ABC):
     def _leave(self, grace_s: float) -> None:
         self._ending, deadline = True, time.monotonic() + grace_s
         while self._running and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
+            time.sleep(LOOK_S)
         for task in [*self._running.values()]:
             task.get_loop().call_soon_threadsafe(task.cancel)
         while self._running and time.monotonic() < deadline + _GIVE_BACK_S:
-            time.sleep(_LOOK_S)
+            time.sleep(LOOK_S)
 
     def _leave_node(self, left_s: float) -> None:
         self._leave(max(0.0, left_s - _GIVE_BACK_S))
@@ -196,7 +196,7 @@ class _PooledActor(ABC):
         try:
             while running:
                 ended, running = await asyncio.wait(
-                    running, timeout=_TELL_S, return_when=asyncio.FIRST_COMPLETED
+                    running, timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 if (waits := tuple(OUTAGES.current())) != reported:
                     reported = waits
@@ -213,7 +213,7 @@ class _PooledActor(ABC):
                 task.cancel()
                 self._running.pop(tasks[task], None)
             # Measure later: the engine counts a step after it has returned its replies.
-            self._loop.call_later(_TELL_S, self._tell_engine)
+            self._loop.call_later(TELL_S, self._tell_engine)
 
     @control
     async def health(self) -> bool | Exception:
@@ -314,13 +314,13 @@ class ModelWorker(_PooledActor):
             self._ended_count, self._idle_since = self._ended_count + 1, time.monotonic()
 
     async def _written(self, request: SummaryRequest) -> Outcome:
-        """Summarise once ingestion leaves room, or after _BEHIND_S: reading and judging come first."""
+        """Summarise once ingestion leaves room, or after BEHIND_S: reading and judging come first."""
         self._waiting_summaries += 1  # these are in `_running`, and do nothing yet
         try:
-            for _ in range(round(_BEHIND_S / _LOOK_S)):
+            for _ in range(round(BEHIND_S / LOOK_S)):
                 if len(self._running) - self._waiting_summaries < self._share:
                     break
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(LOOK_S)
         finally:
             self._waiting_summaries -= 1
         if self._summarizer is None:

@@ -56,7 +56,7 @@ class GraphWriter:
         self._holds: dict[int, ExitStack] = {}
         self._batches = self._writes = 0
         self._guard = threading.Lock()  # of the holds and the counts
-        self._keeper = Keeper(spec, stays=True) if stays else None
+        self._keeper = Keeper(spec, is_detached=True) if stays else None
         self._busy, self._is_leaving = 0, False  # calls that write now
         collect_garbage_rarely()
         when_draining(self._leave_node)

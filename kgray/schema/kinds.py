@@ -59,8 +59,7 @@ class Kind(Generic[R]):
     key         the columns that name a row within its group
     indexes     the columns of further look-ups; the key has an index of its own
     first_wins  True: a put keeps an existing row (R21); False: it replaces the row
-    log         the rows belong to accepted entries: a removal of the whole group keeps the rows of entries
-                that were accepted after it (R27). All other rows are removed with the group
+    log         a removal of the whole group keeps the rows with a later sequence than its own (R27)
     """
 
     name: str
@@ -245,6 +244,7 @@ class HoldRow(NamedTuple):
     """The reason of a hold of a group (`kgray.storage.ledger`). A group has one row, which outlasts the hold.
 
     sequence            the episode at which the group stopped; 0: a correction
+    one                 constant 0: the key of the only row
     since, again_at     instants: the start of the hold, the end of the pause
     tries               failed tries; 0: the group is not held
     """
@@ -286,7 +286,7 @@ RECORDS = Kind("records", RecordRow, ("sequence",), indexes=(("timed", "sequence
 
 
 class ShownEvidenceRow(NamedTuple):
-    """Derived: evidence whose statement differs from the recorded one; shown None: no statement (R16)."""
+    """Derived: evidence that is visible under another statement than recorded; None: under none (R16)."""
 
     sequence: int
     ordinal: int
@@ -388,7 +388,7 @@ COMMUNITY_RUNS = Kind("community_runs", CommunityRunRow, ("run",))
 class CommunityRow(NamedTuple):
     """A community of a run.
 
-    members     shown entities, the most central first; above level 0 only the first
+    members     visible entities, the most central first; above level 0 only the 10 most central
     content     the hash of the facts in the writer's prompt
     sources     uint32: the sequences of the episodes whose words are in the texts
     vector      float32
@@ -474,8 +474,8 @@ WEBHOOKS = Kind("webhooks", WebhookRow, ("id",), log=True)
 class ScheduleRow(NamedTuple):
     """A schedule of refreshes, with the outcome of the latest run.
 
-    begun, tries    the tick of the latest run, and the number of jobs submitted for it
-    ended_at, said  the end of that run, None while it is open; its outcome in one line
+    begun, tries    the tick (a time that `cron` gives) of the latest run, and the number of its jobs
+    ended_at, said  the end of that run, None while it is open; `said`: its outcome in one line
     full, groups    whether the refresh ignores the present communities; its groups, empty: all
     seen_at         when a scheduler last saw the run open: another scheduler leaves the run alone for a while
     """

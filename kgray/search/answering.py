@@ -35,7 +35,7 @@ class Answered:
     general: bool = False  # some statements are general knowledge, and have its mark
     suggestions: tuple[str, ...] = ()  # follow-up questions
     keywords: Mapping[str, tuple[str, ...]] | None = None  # high_level, low_level: used for the search
-    reports: Mapping[str, int] | None = None  # of mode global: read, without_points, left_out, points
+    reports: Mapping[str, int] | None = None  # of mode global: read, left_out, points
     cost: Cost = NO_COST
 
     @property

@@ -1,6 +1,7 @@
-"""The one list of hits over all scopes, and the facts beside hits.
+"""One list of hits over all scopes, and what belongs to the hits.
 
-These are the participants of hyper-edges, and messages whose facts have all ended.
+For the hits it reads the participants of hyper-edges, the last message of each fact, and which messages have
+only facts that have ended.
 """
 
 from __future__ import annotations

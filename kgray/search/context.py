@@ -44,7 +44,7 @@ _DAYS = "Mon Tue Wed Thu Fri Sat Sun".split()  # so that no day line begins with
 _START = datetime.min.replace(tzinfo=UTC)
 MIN_PROFILE_FACTS = 5  # valid facts of an entity for which a model writes a profile
 _FACTS_OF_NAME = 2  # facts after a name without a profile
-_READ = 50  # newest facts read for an entity, which bounds the read of a hub
+ENTITY_FACTS = 50  # newest facts read for an entity, which bounds the read of a hub
 _ALIASES = 5
 _CORRECTIONS = frozenset({"merge", "split", "undo"})
 _LINE = 2000  # characters used of a stored text: a longer line does not help a prompt
@@ -457,7 +457,7 @@ def descriptions(
     by_id = {id_: safe(text.summary) for id_, text in texts.items()}
     for id_ in entities:
         if id_ not in by_id:
-            facts = view.facts_at([id_], at, _READ)
+            facts = view.facts_at([id_], at, ENTITY_FACTS)
             chosen = [fact for fact in best(facts, at) if fact.id not in excluded][:_FACTS_OF_NAME]
             by_id[id_] = " ".join(f"{fact_line(fact)}." for fact in chosen)
     return by_id
@@ -479,8 +479,8 @@ def _current_profiles(
             return {}  # after a merge or split, a profile may describe another entity's facts
 
     def is_so(id_: str) -> bool:
-        facts = view.facts_at([id_], None, _READ)
+        facts = view.facts_at([id_], None, ENTITY_FACTS)
         news = any(fact.created_at > recorded_at or (fact.expired_at or 0) > recorded_at for fact in facts)
-        return not news and len(facts) < _READ  # an older fact, beyond these, may have ended
+        return not news and len(facts) < ENTITY_FACTS  # an older fact, beyond these, may have ended
 
     return {id_: text for id_, text in texts.items() if is_so(id_)}

@@ -54,10 +54,10 @@ EXACT_BYTES = 64 << 20  # of one set of exact vectors; a larger set has only sig
 RESCORED = 100  # vectors with an exact cosine, chosen by their signs
 SESSION_GAP = 6 * 3600 * SECOND  # a longer silence in a source begins a new session
 SESSION_MESSAGES = 64  # longest session: a channel without silences is cut here
-_CHUNK = 500  # sequences a read, when an index is extended
+CHUNK = 500  # sequences a read, when an index is extended
 _PAGE = 4096  # vectors an append
 _TRIES = 20
-_RELOAD = 4  # up to 1/4 of the known rows, new rows are read by keys; above, all rows are read in one scan
+RELOAD = 4  # up to 1/4 of the known rows, new rows are read by keys; above, all rows are read in one scan
 
 
 def grown(array: NDArray[np.generic], values: Iterable[int]) -> Ints:
@@ -487,11 +487,11 @@ class Indexes:
             if index.upto == upto:
                 self._cache[group] = index
                 return index
-            if (upto - index.upto) * _RELOAD > index.upto:
+            if (upto - index.upto) * RELOAD > index.upto:
                 index = GroupIndex(group, self._dimensions, removals)
                 index.load(store, upto)
-            for first in range(index.upto + 1, upto + 1, _CHUNK):
-                index.load(store, upto, range(first, min(first + _CHUNK, upto + 1)))
+            for first in range(index.upto + 1, upto + 1, CHUNK):
+                index.load(store, upto, range(first, min(first + CHUNK, upto + 1)))
             if store.heads([group])[group].removals == removals:
                 self._cache[group] = index
                 while len(self._cache) > 1 and sum(i.nbytes() for i in self._cache.values()) > self._memory:

@@ -1,10 +1,11 @@
-"""Matching of facts with questions: a valid fact comes before messages with outdated statements (promise 9).
+"""Matching of facts with questions: a valid fact comes before messages with outdated statements.
 
 A fact answers a question that names one of its entities and has the words of its relation: words of its
 sentence and name, of the ontology's phrases and nouns, or their synonyms. Roles count: "Alice reports to Bob"
 does not answer "Who reports to Alice?". A chain of two facts can answer, too: "Where does the head of Apollo
-live?". A name in the question that is no end of a fact counts as ordinary words: "James loves football" does
-not answer "How many dogs does James have?". Nothing is learnt from data.
+live?". A name in the question that is no end of a fact must match like any other word: if "dogs" is the name
+of an entity, "James loves football" does not answer "How many dogs does James have?". Nothing is learnt from
+data.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KIND = 0.25  # added to the score for a fitting kind, subtracted for an unfittin
 NEAR = 0.3  # added to the score for a vector of nearness 1
 EQUAL_SHARE = 0.85  # facts from this share of the best score up answer equally well
 MAX_FIRST = 5  # facts that come first
-FACTS_READ = 64  # an entity
+FACTS_READ = 64  # facts that are read for each entity
 _NOUN_WORDS = 3  # words of a noun such as "chief executive"
 # Verbs that begin or end any state: "start at {org}" does not make "start" a word of employment alone.
 _ASPECT = frozenset("start begin become stop cease continue finish".split())
@@ -39,10 +40,10 @@ _CHAIN_COVER = 0.6  # least share of these open words in the second fact
 
 
 class Vocabulary:
-    """The words of relations: lemma -> (weight, role of a fact's source next to it)."""
+    """The words of relations: lemma -> (weight, role that the source of the fact has next to this word)."""
 
     def __init__(self, ontology: Ontology) -> None:
-        """Compute nothing yet; the words of a relation are computed at its first use."""
+        """Group the relation names by main name; the words of a relation are computed at its first use."""
         self._ontology = ontology
         self._words: dict[str, dict[str, tuple[float, Role | None]]] = {}
         self._names: dict[str, list[str]] = {}
@@ -186,7 +187,7 @@ class Matcher:
 
         weights   place of a question word that the fact should have -> its weight: also the words of names
                   that are no end of the fact
-        names     weight of the names, apart from the first, that are ends of the fact
+        names     sum of the weights of the names that are ends of the fact, without the smallest weight
         """
         question = self.question
         sentence_words = self._sentence(fact, entities)

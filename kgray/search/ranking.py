@@ -41,8 +41,9 @@ _TINY, _SMALL, _SAMPLE = 8, 32, 8192
 # The share of a question's token weight that unrelated texts have through function words. In the example of
 # BGE-M3's own page it is 0 and 0.04 for unrelated texts, 0.9 and 0.99 for answers.
 SHARED = 0.1
-ABOUT = 0.3  # of the remaining share: "What is it?" shares less with an unrelated "What is ..."
-TOLD_WITHIN, SOON_AFTER = 4 * 86_400 * SECOND, 0.6  # people tell of a day later, too: share of `dates`
+UNRELATED_TOKENS = 0.3  # of the remaining share: the fit by token weights counts from here
+# A message sent up to 4 days after the day may describe it; it gets this share of the `dates` boost.
+SENT_WITHIN, SOON_AFTER = 4 * 86_400 * SECOND, 0.6
 B_AROUND = 0.5  # BM25's B for a message with its neighbours, whose words count and whose lengths do not
 _LONG = 4.0  # times the mean length: a longer message gets no further credit
 OVER_FETCH = 3  # candidates per row of the limit, because views and filters drop some
@@ -132,7 +133,7 @@ class SearchRun:
     statements: Vectors  # of the group's statements
     evidence: EvidencePlaces
     newest: Sequence[int]  # sequences of the newest episodes, newest first (`Recipe.recent`)
-    visible: dict[SearchScope, dict[tuple[Any, bool], list[FoundRow]]] = field(default_factory=dict)
+    visible: dict[SearchScope, dict[tuple[Any, bool], list[FoundRow]]] = field(default_factory=dict)  # cache
 
     def keep(self, rows: Sequence[FoundRow]) -> list[FoundRow]:
         """Return the rows of one scope that pass the query's filters, in their order."""
@@ -185,38 +186,39 @@ class FirstStage:
         lexical = self._by_words(messages.words, terms)
         near = self._by_vectors(messages.vectors, len(messages.numbers), exact)
         sparse = self._by_tokens(messages.vectors, len(messages.numbers))
-        fit, clear = self._together(lexical, near, sparse)
+        fit, match_score = self._together(lexical, near, sparse)  # decides which messages match
         if question.of_somebody:  # messages of a named person are about the question
             fit = max(fit, weights.floor)
         zero = farthest(near)
-        _, base = self._together(lexical, near, sparse, zero=zero)
-        _, around = self._together(self._by_words_around(messages, terms), near, sparse, zero=zero)
-        _, unlexical = self._together(np.zeros_like(lexical), near, sparse, zero=zero)
+        _, base = self._together(lexical, near, sparse, zero=zero)  # orders the matches
+        # `base` with the words of the neighbours; without words, for the share of the neighbours.
+        _, with_neighbours = self._together(self._by_words_around(messages, terms), near, sparse, zero=zero)
+        _, without_words = self._together(np.zeros_like(lexical), near, sparse, zero=zero)
         speakers = [messages.speakers.numbers[name] for name in question.speakers]
-        spoken = np.isin(messages.speakers.number_of, speakers)
+        by_speaker = np.isin(messages.speakers.number_of, speakers)
         dated = _rows_within(messages.times, question.spans, 0)
-        later = _rows_within(messages.times, question.spans, TOLD_WITHIN)
+        later = _rows_within(messages.times, question.spans, SENT_WITHIN)
         soon_after = np.setdiff1d(later, dated, assume_unique=True)
-        telling = [self._postings(messages.words, term(word))[0] for word in question.times]
+        by_time_words = [self._postings(messages.words, term(word))[0] for word in question.times]
         factors, factor = self._factors(
             len(lexical),
-            speaker=(weights.speaker, np.flatnonzero(spoken)),
+            speaker=(weights.speaker, np.flatnonzero(by_speaker)),
             dates=(weights.dates, dated),
             soon_after=(1 + SOON_AFTER * (weights.dates - 1), soon_after),
-            times=(weights.times, np.concatenate(telling) if telling else ()),
+            times=(weights.times, np.concatenate(by_time_words) if by_time_words else ()),
             phrase=(weights.phrase, self._quoted(messages.words)),
         )
         # Words count together with those of the neighbours, so a word that is repeated counts less than a new
         # one; for vectors the neighbours' shares are added.
-        company = factor * (around - base + self._from_neighbours(messages, unlexical * factor))
+        company = factor * (with_neighbours - base + self._from_neighbours(messages, without_words * factor))
         base *= factor
-        clear *= factor
+        match_score *= factor
         session = factor * np.float32(weights.session) * self._by_session(messages, terms)
         by_context = {"neighbours": company, "session": session}
         signals = {"words": lexical, "vectors": near, **sparse, **factors, **by_context}
         # Keep messages that match the question, and their neighbours. They are ordered by `base`: it counts
         # nearness from the farthest message, which gives named speakers and neighbours a greater boost.
-        evidence = clear + factor * self._from_neighbours(messages, clear)
+        evidence = match_score + factor * self._from_neighbours(messages, match_score)
         is_match = evidence > weights.tail * evidence.max(initial=0.0)
         # The factor by length, 1 at the mean: a short message ("nice one!") has less content.
         mean = max(1.0, float(messages.words.lengths.mean())) if len(lexical) else 1.0
@@ -233,29 +235,27 @@ class FirstStage:
         sparse: the signal of that name, or {}; zero: the value of `near` that counts as no nearness
         """
         weights = self._weights
-        level, total = 0.0, np.zeros_like(lexical)
-        tokens = ((token_values, weights.sparse, ABOUT) for token_values in sparse.values())
+        fit, total = 0.0, np.zeros_like(lexical)
+        tokens = ((token_values, weights.sparse, UNRELATED_TOKENS) for token_values in sparse.values())
         for values, weight, threshold in ((lexical, weights.words, 0.0), *tokens):
             best = float(values.max(initial=0.0))
             if best and weight:
-                level = max(level, min(1.0, (best - threshold) / (1 - threshold)))
+                fit = max(fit, min(1.0, (best - threshold) / (1 - threshold)))
                 total += np.float32(weight / best) * values
         nearest = float(near.max(initial=0.0))
         if nearest > 0 and weights.vectors:
-            level = max(level, min(1.0, (nearest - NOISE) / (CERTAIN - NOISE)))
+            fit = max(fit, min(1.0, (nearest - NOISE) / (CERTAIN - NOISE)))
             share = np.float32(weights.vectors / (nearest - zero))
             total += share * np.maximum(near - np.float32(zero), 0.0)
         if sparse:  # three signals weigh as much as two, so that scopes without token weights compare
             total /= np.float32(max(1.0, weights.words + weights.vectors + weights.sparse))
-        return level, total
+        return fit, total
 
-    def _scores(
-        self, records: Records, level: float, shares: Floats, signals: Mapping[str, Floats]
-    ) -> Scores:
-        """Return level (the fit of the best row) x share for each row, and the floor of the scope."""
-        score = np.float32(level) * shares
+    def _scores(self, records: Records, fit: float, shares: Floats, signals: Mapping[str, Floats]) -> Scores:
+        """Return fit (of the best row) x share for each row, and the floor of the scope."""
+        score = np.float32(fit) * shares
         low = max(0.0, self._weights.tail) * float(score.max(initial=0.0))
-        floor = low if level >= self._weights.floor else np.inf
+        floor = low if fit >= self._weights.floor else np.inf
         return Scores(score=score, records=records, signals=signals, floor=floor)
 
     def pieces(self, exact: Exact) -> Scores:
@@ -267,20 +267,20 @@ class FirstStage:
         near = of_statement[pieces.statements.number_of] if len(of_statement) else np.zeros_like(lexical)
         tokens = self._by_tokens(pieces.vectors, len(of_statement))
         sparse = {name: values[pieces.statements.number_of] for name, values in tokens.items()}
-        level, total = self._together(lexical, near, sparse)
+        fit, total = self._together(lexical, near, sparse)
         quoted = self._quoted(pieces.words)
         factors, factor = self._factors(len(lexical), phrase=(self._weights.phrase, quoted))
         total *= factor
         signals = {"words": lexical, "vectors": near, **sparse, **factors}
-        return self._scores(pieces.records, level, total, signals)
+        return self._scores(pieces.records, fit, total, signals)
 
     def summaries(self, texts: Texts) -> Scores:
         """Return the scores of summaries, which count less than other rows: a summary has many words."""
         lexical = self._by_words(texts.words, self._terms(names=True))
         near = self._by_vectors(texts.vectors, len(texts.ids), lambda _: ())
-        level, total = self._together(lexical, near)
+        fit, total = self._together(lexical, near)
         total *= np.float32(self._weights.communities)
-        return self._scores(texts.records, level, total, {"words": lexical, "vectors": near})
+        return self._scores(texts.records, fit, total, {"words": lexical, "vectors": near})
 
     def names(self, exact: Exact) -> Scores:
         """Return the scores of the entities' names.

@@ -342,14 +342,14 @@ def gather(
 
 def _visible(run: SearchRun, scope: ports.SearchScope, records: Sequence[Any]) -> list[list[FoundRow]]:
     """Return for each record the rows that the view shows for it; a search reads each record once."""
-    shown = run.visible.setdefault(scope, {})
+    cached = run.visible.setdefault(scope, {})
     keys = [
         (record, isinstance(record, Profiled)) for record in records
     ]  # a `Profiled` id equals the bare id
-    fresh = [key for key in dict.fromkeys(keys) if key not in shown]
+    fresh = [key for key in dict.fromkeys(keys) if key not in cached]
     rows = _read_visible(run, scope, [record for record, _ in fresh]) if fresh else ()
-    shown.update(zip(fresh, rows, strict=True))
-    return [shown[key] for key in keys]
+    cached.update(zip(fresh, rows, strict=True))
+    return [cached[key] for key in keys]
 
 
 def _read_visible(run: SearchRun, scope: ports.SearchScope, records: Sequence[Any]) -> list[list[FoundRow]]:

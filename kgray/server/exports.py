@@ -42,8 +42,10 @@ from kgray.system.spans import span
 _THREADS = 2  # files that are written at the same time
 _MOST = 16  # files that are written or kept
 _KEPT_S = 300.0  # a file stays after its last download
-_CLAIM_S = 10.0  # a file that no request has had is given to the next one, though the group has changed
-_SWEEP_S = 5.0  # between two looks for files to delete
+# For 10 s after it is written, a file that no request has received serves the next request, even if the group
+# has changed.
+_CLAIM_S = 10.0
+SWEEP_S = 5.0  # between two looks for files to delete
 _TAR = "application/x-tar"
 Key = tuple[str, str]  # group, query
 Write = Callable[[Path, Stop], Report]  # into a new folder
@@ -84,7 +86,7 @@ class Exports:
         if self._data is not None:
             for left in self._data.glob("exports-*"):  # by a killed server
                 with suppress(KgrayError), locks.staging(left):
-                    pass
+                    pass  # `staging` deletes the folder at its end
         self._threads = CapacityLimiter(_THREADS)
         sweeping = asyncio.create_task(self._sweep())
         try:
@@ -170,7 +172,7 @@ class Exports:
     async def _sweep(self) -> None:
         """Delete files without a recent request, and files of an earlier state of their group."""
         while True:
-            await asyncio.sleep(min(_SWEEP_S, self.kept_s))
+            await asyncio.sleep(min(SWEEP_S, self.kept_s))
             for export in [entry for entry in self.files() if entry.work.done() and not entry.users]:
                 with suppress(KgrayError):
                     state = await to_thread.run_sync(state_of, self._memory.store, export.key[0])

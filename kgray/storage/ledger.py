@@ -27,8 +27,10 @@ from kgray.schema.kinds import EPISODES, HOLDS, OPERATIONS, EpisodeRow, HoldRow,
 from kgray.schema.reads import EPISODES_IN_STATE, OPERATIONS_IN_STATE, EpisodeHeadRow, TakenRow
 
 _END_OF_TIME = 1 << 62  # later than every instant
-_STATEMENT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # its id (`records.make_id`)
-_FIRST_PAUSE_S, _PAUSE_GROWTH, _LONGEST_PAUSE_S = 5, 4, 1800  # of a held group
+_STATEMENT = re.compile(  # the form of a statement id (`records.make_id`)
+    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+)
+FIRST_PAUSE_S, _PAUSE_GROWTH, LONGEST_PAUSE_S = 5, 4, 1800  # of a held group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,7 +366,7 @@ def previous(store: Store, episodes: Sequence[Episode], limit: int) -> dict[int,
 
 
 def pending_groups(store: Store) -> dict[str, bool]:
-    """Return the groups with pending entries, sorted, and whether any of these entries is live."""
+    """Return the groups with pending entries, sorted; True if any of these entries is in the live lane."""
     return store.newly_pending(0)[0]
 
 
@@ -473,7 +475,7 @@ def hold(store: Store, group: str, sequence: int, error: BaseException, last: Ho
     """Hold a group, with a longer pause than last time. An unknown error may quote texts: store its class."""
     now, tries = times.now(), 1 if last is None else last.tries + 1
     reason = str(error) if isinstance(error, KgrayError) else f"{type(error).__name__}, a fault of kgray"
-    pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * _PAUSE_GROWTH ** min(tries - 1, 9)) * times.SECOND
+    pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * _PAUSE_GROWTH ** min(tries - 1, 9)) * times.SECOND
     row = HoldRow(0, sequence, now if last is None else last.since, now + pause, tries, reason)
     _put_hold(store, group, row)
     return row

@@ -74,7 +74,8 @@ STILL: Instant = 1 << 62  # no stated end: after every instant
 # The ranks of events at one instant, in this order (R7). DUE: a stated end is reached; it is no point.
 DUE, END, CONFIRMATION, START = range(4)
 
-# In order of `said`, with strictly descending ends: a claim that another outlasts in both is left out.
+# In order of `said`, with strictly descending ends. A claim is left out if another was said later and ends no
+# earlier.
 Front = tuple[Claim, ...]
 OwnClaim = tuple[Claim, "StatementState"]  # a claim and the statement it is about
 Event = tuple[int, Claim, "StatementState"]  # its rank first
@@ -149,8 +150,8 @@ class StatementState:
     open: bool = False  # whether the last span is
     first: SpanDraft | None = None  # its first ended span of positive length
     last_end: Instant = ALWAYS  # the latest end of those
-    claiming: Front = ()  # its `holds` that claim the present instant, by `until` (R10)
-    past: Front = ()  # its `holds` that started before it, by `vouched` (R8)
+    claiming: Front = ()  # its `holds` that claim the present instant: a front by `stated_end` (R10)
+    past: Front = ()  # its `holds` that started before it: a front by `vouched_until` (R8)
     ended: Claim | None = None  # the last said `ended` at or before it (R10)
 
     last_view: tuple[Span, ...] = ()  # the result of the last `view`
@@ -211,12 +212,13 @@ class StatementState:
 class SlotState:
     """One slot of a single-valued relation: its statements are mutual rivals.
 
-    latest, firsts and ends have entries of two statements, so that an entry remains when a statement skips
-    its own. A scan of all rivals instead would cost 50 million look-ups in a slot of 10,000 ends.
+    `firsts` and `ends` keep two statements each, so that one remains when a statement skips itself. `latest`
+    keeps one entry for each statement with claims in force; only its last two are read. A scan of all rivals
+    would cost 50 million look-ups in a slot of 10,000 ends.
     """
 
     open: StatementState | None = None
-    # (said, statement, its state): the last of the claims in force of each statement, sorted.
+    # (said, statement, its state), sorted. `said` is that of the statement's last claim in force.
     latest: list[tuple[Said, str, StatementState]] = field(default_factory=list)
     firsts: tuple[Leader, ...] = ()  # the two with the earliest first spans, the earliest first
     ends: tuple[Leader, ...] = ()  # the two with the latest ends, the latest first

@@ -125,13 +125,16 @@ class Component:
                 self._insert(slot.latest, bisect_left(slot.latest, entry), (*entry, state))
 
     def _take(self, instant: Instant, events: list[Event]) -> None:
-        """Apply the rules at one instant: claims (R10), then points; then mark the ended states as past."""
+        """Apply the rules at one instant: claims (R10), then points.
+
+        Last, it adds the claims that start here to `past`, for later instants.
+        """
         starts = starts_of(events)
         for rank, claim, state in events:
             if rank == DUE:
                 self._set_claiming(state, tuple(active for active in state.claiming if active is not claim))
                 self._end_if_due(instant, state)
-            elif claim.kind == "ended":  # claims said before it that have started claim no more
+            elif claim.kind == "ended":  # earlier claims that have started stop claiming the instant
                 self._stop_claiming(claim, state)
         for claim, state in starts:
             if stated_end(claim) > instant:
@@ -196,7 +199,7 @@ class Component:
         self._set(state, "open", True)
         for slot in state.slots:
             self._set(slot, "open", state)
-        self._weigh(instant, claim, state)
+        self._note_supporter(instant, claim, state)
 
     def _keep(self, draft: SpanDraft, end: Instant, ended: Claim, state: StatementState) -> None:
         """Add a span that is already ended: open rivals stay open."""
@@ -207,17 +210,17 @@ class Component:
             self._note_ended(draft, end, state)
 
     def _support(self, instant: Instant, claim: Claim, state: StatementState) -> None:
-        """Add evidence to the last span; if the span is open, find its end in force again (R9)."""
+        """Add evidence to the last span; if the span is open, compute its end again (R9)."""
         self._touch(state)
         support = state.spans[-1].support
         place = bisect_left(support, claim.said, key=said_key)
         if place == len(support) or support[place].said != claim.said:
             self._insert(support, place, claim)
         if state.open:
-            self._weigh(instant, claim, state)
+            self._note_supporter(instant, claim, state)
 
-    def _weigh(self, instant: Instant, claim: Claim, state: StatementState) -> None:
-        """Keep the open span's last said supporters with and without a stated end (R9)."""
+    def _note_supporter(self, instant: Instant, claim: Claim, state: StatementState) -> None:
+        """Note the last supporters with and without a stated end; close the span if it is due (R9)."""
         draft = state.spans[-1]
         if claim.kind == "holds":
             name = "endless" if claim.end is None else "stated"
@@ -386,6 +389,7 @@ class Sweep:
                 state.partners.append(partner)
                 partner.partners.append(state)
         first = next(iter(self._statements.values()))
+        # `PlainSlot` needs all statements in one and the same slot.
         fits = len(state.slots) <= 1 if state is first else state.slots and state.slots == first.slots
         if self._component is None and (state.partners or not fits):
             self._apply_all_rules()

@@ -13,9 +13,9 @@ import pytest
 
 from bench import commands, ingest
 from bench.ingest import Throughput
-from bench.model_server import record
 from bench.processes import ServerProcess
 from tests.waiting import HANGS_S
+from tests.world.model_server import record
 
 COMMANDS = (
     "world", "model-server", "quality", "ingest", "add", "store", "searches", "serve", "communities",

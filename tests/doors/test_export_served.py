@@ -164,7 +164,7 @@ class SlowWriter:
 @pytest.fixture
 def slow(tmp_path, monkeypatch):
     """Yield a server that waits for an export for 50 ms, and its slow writer."""
-    monkeypatch.setattr("kgray.server.exports._SWEEP_S", 0.05)
+    monkeypatch.setattr("kgray.server.exports.SWEEP_S", 0.05)
     with serving(tmp_path / "data") as server:
         with kgray.connect(server.url) as memory:
             memory.add("I work at Acme.", group="team", speaker="Alice", at="2026-01-01")

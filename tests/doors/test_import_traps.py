@@ -120,19 +120,23 @@ async def test_levels_run_the_other_way(memory: AsyncMemory, tmp_path: Path) -> 
         assert {communities[child]["parent"] for child in row["children"]} <= {row["community"]}
 
 
-async def test_a_long_source_becomes_several_documents(
-    memory: AsyncMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kgray.io.interchange.graphrag._DOCUMENT", 100)
-    await memory.add_many(ROWS, group="g")
+async def test_a_long_source_becomes_several_documents(memory: AsyncMemory, tmp_path: Path) -> None:
+    """A document has about a million characters."""
+    long = [
+        {"id": f"long{n}", "at": "2026-04-01", "source": "chat", "text": "tea " * 130_000} for n in range(2)
+    ]
+    report = await memory.add_many([*ROWS[:1], *long, *ROWS[1:]], group="g")
+    assert report.failed == 0
     await memory.export(tmp_path / "out", to="graphrag", group="g")
 
     documents = pq.read_table(tmp_path / "out/documents.parquet").to_pylist()
     units = pq.read_table(tmp_path / "out/text_units.parquet").to_pylist()
     assert [row["title"] for row in documents] == ["chat", "chat"]
-    assert {row["id"]: row["text_unit_ids"] for row in documents} == {
-        row["document_id"]: [row["id"]] for row in units
-    }
+    units_of: dict[str, list[str]] = {}
+    for row in units:
+        units_of.setdefault(row["document_id"], []).append(row["id"])
+    assert {row["id"]: row["text_unit_ids"] for row in documents} == units_of
+    assert [len(ids) for ids in units_of.values()] == [3, 1]
     await memory.import_from(tmp_path / "out", form="graphrag", group="h")
     assert await facts_of(memory, "h") == await facts_of(memory, "g")
 

@@ -16,8 +16,6 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.model_server import Faults, ModelServer, Service
-from bench.world import Latency, Oracle, World, WorldEpisode, WorldModel
 from kgray.domain.ontology import shipped
 from kgray.domain.records import Episode
 from kgray.graph.names import card
@@ -31,6 +29,8 @@ from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from tests import make
 from tests.waiting import HANGS_S
+from tests.world import Latency, Oracle, World, WorldEpisode, WorldModel
+from tests.world.model_server import Faults, ModelServer, Service
 
 WORLD = World(seed=3, episodes=60)
 EPISODES = list(WORLD)

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import kgray
-from kgray.communities import refresh as refreshing
 from kgray.communities.found import Cluster, Snapshot, clustered
 from kgray.communities.refresh import Refresh
 from kgray.errors import Cost, InvalidAnswer, NotFound, Unavailable
@@ -232,10 +231,10 @@ def test_killed_between_any_two_writes_of_a_publication_it_leaves_the_run_before
     for place in ("Lima", "Cusco"):
         refreshed(memory)
         memory.add(f"I live in {place}.", group="team", speaker="Zelda Brand", at=LATER)
-    rows_before, real, writes = stored_rows(memory), refreshing._published, 0
+    rows_before, append, writes = stored_rows(memory), memory.store.append, 0
     while True:
         monkeypatch.setattr(
-            refreshing, "_published", lambda at, n=writes, **options: real(Dying(at, n), **options)
+            memory.store, "append", lambda names, work, n=writes: append(names, lambda at: work(Dying(at, n)))
         )
         try:
             report = refreshed(memory)
@@ -518,7 +517,7 @@ def test_no_word_of_a_removed_episode_is_left_in_any_profile(memory):
 
 
 def test_a_profile_of_a_model_goes_with_the_end_of_an_old_fact_and_with_a_merge(memory, monkeypatch):
-    monkeypatch.setattr(CONTEXT, "_READ", 3)
+    monkeypatch.setattr(CONTEXT, "ENTITY_FACTS", 3)
     for number, liked in enumerate(("Zyqqvorp", "Qualmtee", "Brixwurz")):
         memory.add(f"Alice Nguyen likes {liked}.", group="team", speaker="Bob", at=LATER, id=f"z{number}")
     refreshed(memory, CountingSummarizer(), profiles=True)
@@ -534,13 +533,13 @@ def test_a_profile_of_a_model_goes_with_the_end_of_an_old_fact_and_with_a_merge(
 
     refreshed(memory, CountingSummarizer(), profiles=True)
     assert "ENTITY" in profile()
-    monkeypatch.setattr(CONTEXT, "_READ", 500)
+    monkeypatch.setattr(CONTEXT, "ENTITY_FACTS", 500)
     memory.merge("Alice Nguyen", "Zyqqvorp", group="team")
     assert "ENTITY" not in profile()
 
 
 def test_a_profile_does_not_depend_on_other_listed_entities(memory, monkeypatch):
-    monkeypatch.setattr(CONTEXT, "_READ", 2)
+    monkeypatch.setattr(CONTEXT, "ENTITY_FACTS", 2)
     for entity in memory.entities(group="team", limit=100):
         (alone,) = memory.entities(entity.entity.name, group="team", limit=1)
         assert (alone.entity.name, alone.profile) == (entity.entity.name, entity.profile)
@@ -655,7 +654,7 @@ def test_the_sources_of_a_kept_text_count_for_the_levels_above_too():
     shown_now = Snapshot(
         group="g", watermark=9, recorded_at=9, entities={}, facts=[], mentioned={"a": {1}, "b": {2}}
     )
-    lower = Cluster(id="1", level=0, members=["a"], rested={7})
+    lower = Cluster(id="1", level=0, members=["a"], text_sources={7})
     upper = Cluster(id="2", level=1, members=["a", "b"], children=[lower])
 
     assert lower.sources(shown_now) == {1, 7}

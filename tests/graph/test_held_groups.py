@@ -31,8 +31,8 @@ PAUSE_S = 600  # longer than any test takes: none is tried again by itself
 
 @pytest.fixture(autouse=True)
 def _long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "_FIRST_PAUSE_S", PAUSE_S)
-    monkeypatch.setattr(ledger, "_LONGEST_PAUSE_S", 100 * PAUSE_S)
+    monkeypatch.setattr(ledger, "FIRST_PAUSE_S", PAUSE_S)
+    monkeypatch.setattr(ledger, "LONGEST_PAUSE_S", 100 * PAUSE_S)
 
 
 class Faulty:

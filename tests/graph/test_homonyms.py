@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from bench.world import Oracle, World, WorldModel, WorldPlan
 from kgray.domain.records import Draft
 from kgray.graph.names import EntityNote
 from kgray.graph.repair import repaired
 from kgray.ports import Answer, Judged, Question, QuestionRequest
 from tests.graph.engine import Engine, reading, triples, works
+from tests.world import Oracle, World, WorldModel, WorldPlan
 
 ANNA = {"name": "Anna Berg", "type": "Person"}
 

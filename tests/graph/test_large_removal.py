@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kgray.communities.refresh import _journal
+from kgray.communities.refresh import journal_answer
 from kgray.domain import times
 from kgray.domain.records import Operation
 from kgray.errors import NotFound
@@ -142,7 +142,7 @@ def test_an_answer_about_a_partly_withdrawn_source_is_not_kept(stores: Stores) -
     begin(engine, "remove", pieces=1)
     sources = [row.sequence for row in engine.store.rows(reads.EPISODE_HEADS, engine.named())]
     late = rows.answers_row(sources[0], "community late", [{"summary": REMOVED}], 1, 1, 1)
-    keep = partial(_journal, group=engine.named(), answer=late, sources=sources)
+    keep = partial(journal_answer, group=engine.named(), answer=late, sources=sources)
     engine.store.append([engine.named()], keep)
     assert REMOVED not in repr(list(engine.store.rows(kinds.ANSWERS.all, engine.named())))
 

@@ -190,17 +190,19 @@ def test_a_megabyte_is_kept_whole_and_found(pair):
 
 def test_the_statements_of_a_read_do_not_depend_on_its_values(pair, monkeypatch):
     """Every statement is a constant: no text of a caller ever becomes part of one."""
+    from kgray.storage.neo4j.connection import Connection
+
     store, group = pair[0].open(), f"{pair[0].prefix}g"
     with store.writing():
         tell(store, "Al", "one", group=group)
     texts_seen = set()
-    run = store._db.run
+    run = Connection.run
 
-    def watched(running, statement, **values):
+    def watched(connection, running, statement, **values):
         texts_seen.add(getattr(statement, "text", statement))
-        return run(running, statement, **values)
+        return run(connection, running, statement, **values)
 
-    monkeypatch.setattr(store._db, "run", watched)
+    monkeypatch.setattr(Connection, "run", watched)
     for word in ("Al", *CYPHER[:4]):
         find(store, group, word)
         StoredView(store, group).entities_named(word)

@@ -65,8 +65,8 @@ def followed(played: Played, steps: list[Any]) -> set[int]:
 @EMBEDDED
 def test_an_index_that_follows_a_history_equals_a_fresh_index(stores: Stores, monkeypatch):
     """After additions, failures, retries, replacements, merges, splits, undos, retractions and removals."""
-    monkeypatch.setattr(indexing, "_RELOAD", 0)  # extend by however much is new
-    monkeypatch.setattr(indexing, "_CHUNK", 2)
+    monkeypatch.setattr(indexing, "RELOAD", 0)  # extend by however much is new
+    monkeypatch.setattr(indexing, "CHUNK", 2)
     store = stores.open()
     for seed in range(6):
         reader = Refuses()

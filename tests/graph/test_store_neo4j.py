@@ -135,7 +135,7 @@ def test_the_lease_is_renewed_while_a_write_takes_long(stores, ask, monkeypatch,
 
     first, second = stores.open(), stores.open()
     append(first, draft("a", group=group))
-    monkeypatch.setattr(fence, "_BEAT_S", 0.05)
+    monkeypatch.setattr(fence, "BEAT_S", 0.05)
     rows_of, events = groups.group_rows, list[str]()
     beat = "MATCH (o:KgrayShard {id: 0}) RETURN o.beat > $since"
 
@@ -196,14 +196,15 @@ def test_shards_are_held_one_by_one(stores):
 @pytest.fixture
 def deaf(stores, monkeypatch):
     """Open a store whose commits all succeed, and whose first answers are lost: everything is sent again."""
-    store = stores.open()
-    write = store._db.write
+    from kgray.storage.neo4j.connection import Connection
 
-    def write_twice(work, **options):
-        write(work, **options)
-        return write(work, **options)
+    store, write = stores.open(), Connection.write
 
-    monkeypatch.setattr(store._db, "write", write_twice)
+    def write_twice(connection, work, **options):
+        write(connection, work, **options)
+        return write(connection, work, **options)
+
+    monkeypatch.setattr(Connection, "write", write_twice)
     return store
 
 

@@ -24,6 +24,7 @@ from kgray.errors import InputError, SettingsError, StoreError
 from kgray.ports import SparseEmbedder
 from kgray.schema.rows import as_weights
 from tests.graph.record_vectors import episode_vectors, statement_vectors
+from tests.ray_session import deployment_of
 
 TOKENS = 256  # of a pass on a processor, as `kgray.models.bge` has it
 
@@ -302,7 +303,7 @@ def test_a_search_uses_running_workers_and_finds_the_same_as_this_process(folder
             [{"text": text, "group": "g", "at": "2026-03-01"} for text in texts_of(12, seed=9)]
         )
         assert (report.committed, report.failed) == (12, 0)
-        actors = memory.asynchronous.runtime._deployment.status()
+        actors = deployment_of(memory).status()
         assert {"embedder-0", "reranker-0"} <= actors.keys()
         hits = memory.search("tea in Berlin", **search_options)
         weights = asyncio.run(memory.asynchronous.embedder.embed_both(["Alice likes tea."]))[1]
@@ -310,7 +311,7 @@ def test_a_search_uses_running_workers_and_finds_the_same_as_this_process(folder
         reranker = memory.asynchronous._searcher.reranker
         local_models = (memory.asynchronous.embedder._calls.local._model, reranker._calls.local._model)
         assert [model._passes for model in local_models] == [None, None]
-        assert memory.asynchronous.runtime._deployment.status()["reranker-0"]["done"] == 1
+        assert deployment_of(memory).status()["reranker-0"]["done"] == 1
     with kgray.open(tmp_path / "d", create=True, settings=settings) as memory:
         assert [(hit.id, hit.score) for hit in memory.search("tea in Berlin", **search_options)] == [
             (hit.id, hit.score) for hit in hits

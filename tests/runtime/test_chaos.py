@@ -8,8 +8,8 @@ import pytest
 
 from bench import chaos
 from bench.kills import KillSchedule
-from bench.world import WorldPlan
-from bench.world.latency import Latency
+from tests.world import WorldPlan
+from tests.world.latency import Latency
 
 EPISODES = 100
 KINDS = ("writer", "worker", "sequencer", "server", "driver")

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from bench.world import WorldPlan
-from bench.world.files import write
 from tests.waiting import HANGS_S
+from tests.world import WorldPlan
+from tests.world.files import write
 
 EPISODES = 500
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.model_server import ModelServer, Service
-from bench.model_server.service import HttpAnswer
-from bench.world import Latency, Oracle, World, WorldPlan
-from bench.world.files import write
 from tests.runtime.served import PLAN, STREAMS, answer, dump_hash, journaled, ledger, settings, start
+from tests.world import Latency, Oracle, World, WorldPlan
+from tests.world.files import write
+from tests.world.model_server import ModelServer, Service
+from tests.world.model_server.service import HttpAnswer
 
 ANSWER_S = 0.03
 DICE = random.Random(11)

@@ -87,7 +87,7 @@ def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(
         deploy, "list_named_actors", lambda **options: (looks.append(1), listed(**options))[1]
     )
     monkeypatch.setattr(deploy, "joined", lambda spec: (compared.append(1), joined(spec))[1])
-    monkeypatch.setattr(runtime_ingest, "_WATCH_S", HANGS_S)  # it looks again only where it must
+    monkeypatch.setattr(runtime_ingest, "WATCH_S", HANGS_S)  # it looks again only where it must
     up = deploy.ensure(spec, detached=True, chosen=False)
     memory = kgray.open_async(
         tmp_path, create=True, settings={"runtime_backend": "ray", "runtime_address": ray_session.address}

@@ -38,7 +38,7 @@ from kgray.storage.ledger import accept, request, result
 from tests import make
 from tests.board import asked
 from tests.doors.shell import Answer, Shell
-from tests.ray_session import Samples, over_ray, samples
+from tests.ray_session import Samples, deployment_of, over_ray, samples
 from tests.waiting import HANGS_S, wait_for
 
 pytestmark = pytest.mark.ray
@@ -164,7 +164,7 @@ async def test_actors_are_not_mixed(traced: tuple[AsyncMemory, Samples], tmp_pat
 
     settings = load(None, environ={}, overrides={"runtime.window": 9, "runtime.backend": "ray"})
     there, _ = traced
-    profile = there.runtime._deployment.spec.profile  # type: ignore[attr-defined]
+    profile = deployment_of(there).spec.profile
     with pytest.raises(SettingsError) as refused:
         ensure(spec_of(settings, there.store.folder, profile), detached=False, chosen=True)
     assert "runtime.window is 9 here and 128 there" in str(refused.value)

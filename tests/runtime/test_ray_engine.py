@@ -14,6 +14,7 @@ import pytest
 
 import kgray
 from kgray.errors import SettingsError, Unavailable
+from tests.ray_session import deployment_of
 from tests.waiting import HANGS_S, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -93,7 +94,7 @@ def workers(memory: Any) -> set[str]:
     """Return the names of the workers that exist."""
     from kgray.runtime import deploy
 
-    return set(deploy.workers(memory.asynchronous.runtime._deployment.spec, "models").actors)
+    return set(deploy.workers(deployment_of(memory).spec, "models").actors)
 
 
 @contextmanager
@@ -161,7 +162,7 @@ def test_a_worker_that_dies_while_a_second_command_starts_loads_its_engine_again
     options, log = settings(tmp_path, PROFILE)
     with kgray.open(tmp_path / "d", create=True, settings=options) as memory:
         memory.add("I like tea.", group="g")
-        first = memory.asynchronous.runtime._deployment
+        first = deployment_of(memory)
         died = first.status()["models-0"]["pid"]
         psutil.Process(died).kill()
         rows = ensure(first.spec, detached=False, chosen=True).status()
@@ -202,16 +203,15 @@ def nodes(ray_session: Any) -> Iterator[Callable[[int], None]]:
         yield have
 
 
-def groups(memory: Any) -> list[dict[str, Any]]:
+def groups(namespace: str) -> list[dict[str, Any]]:
     """Return the placement groups of a deployment."""
     from ray.util import placement_group_table
 
-    namespace = memory.asynchronous.runtime._deployment.spec.namespace
     return [row for row in placement_group_table().values() if row["name"].startswith(namespace)]
 
 
-def states(memory: Any) -> list[str]:
-    return sorted(row["state"] for row in groups(memory))
+def states(namespace: str) -> list[str]:
+    return sorted(row["state"] for row in groups(namespace))
 
 
 @pytest.mark.slow
@@ -239,23 +239,22 @@ def test_an_engine_over_several_cards_has_a_placement_group_that_goes_with_it(tm
     """
     from kgray.runtime import deploy
 
-    monkeypatch.setattr(deploy, "_JOIN_S", 1.0)  # it waits for the second in vain
+    monkeypatch.setattr(deploy, "JOIN_S", 1.0)  # it waits for the second in vain
     nodes(1)
     options, log = settings(tmp_path, ON_CARDS, **CARDS)
     rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(6)]
     lines: list[str] = []
     opened = kgray.open(tmp_path / "d", create=True, settings=options)
-    opened.on_wait = lines.append
+    opened.asynchronous.on_wait = lines.append
     with opened as memory:
         assert memory.add_many(rows).committed == 6
         assert [line for line in lines if line.startswith("not up yet: models-1;")]
-        assert states(memory) == ["CREATED", "PENDING"]
+        namespace = deployment_of(memory).spec.namespace
+        assert states(namespace) == ["CREATED", "PENDING"]
         nodes(2)
         wait_for(lambda: len([1 for event, *_ in did(log) if event == "start"]) == 2)
-        assert states(memory) == ["CREATED", "CREATED"]
-        deployment = memory.asynchronous.runtime._deployment
-    memory.asynchronous.runtime._deployment = deployment
-    wait_for(lambda: states(memory) == ["REMOVED", "REMOVED"])
+        assert states(namespace) == ["CREATED", "CREATED"]
+    wait_for(lambda: states(namespace) == ["REMOVED", "REMOVED"])
     assert [words[:2] for event, *words in did(log) if event == "cards"] == [["STRICT_PACK", "2"]] * 2
     assert len([1 for event, *_ in did(log) if event == "stop"]) == 2
 
@@ -267,7 +266,7 @@ def test_an_engine_over_nodes_has_the_cards_of_both(tmp_path, nodes):
     options, log = settings(tmp_path, ON_CARDS, **CARDS | {"cards": 4, "workers": 1, "placement": "PACK"})
     with kgray.open(tmp_path / "d", create=True, settings=options) as memory:
         assert memory.add("I like tea.", group="g", at="2026-03-01").committed == 1
-        (group,) = groups(memory)
+        (group,) = groups(deployment_of(memory).spec.namespace)
         assert len(set(group["bundles_to_node_id"].values())) == 2
 
     assert [words[:2] for event, *words in did(log) if event == "cards"] == [["PACK", "4"]]

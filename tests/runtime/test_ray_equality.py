@@ -8,8 +8,8 @@ import pytest
 
 from bench import equality
 from bench.engine import Way
-from bench.world import WorldPlan
 from tests.ray_session import SMALL
+from tests.world import WorldPlan
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 # Each setup combines several properties: windows, chunks, lanes, kinds of models. A window of 1 is in

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 import kgray
-from bench.model_server import ModelServer, Service
-from bench.model_server.service import HttpAnswer
 from bench.plain_loop import Loop
-from bench.world import Latency, Oracle, World, WorldPlan
 from kgray.domain.records import Draft
 from kgray.errors import SettingsError
 from kgray.memory import AsyncMemory
 from kgray.runtime.session import started_at
 from kgray.storage.ledger import accept
-from tests.ray_session import kill, over_ray, pid_of
+from tests.ray_session import deployment_of, kill, over_ray, pid_of
 from tests.waiting import until, wait_for
+from tests.world import Latency, Oracle, World, WorldPlan
+from tests.world.model_server import ModelServer, Service
+from tests.world.model_server.service import HttpAnswer
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 GROUPS = ("red", "green", "blue")
@@ -129,7 +129,7 @@ async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_
             **model,
         ) as memory:
             assert (await memory.add_many([])).committed == 0
-            assert memory.runtime._session is None  # type: ignore[attr-defined]
+            assert deployment_of(memory) is None
             report = await memory.add_many(drafts(90), on_step=lambda *step: steps.append(step), stop=stop)
             pending, committed = (sum(each) for each in list(zip(*ledger(memory).values(), strict=True))[:2])
             assert (report.stopped, report.committed, pending) == (True, committed, 90 - committed)

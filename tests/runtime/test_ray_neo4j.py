@@ -12,11 +12,12 @@ import pytest
 
 import kgray
 from bench.plain_loop import Loop
-from bench.world import World, WorldPlan
 from kgray.domain.records import Draft
 from kgray.memory import AsyncMemory
+from kgray.settings import load
 from kgray.storage.ledger import accept
-from tests.ray_session import over_ray
+from tests.ray_session import deployment_of, over_ray
+from tests.world import World, WorldPlan
 
 GROUPS = ("red", "green", "blue")
 EACH = 8
@@ -52,7 +53,9 @@ async def test_two_shards_write_to_one_server_and_its_death_costs_time_and_nothi
     settings = on_server(own_neo4j, tmp_path) | {"runtime_window": 8}
     with over_ray(tmp_path / "ray", shards=2, **settings) as memory:
         report = await memory.add_many(drafts(), on_step=on_step)
-        status = memory.runtime._deployment.status()  # type: ignore[attr-defined]
+        status = deployment_of(
+            memory, load(None, environ={}, overrides=on_server(own_neo4j, tmp_path))
+        ).status()
         await asyncio.gather(*outage)
         assert (report.committed, report.failed, report.stopped) == (EACH * 3, 0, False)
         assert sorted(ended) == [

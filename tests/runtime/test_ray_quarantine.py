@@ -13,6 +13,7 @@ from kgray.cli import cli
 from kgray.errors import SettingsError
 from kgray.runtime import lifecycle
 from kgray.settings import load
+from tests.ray_session import deployment_of
 from tests.runtime.test_ray_engine import STAND_IN, did
 from tests.waiting import wait_for
 
@@ -146,11 +147,11 @@ def test_where_no_model_loads_the_fault_is_reported_and_nothing_is_left(tmp_path
         bad(tmp_path, models_0="ends")  # the process of one ends while it loads; the other one is well
         report = memory.add_many(rows(8))
         assert (report.committed, report.failed) == (9, 0)
-        status = memory.asynchronous.runtime._deployment.status()["sequencer-0"]
+        status = deployment_of(memory).status()["sequencer-0"]
         assert status["given_up"] == 0
 
         def quarantined() -> dict[str, str]:
-            status = memory.asynchronous.runtime._deployment.status()
+            status = deployment_of(memory).status()
             return dict(status["sequencer-0"]["quarantined"])
 
         ended = "its process ended while it loaded its model"

@@ -21,7 +21,6 @@ import pytest
 
 import kgray
 from bench.plain_loop import Loop
-from bench.world import World, WorldPlan
 from kgray.domain import times
 from kgray.domain.records import Draft
 from kgray.errors import SettingsError
@@ -35,6 +34,7 @@ from kgray.settings import load
 from kgray.storage.ledger import accept
 from tests.doors.chat_server import NOTHING, ChatServer
 from tests.waiting import HANGS_S, wait_for
+from tests.world import World, WorldPlan
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 GROUPS = [f"g{number}" for number in range(12)]

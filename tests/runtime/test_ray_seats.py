@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 import kgray
+from tests.ray_session import deployment_of
 from tests.runtime.test_ray_engine import STAND_IN
 from tests.waiting import wait_for
 
@@ -51,7 +52,7 @@ def test_two_deciders_never_have_more_seats_than_the_engines(tmp_path: Path) -> 
     in_hand: list[int] = []
     with kgray.open(tmp_path / "d", create=True, settings=options) as memory:
         memory.add("I like tea.", group="first")
-        actors = memory.asynchronous.runtime._deployment.actors
+        actors = deployment_of(memory).actors
         registry, deciders = actors["seats-0"], [actors["sequencer-0"], actors["sequencer-1"]]
 
         def look(*_: object) -> None:

@@ -8,7 +8,7 @@ from kgray.domain.graph import Community
 from kgray.errors import InputError
 from kgray.memory.asking import AnswerOptions, own_keywords
 from kgray.memory.conversation import newest, query_of, turns_of
-from kgray.memory.report_points import chosen, of_level
+from kgray.memory.report_points import fitting_reports, of_level
 
 
 def community(name, level, parent=None, *, rating=None, size=3):
@@ -53,9 +53,9 @@ def test_reports_of_a_lower_rating_are_not_read_and_the_best_come_first():
         community("low", 0, rating=2), community("high", 0, rating=9), community("fair", 0, rating=5),
         community("none", 0), community("large", 0, rating=5, size=9),
     ]  # fmt: skip
-    read, left_out = chosen(rated, 5, 10_000)
+    read, left_out = fitting_reports(rated, 5, 10_000)
     assert ([item.id for item in read], left_out) == (["high", "large", "fair", "none"], 0)
-    read, left_out = chosen(rated, 0, 1)
+    read, left_out = fitting_reports(rated, 0, 1)
     assert ([item.id for item in read], left_out) == (["high"], 4), "one is read, whatever the budget"
 
 

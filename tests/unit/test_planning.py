@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from bench.model_server.tasks import model_facts
-from bench.world import Oracle, World, WorldPlan
 from kgray.domain.ontology import shipped
 from kgray.models.prompting.estimate import QUESTION_CALLS, estimate_work
 from kgray.models.prompting.prompts import Prompts, tokens
 from kgray.settings import PipelineSettings
 from tests import make
+from tests.world import Oracle, World, WorldPlan
+from tests.world.model_server.tasks import model_facts
 
 EPISODES = 200
 DATES = ("start", "end")

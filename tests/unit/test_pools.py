@@ -39,7 +39,7 @@ class Hands:
     """A worker of this process: it answers each part as the test says, all at once, as they end."""
 
     def __init__(self, name: str, answers: Answers) -> None:
-        self.name, self._answers = name, answers
+        self.name, self.answers = name, answers
         self.chunks: list[list[Any]] = []
         self.numbers: list[int] = []
         self.abandoned: list[int] = []
@@ -64,7 +64,7 @@ class Hands:
                 task.cancel()
 
     async def _judgement(self, request: Any) -> Any:
-        return await outcome_of(self._answers(request))
+        return await outcome_of(self.answers(request))
 
     def abandon(self, numbers: Sequence[int]) -> None:
         self.abandoned += numbers
@@ -148,7 +148,7 @@ async def test_a_worker_that_hangs_is_restarted_and_its_parts_go_to_another():
     hung, healthy = Hands("hung", echo), Hands("other", echo)
     calls = Chunker(pool_of(hung, healthy, deadline_s=0.02), size=1, linger_s=0.0)
     assert await calls.ask("first") == "<first>"
-    hung._answers, hung.hangs = never, True
+    hung.answers, hung.hangs = never, True
 
     assert await calls.ask("a") == "<a>"
     assert (hung.restarts, hung.chunks[-1], healthy.chunks[-1]) == (1, ["a"], ["a"])
@@ -162,7 +162,7 @@ async def test_a_worker_that_was_never_met_is_not_restarted_and_its_parts_go_to_
 
     assert [await calls.ask(name) for name in ("a", "b", "c")] == ["<a>", "<b>", "<c>"]
     assert (loading.restarts, loading.chunks) == (0, [["a"]])
-    loading.hangs, loading._answers = False, echo
+    loading.hangs, loading.answers = False, echo
     while len(loading.chunks) < 2:  # it has come up: it is asked again
         assert await asyncio.gather(*(calls.ask(n) for n in range(2))) == ["<0>", "<1>"]
         await asyncio.sleep(0.01)
@@ -191,7 +191,7 @@ async def test_an_answer_that_came_while_the_loop_stood_still_is_no_timeout():
         await answer_within(never(None), 0.01)
 
 
-async def test_work_that_a_live_worker_never_answers_goes_to_another():
+async def test_work_that_a_live_worker_neveranswers_goes_to_another():
     """Its stream was lost on the way: the worker is asked for its health, and has nothing to be ended for."""
 
     async def all_but_one(request: Any) -> Any:
@@ -207,7 +207,7 @@ async def test_work_that_a_live_worker_never_answers_goes_to_another():
     assert "lost" in [request for chunk in healthy.chunks for request in chunk]
 
 
-async def test_the_caller_gets_an_error_if_no_worker_answers():
+async def test_the_caller_gets_an_error_if_no_workeranswers():
     mute = Hands("mute", never)
     pool = pool_of(mute, patience_s=0.1, answer_s=0.1)
 
@@ -364,7 +364,7 @@ async def test_a_settings_error_of_one_worker_alone_fails_no_request() -> None:
         assert await calls.ask(n) == f"<{n}>"
         await asyncio.sleep(0.001)
     assert 1 < len(first.chunks) < 20
-    second._answers = unknown
+    second.answers = unknown
     with pytest.raises(SettingsError, match="does not take the key"):
         await calls.ask("a")
     await pool.close()
@@ -491,7 +491,7 @@ async def test_a_surplus_worker_gets_work_while_it_exists_and_its_end_loses_noth
         await busy.wait()
         return request
 
-    first._answers = surplus._answers = waits
+    first.answers = surplus.answers = waits
     requests = [asyncio.create_task(calls.ask(n)) for n in range(4)]
     await asyncio.sleep(0.05)
     assert (up(pool), first.chunks, surplus.chunks) == (["first"], [[0], [1], [2], [3]], [])
@@ -527,29 +527,29 @@ def row(running: int, idle_s: float = 0.0, *, loaded: bool = True) -> dict[str, 
 def test_a_pool_doubles_while_all_workers_are_full_and_ends_idle_workers():
     size = PoolSize(minimum=1, maximum=5, takes=10, idle_s=60.0, full_at=0.0)
 
-    assert size.looked({0: row(10)}, 5.0) == ([], [])  # once is no reason
-    assert size.looked({0: row(9)}, 10.0) == ([1], [])  # chunks do not divide evenly
-    assert size.looked({0: row(10), 1: {}}, 15.0) == ([], [])  # it has no node yet: none is asked for more
-    assert size.looked({0: row(10), 1: row(0, loaded=False)}, 20.0) == ([], [])
+    assert size.update({0: row(10)}, 5.0) == ([], [])  # once is no reason
+    assert size.update({0: row(9)}, 10.0) == ([1], [])  # chunks do not divide evenly
+    assert size.update({0: row(10), 1: {}}, 15.0) == ([], [])  # it has no node yet: none is asked for more
+    assert size.update({0: row(10), 1: row(0, loaded=False)}, 20.0) == ([], [])
     full = {0: row(12), 1: row(8)}
-    assert [size.looked(full, at) for at in (25.0, 30.0)] == [([], []), ([2, 3], [])]
-    assert size.looked({n: row(10) for n in range(4)}, 35.0) == ([], [])
-    assert size.looked({n: row(10) for n in range(4)}, 40.0) == ([4], [])
-    assert size.looked({n: row(10) for n in range(5)}, 45.0) == ([], [])
-    assert size.looked({n: row(10) for n in range(5)}, 50.0) == ([], [])  # there are no more
+    assert [size.update(full, at) for at in (25.0, 30.0)] == [([], []), ([2, 3], [])]
+    assert size.update({n: row(10) for n in range(4)}, 35.0) == ([], [])
+    assert size.update({n: row(10) for n in range(4)}, 40.0) == ([4], [])
+    assert size.update({n: row(10) for n in range(5)}, 45.0) == ([], [])
+    assert size.update({n: row(10) for n in range(5)}, 50.0) == ([], [])  # there are no more
 
     bad = {0: row(10), 1: row(0, loaded=False) | {"fault": SettingsError("bad")}}  # others do its work
-    assert [size.looked(bad, at) for at in (51.0, 52.0)] == [([], []), ([2], [])]
+    assert [size.update(bad, at) for at in (51.0, 52.0)] == [([], []), ([2], [])]
 
     rows = {0: row(0, 99.0), 1: row(3), 2: row(0, 59.0), 3: row(0, 60.0), 4: {}}
-    assert size.looked(rows, 60.0) == ([], [3])  # the first stays; a requested worker is waited for
-    assert size.looked({0: row(0, 99.0), 4: {}}, 113.0) == ([], [4])  # and is not needed any longer
+    assert size.update(rows, 60.0) == ([], [3])  # the first stays; a requested worker is waited for
+    assert size.update({0: row(0, 99.0), 4: {}}, 113.0) == ([], [4])  # and is not needed any longer
 
 
 def test_a_pool_is_not_full_because_one_of_its_workers_is():
     size = PoolSize(minimum=2, maximum=4, takes=10, idle_s=60.0)
-    assert [size.looked({0: row(16), 1: row(1)}, 1.0) for _ in range(3)] == [([], [])] * 3
-    assert size.looked({}, 1.0) == ([], [])
+    assert [size.update({0: row(16), 1: row(1)}, 1.0) for _ in range(3)] == [([], [])] * 3
+    assert size.update({}, 1.0) == ([], [])
 
 
 async def test_workers_that_are_gone_whenever_they_are_found_are_out_of_reach_after_the_patience():

@@ -41,6 +41,29 @@ EPISODE = make.episode("Hi")
 RUNTIME = Path(kgray.__file__).parent / "runtime"
 
 
+def embed_worker(monkeypatch: Any, folder: Path, embedder: Any = None) -> Any:
+    """Return the embedding worker of this process, with an embedder or that of the settings."""
+    from kgray.runtime import wiring
+    from kgray.runtime.spec import spec_of
+    from kgray.runtime.workers import EmbedWorker
+
+    if embedder is not None:
+        monkeypatch.setattr(wiring, "build_embedder", lambda *_, **__: embedder)
+    return EmbedWorker(spec_of(Settings(), folder, {}), "embedder-0")
+
+
+def model_worker(monkeypatch: Any, folder: Path, models: Any, **settings: Any) -> Any:
+    """Return a worker of this process with these models for all its calls."""
+    from kgray.runtime import wiring
+    from kgray.runtime.spec import Profile, spec_of
+    from kgray.runtime.workers import ModelWorker
+
+    monkeypatch.setattr(wiring, "build_models", lambda *_, **__: (models, models))
+    monkeypatch.setattr(wiring, "build_summarizer", lambda *_, **__: models)
+    values = load(None, environ={}, overrides={f"model.{key}": value for key, value in settings.items()})
+    return ModelWorker(spec_of(values, folder, Profile().values()), "models-0")
+
+
 async def outcomes(worker: Any, chunk: Sequence[tuple[int, Any]]) -> dict[int, Any]:
     """Return the outcomes of a chunk in a worker, by number."""
     return {number: outcome async for ended in worker.work(chunk) for number, outcome in ended}
@@ -74,20 +97,20 @@ async def test_a_query_passes_ingestion_by_and_too_many_queries_are_refused(
     """The embedder holds the texts of ingestion back until all queries have ended."""
     from kgray.runtime import workers
     from kgray.runtime.pooled import QueryText
-    from kgray.runtime.spec import spec_of
 
+    class Waiting(HashingEmbedder):
+        async def embed(self, texts: Sequence[str]) -> Any:
+            begun.append(texts[0])
+            await free[texts[0]].wait()
+            return await super().embed(texts)
+
+    begun: list[str] = []
+    free = {"text": asyncio.Event(), "query": asyncio.Event()}
     monkeypatch.setattr(workers, "MAX_QUERIES", 2)
-    worker = workers.EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
-    free, embed = {"text": asyncio.Event(), "query": asyncio.Event()}, worker._embedder.embed
-
-    async def waiting(texts: Sequence[str]) -> Any:
-        await free[texts[0]].wait()
-        return await embed(texts)
-
-    monkeypatch.setattr(worker._embedder, "embed", waiting)
+    worker = embed_worker(monkeypatch, tmp_path, Waiting(16))
     bulk = asyncio.create_task(outcomes(worker, [(1, ("text",))]))
     queries = asyncio.create_task(outcomes(worker, [(n, QueryText("query")) for n in (2, 3, 4)]))
-    await until(lambda: worker._queries == 2)
+    await until(lambda: begun.count("query") == 2)
     free["query"].set()
     result = await queries
     refused = [outcome for outcome in result.values() if isinstance(outcome, Unavailable)]
@@ -96,23 +119,20 @@ async def test_a_query_passes_ingestion_by_and_too_many_queries_are_refused(
     assert not bulk.done()
     free["text"].set()
     assert (await bulk)[1][0].shape[0] == 1
-    assert worker._queries == 0
+    for n in range(5, 9):  # no earlier query counts any longer
+        assert isinstance((await outcomes(worker, [(n, QueryText("query"))]))[n], tuple)
 
 
 async def test_an_unembeddable_text_does_not_fail_the_rest_of_its_batch(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    from kgray.runtime.spec import spec_of
-    from kgray.runtime.workers import EmbedWorker
-
     class Refusing(HashingEmbedder):
         async def embed(self, texts: Sequence[str]) -> Any:
             if "too long" in texts:
                 raise Refused("a text is too long")
             return await super().embed(texts)
 
-    worker = EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
-    monkeypatch.setattr(worker, "_embedder", Refusing(16))
+    worker = embed_worker(monkeypatch, tmp_path, Refusing(16))
     texts_by_number = {number: (f"text {number}",) for number in range(20)} | {7: ("fine", "too long")}
 
     result = await outcomes(worker, list(texts_by_number.items()))
@@ -124,9 +144,6 @@ async def test_an_unembeddable_text_does_not_fail_the_rest_of_its_batch(
 async def test_a_server_that_garbles_everything_is_not_asked_text_by_text(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    from kgray.runtime.spec import spec_of
-    from kgray.runtime.workers import EmbedWorker
-
     batches: list[Sequence[str]] = []
 
     class Garbling(HashingEmbedder):
@@ -138,9 +155,8 @@ async def test_a_server_that_garbles_everything_is_not_asked_text_by_text(
                 raise Garbled("no vectors")
             return await super().embed(texts)
 
-    worker = EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
     embedder = Garbling(16)
-    monkeypatch.setattr(worker, "_embedder", embedder)
+    worker = embed_worker(monkeypatch, tmp_path, embedder)
     chunk = [(number, (f"text {number}",)) for number in range(64)]
 
     result = await outcomes(worker, chunk)
@@ -169,9 +185,6 @@ async def test_each_text_that_is_refused_fails_alone_however_many_there_are(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     """A server that refuses everything is not asked text by text, and fails no text that it was not asked."""
-    from kgray.runtime.spec import spec_of
-    from kgray.runtime.workers import EmbedWorker
-
     batches: list[Sequence[str]] = []
 
     class Refusing(HashingEmbedder):
@@ -183,9 +196,8 @@ async def test_each_text_that_is_refused_fails_alone_however_many_there_are(
                 raise Refused("too long")
             return await super().embed(texts)
 
-    worker = EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
     embedder = Refusing(16)
-    monkeypatch.setattr(worker, "_embedder", embedder)
+    worker = embed_worker(monkeypatch, tmp_path, embedder)
     chunk = [(number, (f"text {number}",)) for number in range(64)]
     for bad in ({3, 60}, {*range(1, 64, 2)}, {*range(64)} - {1, 33}):
         batches.clear()
@@ -221,11 +233,11 @@ async def test_a_worker_with_wrong_settings_carries_out_nothing_and_gives_the_re
     assert await worker.health() is fault
 
 
-async def test_a_model_that_does_not_load_is_no_requests_outcome_and_no_defect(tmp_path: Path) -> None:
+async def test_a_model_that_does_not_load_is_no_requests_outcome_and_no_defect(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     """For any error of a library; requests that arrived during the loading get the same answer."""
     from kgray.runtime.pools import UNFIT
-    from kgray.runtime.spec import spec_of
-    from kgray.runtime.workers import EmbedWorker
 
     class Model:
         async def start(self) -> None:
@@ -234,8 +246,7 @@ async def test_a_model_that_does_not_load_is_no_requests_outcome_and_no_defect(t
             raise MemoryError("CUDA out of\nmemory")
 
     started: list[str] = []
-    worker = EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
-    worker._loads = Model()
+    worker = embed_worker(monkeypatch, tmp_path, Model())
     first, second, fault = await asyncio.gather(
         outcomes(worker, [(1, ("a",))]), outcomes(worker, [(2, ("b",))]), worker.ready()
     )
@@ -248,9 +259,6 @@ async def test_a_model_that_does_not_load_is_no_requests_outcome_and_no_defect(t
 
 
 async def test_workers_that_share_a_card_load_one_after_another(tmp_path: Path, monkeypatch: Any) -> None:
-    from kgray.runtime.spec import spec_of
-    from kgray.runtime.workers import EmbedWorker
-
     class Model:
         async def start(self) -> None:
             assert not loading
@@ -261,9 +269,7 @@ async def test_workers_that_share_a_card_load_one_after_another(tmp_path: Path, 
     loading: list[Any] = []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    workers = [EmbedWorker(spec_of(Settings(), tmp_path, {}), f"embedder-{n}") for n in range(4)]
-    for item in workers:
-        item._loads = Model()
+    workers = [embed_worker(monkeypatch, tmp_path, Model()) for _ in range(4)]
     starts = asyncio.gather(*(item.ready() for item in workers))
     queued = 0
     while not starts.done():
@@ -277,19 +283,18 @@ async def test_an_outage_and_its_end_are_reported_to_each_router(tmp_path: Path,
     """Chunks of two routers: neither knows the reports of the other."""
     from kgray.runtime import workers
     from kgray.runtime.pools import OUTAGES_CHANGED
-    from kgray.runtime.spec import spec_of
 
-    monkeypatch.setattr(workers, "_TELL_S", 0.01)
-    worker = workers.EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
+    monkeypatch.setattr(workers, "TELL_S", 0.01)
     models = Blocking()
-    monkeypatch.setattr(worker, "_outcome", models.extract)
+    worker = model_worker(monkeypatch, tmp_path, models)
+    call = NextCall("extract", "g", 1, ExtractionRequest(episode=EPISODE))
     OUTAGES.forget()
     OUTAGES.failed("a server", "is down", since=1.0, patience_s=9.0)
 
     async def count_reports(number: int) -> list[int]:
         return [
             len(report)
-            async for ended in worker.work([(number, ("a",))])
+            async for ended in worker.work([(number, call)])
             for at, report in ended
             if at == OUTAGES_CHANGED
         ]
@@ -302,11 +307,26 @@ async def test_an_outage_and_its_end_are_reported_to_each_router(tmp_path: Path,
     assert await both == [[1, 0], [1, 0]]
 
 
+class Connected:
+    """A connection to a Ray. closed: how often it was left; looked: set at each check for Ray's end."""
+
+    address, folder, closed = "a", None, 0
+
+    def __init__(self, *, has_ended: bool = False) -> None:
+        self.looked, self._has_ended = threading.Event(), has_ended
+
+    def ended(self) -> bool:
+        self.looked.set()
+        return self._has_ended
+
+    def close(self) -> None:
+        self.closed += 1
+
+
 def test_actors_that_several_threads_ask_for_are_started_once(tmp_path: Path, monkeypatch: Any) -> None:
     """Summaries of several groups ask at once; of two starts, neither would be this process's own."""
-    from kgray.runtime import deploy
+    from kgray.runtime import deploy, session
     from kgray.runtime.ingest import RayIngest
-    from kgray.runtime.spec import Profile
 
     started: list[object] = []
 
@@ -316,7 +336,7 @@ def test_actors_that_several_threads_ask_for_are_started_once(tmp_path: Path, mo
         return started[-1]
 
     monkeypatch.setattr(deploy, "ensure", ensure)
-    monkeypatch.setattr(RayIngest, "_join", lambda *_, **__: Profile())
+    monkeypatch.setattr(session, "open_session", lambda *_: Connected())
     with kgray.open(tmp_path, create=True) as memory, ThreadPoolExecutor(4) as threads:
         ingest = RayIngest(Settings(), tmp_path, memory.store)
         result = list(threads.map(ingest._up, [print] * 4))
@@ -328,19 +348,19 @@ def test_actors_looked_up_again_keep_the_owner_that_started_them(
     ours: bool, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """A sequencer was away for long; the process that started the actors ends them all the same."""
-    from kgray.runtime import deploy
+    from kgray.runtime import deploy, session
     from kgray.runtime.ingest import RayIngest
-    from kgray.runtime.spec import Profile
 
     present = SimpleNamespace(ours=False, sequencers={0: None}, spec=SimpleNamespace(namespace="n"))
-    monkeypatch.setattr(deploy, "ensure", lambda *_, **__: present)
+    answers = iter([SimpleNamespace(**vars(present) | {"ours": ours}), present])
+    monkeypatch.setattr(deploy, "ensure", lambda *_, **__: next(answers))
     monkeypatch.setattr(deploy, "find", lambda _: present)
-    monkeypatch.setattr(RayIngest, "_join", lambda *_, **__: Profile())
+    monkeypatch.setattr(session, "open_session", lambda *_: Connected())
     with kgray.open(tmp_path, create=True) as memory:
         ingest = RayIngest(Settings(), tmp_path, memory.store)
-        ingest._deployment = SimpleNamespace(**vars(present) | {"ours": ours})  # type: ignore[assignment]
+        assert ingest._up(print).ours is ours
         assert ingest._looked_up_again(print).ours is ours
-        assert ingest._deployment.ours is ours
+        assert ingest._up(print).ours is ours
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "http://127.0.0.1:9"])
@@ -472,19 +492,20 @@ class Blocking:
         return {"summary": request.data}, Cost(1, 5, 2)
 
 
-async def test_a_worker_that_leaves_ends_its_calls_in_time_and_gives_the_others_back(tmp_path: Path) -> None:
+async def test_a_worker_that_leaves_ends_its_calls_in_time_and_gives_the_others_back(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     from kgray.runtime.pools import LEAVING
-    from kgray.runtime.spec import Profile, spec_of
-    from kgray.runtime.workers import ModelWorker
 
     read = list(enumerate([NextCall("extract", "g", 1, ExtractionRequest(episode=EPISODE))] * 2))
     for ends, expected in ((True, {0: "read", 1: "read", LEAVING: None}), (False, {LEAVING: None})):
-        worker = ModelWorker(spec_of(Settings(), tmp_path, Profile().values()), "models-0")
-        models = worker._extractor = Blocking()  # type: ignore[assignment]
+        models = Blocking()
+        worker = model_worker(monkeypatch, tmp_path, models)
         reading = asyncio.create_task(outcomes(worker, read))
         await until(lambda models=models: len(models.began) == 2)
         leaving = asyncio.create_task(worker.drain(30.0 if ends else 0.0))
-        await until(lambda worker=worker: worker._ending)
+        while await worker.health():  # noqa: ASYNC110 - a thread ends it
+            await asyncio.sleep(0.001)
         assert await outcomes(worker, read) == {LEAVING: None}, "it takes no more"
         assert await worker.health() is False
         if ends:
@@ -504,19 +525,17 @@ async def test_a_summary_waits_until_ingestion_leaves_room_or_for_a_while(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     from kgray.runtime import workers
-    from kgray.runtime.spec import Profile, spec_of
 
     at = {"backend": "openai", "name": "m", "base_url": "http://127.0.0.1:1/v1", "max_concurrency": 4}
-    settings = load(None, environ={}, overrides={f"model.{key}": value for key, value in at.items()})
-    worker = workers.ModelWorker(spec_of(settings, tmp_path, Profile().values()), "models-0")
-    models = worker._extractor = worker._summarizer = Blocking()  # type: ignore[assignment]
+    models = Blocking()
+    worker = model_worker(monkeypatch, tmp_path, models, **at)
     read = [ExtractionRequest(episode=EPISODE), ExtractionRequest(episode=EPISODE)]
     calls = [NextCall("extract", "g", 1, request) for request in read]
     summary = SummaryRequest(task="community", head="", data="all", room=9)
 
     reading = asyncio.create_task(outcomes(worker, list(enumerate(calls))))
     writing = asyncio.create_task(outcomes(worker, [(7, summary), (8, summary)]))
-    await asyncio.sleep(4 * workers._LOOK_S)
+    await asyncio.sleep(4 * workers.LOOK_S)
     assert models.began == read, "two of the four streams are this worker's, of two: both are taken"
     models.end.set()
     written = ({"summary": "all"}, Cost(1, 5, 2))
@@ -524,7 +543,7 @@ async def test_a_summary_waits_until_ingestion_leaves_room_or_for_a_while(
     assert await reading == {0: "read", 1: "read"}
 
     models.end.clear()
-    monkeypatch.setattr(workers, "_BEHIND_S", 2 * workers._LOOK_S)
+    monkeypatch.setattr(workers, "BEHIND_S", 2 * workers.LOOK_S)
     reading = asyncio.create_task(outcomes(worker, list(enumerate(calls))))
     await asyncio.sleep(0)
     assert await outcomes(worker, [(9, summary)]) == {9: written}, "it does not wait for ever"
@@ -552,25 +571,21 @@ class Call:
 
 
 async def test_a_worker_without_a_model_is_up_at_once_and_an_ending_worker_loads_nothing(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: Any
 ) -> None:
-    from kgray.runtime.spec import spec_of
-    from kgray.runtime.workers import EmbedWorker
-
     class Model:
         async def start(self) -> None:
             started.append("start")
 
-    async def up() -> list[bool]:
+    async def up(worker: Any) -> list[bool]:
         return [(await worker.describe())["loaded"], (await worker.stats())["loaded"], await worker.health()]
 
     started: list[str] = []
-    worker = EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
-    assert await up() == [True] * 3
-    worker._loads = Model()
-    assert await up() == [False] * 3
+    assert await up(embed_worker(monkeypatch, tmp_path)) == [True] * 3
+    worker = embed_worker(monkeypatch, tmp_path, Model())
+    assert await up(worker) == [False] * 3
     await worker.ready()
-    assert await up() == [True] * 3
+    assert await up(worker) == [True] * 3
     assert started == ["start"]
     await worker.stop()
     await worker.ready()  # a call that was on its way
@@ -679,7 +694,7 @@ def test_where_the_missing_cannot_be_started_the_workers_are_tended_all_the_same
 
     looked: list[int] = []
     profile = Profile(limits=LimitsProfile(health_every_s=0.01))
-    monkeypatch.setattr(keeper, "_FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr(keeper, "FIRST_LOOK_S", 0.0)
     monkeypatch.setattr(keeper, "names_in", fails)
     spec = spec_of(Settings(), tmp_path, profile.values())
     both, item = keeper.Keeper(spec, stays=True, tends=True), keeper.Keeper(spec, stays=False)
@@ -688,35 +703,38 @@ def test_where_the_missing_cannot_be_started_the_workers_are_tended_all_the_same
     item.end()
 
 
-def test_the_ray_session_is_left_only_after_actors_failed_to_start(tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("come_up", [True, False])
+def test_the_ray_session_is_left_only_after_actors_failed_to_start(
+    come_up: bool, tmp_path: Path, monkeypatch: Any
+) -> None:
     """Its head is back when they are up; where they did not come up, it is left."""
-    from kgray.runtime import ingest
+    from kgray.runtime import deploy, ingest, session
 
-    closings: list[str] = []
-    monkeypatch.setattr(ingest, "_WATCH_S", 0.01)
+    def ensure(*_: object, **__: object) -> Any:
+        assert connected.looked.wait(HANGS_S)
+        time.sleep(0.05)
+        assert connected.closed == 0
+        if come_up:
+            return SimpleNamespace(ours=False)
+        raise Unavailable("not up in time")
+
+    connected = Connected(has_ended=True)
+    monkeypatch.setattr(ingest, "WATCH_S", 0.01)
+    monkeypatch.setattr(session, "open_session", lambda *_: connected)
+    monkeypatch.setattr(session, "head_listens", lambda: True)
+    monkeypatch.setattr(deploy, "ensure", ensure)
     with kgray.open(tmp_path, create=True) as memory:
-        for is_up in (True, False):
-            looked = threading.Event()
-            session: Any = SimpleNamespace(
-                ended=lambda looked=looked: looked.set() or True,
-                close=lambda: closings.append("left"),
-                address="a",
-            )
-            runtime = ingest.RayIngest(Settings(), tmp_path, memory.store)
-            runtime._session = session
-            with runtime._joining:
-                watch = threading.Thread(target=runtime._watch, args=(session,), daemon=True)
-                watch.start()
-                assert looked.wait(HANGS_S)
-                time.sleep(0.05)
-                assert closings == []
-                runtime._deployment = object() if is_up else None  # type: ignore[assignment]
-            if is_up:
-                time.sleep(0.05)
-                assert closings == []
-                runtime._session = None  # ends the watch
-            watch.join(HANGS_S)
-    assert closings == ["left"]
+        runtime = ingest.RayIngest(Settings(), tmp_path, memory.store)
+        if come_up:
+            runtime._up(print)
+            time.sleep(0.05)
+            assert connected.closed == 0
+        else:
+            with pytest.raises(Unavailable):
+                runtime._up(print)
+            wait_for(lambda: connected.closed == 1)
+        runtime.close()
+    assert connected.closed == 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from bench.world import Oracle, World, WorldPlan
 from kgray.domain import times
 from kgray.domain.ontology import shipped
 from kgray.domain.records import Episode, Extraction
@@ -14,6 +13,7 @@ from kgray.ingest.repeats import without_repeats
 from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest
 from tests import make
+from tests.world import Oracle, World, WorldPlan
 
 SAID_AT = times.parse("2026-03-05T09:00:00Z")[0]
 ONTOLOGY = shipped().extended({"ADVISES": {}, "ADMIRES": {}})

@@ -21,14 +21,14 @@ def row(pid: int, state: str = "fresh") -> dict[str, Any]:
 
 def test_a_worker_that_was_started_again_loads_its_model_once() -> None:
     starts = Starts(5.0)
-    assert starts.looked({"a": row(1), "b": {"state": "unreachable"}}, 0.0) == (["a"], [])
-    assert starts.looked({"a": row(1, "loading"), "b": row(2)}, 1.0) == (["b"], [])
-    assert starts.looked({"a": row(1, "loaded"), "b": {}}, 2.0) == ([], [])
-    assert starts.looked({"a": {}, "b": row(2, "loaded")}, 3.0) == ([], [])
+    assert starts.update({"a": row(1), "b": {"state": "unreachable"}}, 0.0) == (["a"], [])
+    assert starts.update({"a": row(1, "loading"), "b": row(2)}, 1.0) == (["b"], [])
+    assert starts.update({"a": row(1, "loaded"), "b": {}}, 2.0) == ([], [])
+    assert starts.update({"a": {}, "b": row(2, "loaded")}, 3.0) == ([], [])
     assert starts.up() == ["a", "b"], "one is slow to answer"
-    assert starts.looked({"a": {}, "b": row(2, "loaded")}, 4.0) == ([], [])
+    assert starts.update({"a": {}, "b": row(2, "loaded")}, 4.0) == ([], [])
     assert starts.up() == ["b"]
-    assert starts.looked({"a": row(9), "b": {}}, 5.0) == (["a"], []), "its process died at work: no pause"
+    assert starts.update({"a": row(9), "b": {}}, 5.0) == (["a"], []), "its process died at work: no pause"
     assert starts.quarantined() == {}
 
 
@@ -44,7 +44,7 @@ def test_a_start_that_fails_is_made_again_after_growing_pauses(fault: str) -> No
             if fault == "ends" or moment in tried
             else "faulty"
         )
-        load, second_result = starts.looked({"a": row(pid, state)}, moment)
+        load, second_result = starts.update({"a": row(pid, state)}, moment)
         if load and fault == "ends":
             tried.append(moment)
             pid += 1
@@ -62,11 +62,11 @@ def test_a_start_that_fails_is_made_again_after_growing_pauses(fault: str) -> No
     why = {"faulty": "no memory on the card", "ends": "its process ended while it loaded its model"}[fault]
     assert starts.quarantined()["a"].startswith(f"{why} (")
 
-    assert starts.looked({"a": row(pid, "loaded")}, moment) == ([], [])
+    assert starts.update({"a": row(pid, "loaded")}, moment) == ([], [])
     assert starts.quarantined() == {}
-    starts.looked({"a": row(pid + 1, "faulty")}, moment + 100)
+    starts.update({"a": row(pid + 1, "faulty")}, moment + 100)
     assert starts.quarantined() == {"a": str(FAULT)}
-    assert starts.looked({"a": row(pid + 1, "faulty")}, moment + 104) == ([], [])
-    assert starts.looked({"a": row(pid + 1, "faulty")}, moment + 105) == ([], ["a"]), "the pauses begin anew"
-    starts.looked({}, moment + 106)
+    assert starts.update({"a": row(pid + 1, "faulty")}, moment + 104) == ([], [])
+    assert starts.update({"a": row(pid + 1, "faulty")}, moment + 105) == ([], ["a"]), "the pauses begin anew"
+    starts.update({}, moment + 106)
     assert starts.quarantined() == {}, "it was ended for good"

@@ -1,4 +1,4 @@
-"""The installed files: the package with its prompts, from a wheel and from a checkout; not the bench."""
+"""The installed files: the package with its prompts, from a wheel and a checkout; no bench and no tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def installed(tmp_path_factory):
     tree.mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
-    for name in ("kgray", "bench", "prompts", "cluster"):
+    for name in ("kgray", "bench", "prompts", "cluster", "tests/world"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     build = "from setuptools import build_meta as b; print(b.build_wheel('.'))"
     built = subprocess.run(

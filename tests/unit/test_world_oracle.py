@@ -9,15 +9,15 @@ from itertools import pairwise, permutations
 
 import pytest
 
-from bench.world import Errors, Latency, Oracle, World, WorldModel, WorldPlan
-from bench.world.dice import Dice, chance
-from bench.world.latency import Streams
-from bench.world.truth import TrueKey, key_of
 from kgray.graph.names import card
 from kgray.ingest.resolve import sentence_of
 from kgray.models.prompting.replies import parse_answer, parse_extraction
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from tests.make import accepted
+from tests.world import Errors, Latency, Oracle, World, WorldModel, WorldPlan
+from tests.world.dice import Dice, chance
+from tests.world.latency import Streams
+from tests.world.truth import TrueKey, key_of
 
 WORLD = World(seed=3, episodes=300)
 EPISODES = list(WORLD)

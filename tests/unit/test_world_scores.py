@@ -10,12 +10,12 @@ import pytest
 from bench import scoring
 from bench.reading import ShownGraph
 from bench.scoring import Matched, Scores
-from bench.world import ToldFact, TrueFact, Truth, WorldEpisode
-from bench.world.questions import WorldQuestion, true_answers
-from bench.world.truth import TrueKey
 from kgray.domain import times
 from kgray.domain.graph import Fact
 from tests import make
+from tests.world import ToldFact, TrueFact, Truth, WorldEpisode
+from tests.world.questions import WorldQuestion, true_answers
+from tests.world.truth import TrueKey
 
 ZERO = times.parse("2026-01-01")[0]
 

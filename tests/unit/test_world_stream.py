@@ -9,18 +9,18 @@ from itertools import islice, pairwise, permutations
 
 import pytest
 
-from bench.world import World, WorldPlan
-from bench.world.files import input_row, write
-from bench.world.naming import NAMES
-from bench.world.schema import RELATIONS
-from bench.world.telling import end_of, start_of
-from bench.world.truth import key_of
 from kgray.domain import times
 from kgray.domain.ontology import shipped
 from kgray.errors import InputError
 from kgray.io.intake.drafts import draft_from
 from kgray.models.prompting.replies import parse_extraction
 from tests.make import accepted
+from tests.world import World, WorldPlan
+from tests.world.files import input_row, write
+from tests.world.naming import NAMES
+from tests.world.schema import RELATIONS
+from tests.world.telling import end_of, start_of
+from tests.world.truth import key_of
 
 WORLD = World(seed=3, episodes=600)
 EPISODES = list(WORLD)

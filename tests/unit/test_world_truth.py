@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.world import ToldFact, Truth, World, WorldEpisode
-from bench.world.questions import rounds, slots_of, true_answers
 from kgray.domain import times
 from kgray.domain.records import Draft
+from tests.world import ToldFact, Truth, World, WorldEpisode
+from tests.world.questions import rounds, slots_of, true_answers
 
 ZERO = times.parse("2026-01-01")[0]
 

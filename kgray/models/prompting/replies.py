@@ -1,10 +1,9 @@
 """Replies to extractions and questions, validated (R18, R24).
 
-The replies of language models and scripts, and the answers of `rules`, are parsed here; the extractions of
-`rules` are not. The form is that of the file of `model.script`; `model_replies` converts the extractions of a
-language model into it. A reply of the wrong shape raises
-InvalidAnswer. Otherwise each item is checked separately: a wrong item is dropped, with a line that gives the
-reason. Empty lists are valid.
+This module parses model replies into extractions and answers. `rules` makes its extractions without this
+parser; its answers pass through it. The form is that of the file of `model.script`; `model_replies` converts
+the extractions of a language model into it. A reply of the wrong shape raises InvalidAnswer. Otherwise each
+item is checked separately: a wrong item is dropped, with a line that gives the reason. Empty lists are valid.
 """
 
 from __future__ import annotations
@@ -203,7 +202,10 @@ def _fact(raw: object, reply_entities: _ReplyEntities, said_at: Instant) -> Extr
 def _dates_of(
     item: dict[str, Any], said_at: Instant
 ) -> tuple[EvidenceKind, _Date | None, _Date | None, bool]:
-    """Return kind, start, end, and whether the start or the end is inferred."""
+    """Return kind, start, end, and whether the start or the end is inferred.
+
+    A stated start that equals the reference time counts as inferred (R3).
+    """
     kind = item.get("kind") or "holds"
     start, end = _date(item, "valid_at"), _date(item, "invalid_at")
     reference: _Date = said_at, "instant"

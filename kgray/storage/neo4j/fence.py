@@ -28,7 +28,7 @@ from kgray.storage.neo4j.connection import Connection, Fetched, Running
 from kgray.storage.slots import Hold
 
 LEASE_MS = 10_000
-_BEAT_S = 3.0
+BEAT_S = 3.0
 # Process ids are unique within a namespace: pods may share a host's name.
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
 HOST = f"{socket.gethostname()} {_PID_NAMESPACE.readlink() if _PID_NAMESPACE.exists() else ''}"
@@ -210,6 +210,6 @@ def _may_live(host: str | None, pid: int | None) -> bool:
 def _beat(db: Connection, hold: Hold, ended: threading.Event) -> None:
     """Renew the leases until `ended` is set; if one was lost, the next write raises StaleWriter."""
     renew = partial(db.run, statement=cypher.RENEW_SHARDS, shards=list(hold.shards), token=hold.token)
-    while not ended.wait(_BEAT_S):
+    while not ended.wait(BEAT_S):
         with suppress(KgrayError):  # the next beat tries again
             db.write(renew, patient=False)

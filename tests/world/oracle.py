@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from bench.world.dice import Dice
-from bench.world.errors import Errors
-from bench.world.schema import RELATIONS
-from bench.world.telling import ToldFact, WorldEpisode, reply
-from bench.world.truth import TrueKey, Truth, key_of
-from bench.world.world import World
+from tests.world.dice import Dice
+from tests.world.errors import Errors
+from tests.world.schema import RELATIONS
+from tests.world.telling import ToldFact, WorldEpisode, reply
+from tests.world.truth import TrueKey, Truth, key_of
+from tests.world.world import World
 
 ComparisonWord = Literal["same", "contradicts", "ends", "independent"]
 COMPARISONS: tuple[ComparisonWord, ...] = ("same", "contradicts", "ends", "independent")

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 
-from bench.world.dice import Dice
-from bench.world.history import Act
-from bench.world.schema import COMMON_RELATIONS, values_of
-from bench.world.telling import UNKNOWN, ToldFact, WorldEpisode, said_of
-from bench.world.things import WorldEntity
 from kgray.domain import times
 from kgray.domain.records import canonical
 from kgray.graph.names import key
+from tests.world.dice import Dice
+from tests.world.history import Act
+from tests.world.schema import COMMON_RELATIONS, values_of
+from tests.world.telling import UNKNOWN, ToldFact, WorldEpisode, said_of
+from tests.world.things import WorldEntity
 
 _SHIFT = timedelta(days=30)
 

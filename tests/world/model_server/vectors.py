@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.world.world import World
 from kgray.models.hashing import HashingEmbedder
 from kgray.ports import Matrix
+from tests.world.world import World
 
 
 class WorldEmbedder:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench.world.dice import Dice
-from bench.world.history import Act, WorldHistory
-from bench.world.naming import Namer
-from bench.world.plan import WorldPlan
-from bench.world.telling import Occasion, Register, Teller, WorldEpisode
-from bench.world.things import WorldEntity, things_of
-from bench.world.truth import Truth
 from kgray.domain import times
 from kgray.domain.records import EpisodeKind
 from kgray.domain.times import DAY, Instant
+from tests.world.dice import Dice
+from tests.world.history import Act, WorldHistory
+from tests.world.naming import Namer
+from tests.world.plan import WorldPlan
+from tests.world.telling import Occasion, Register, Teller, WorldEpisode
+from tests.world.things import WorldEntity, things_of
+from tests.world.truth import Truth
 
 _KINDS: tuple[EpisodeKind, ...] = ("message", "text", "json")
 _FACTS = {1: 0.5, 2: 0.35, 3: 0.15}  # facts an episode: 1.65 on average

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from bench.world.dice import Dice
-from bench.world.history import Act
-from bench.world.naming import NAMES, Naming
-from bench.world.plan import WorldPlan
-from bench.world.things import WorldEntity
-from bench.world.wording import FILLERS, STATES, closed, opened, sentence
 from kgray.domain import times
 from kgray.domain.records import Draft, EpisodeKind, EvidenceKind, Value, canonical
 from kgray.domain.times import Instant
 from kgray.graph.names import key
+from tests.world.dice import Dice
+from tests.world.history import Act
+from tests.world.naming import NAMES, Naming
+from tests.world.plan import WorldPlan
+from tests.world.things import WorldEntity
+from tests.world.wording import FILLERS, STATES, closed, opened, sentence
 
 INTRODUCED_FORMS = ("called", "married")  # kinds of names that a text must give before another uses them
 UNKNOWN = "unknown"  # a start that the text calls unknown; "" = it has no start

@@ -1,4 +1,4 @@
-"""A model server that knows a world: OpenAI's HTTP interface over the answers of `bench.world.oracle`.
+"""A model server that knows a world: OpenAI's HTTP interface over the answers of `tests.world.oracle`.
 
 app.py       HTTP on the loopback address
 service.py   the answer to a request, with the time it takes and the faults in between
@@ -10,9 +10,9 @@ record.py    what was answered, in a file that outlives the server
 
 from __future__ import annotations
 
-from bench.model_server.app import ModelServer
-from bench.model_server.faults import Faults
-from bench.model_server.record import ServerRecord
-from bench.model_server.service import Service
+from tests.world.model_server.app import ModelServer
+from tests.world.model_server.faults import Faults
+from tests.world.model_server.record import ServerRecord
+from tests.world.model_server.service import Service
 
 __all__ = ["Faults", "ModelServer", "ServerRecord", "Service"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench.world.dates import Date
-from bench.world.dice import Dice
-from bench.world.history import Act
-from bench.world.naming import RelationName
+from tests.world.dates import Date
+from tests.world.dice import Dice
+from tests.world.history import Act
+from tests.world.naming import RelationName
 
 _OCCASIONS = """
     weekly meeting | morning call | quarterly review | lunch break | training day | board meeting

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from bench.model_server.service import HttpAnswer, Service, refusal
+from tests.world.model_server.service import HttpAnswer, Service, refusal
 
 HOST = "127.0.0.1"
 _LOOK_S = 1.0  # how often the server asks whether it is still needed

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from bench.world.dice import Dice
-from bench.world.history import Act
-from bench.world.plan import RelationNames
-from bench.world.schema import RELATIONS
 from kgray.domain.records import EvidenceKind, Value
+from tests.world.dice import Dice
+from tests.world.history import Act
+from tests.world.plan import RelationNames
+from tests.world.schema import RELATIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

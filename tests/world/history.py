@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from bench.world.dates import Date, dated, midnight
-from bench.world.dice import Dice
-from bench.world.plan import WorldPlan
-from bench.world.schema import COMMON_RELATIONS, RELATIONS, Relation, ThingKind, follows, leads, values_of
-from bench.world.things import WorldEntity
 from kgray.domain.records import Value
 from kgray.domain.times import DAY, Instant
 from kgray.errors import InputError
+from tests.world.dates import Date, dated, midnight
+from tests.world.dice import Dice
+from tests.world.plan import WorldPlan
+from tests.world.schema import COMMON_RELATIONS, RELATIONS, Relation, ThingKind, follows, leads, values_of
+from tests.world.things import WorldEntity
 
 ActForm = Literal["holds", "changed", "since", "always", "event", "future", "ended", "span", "denied"]
 WorldObject = WorldEntity | Value

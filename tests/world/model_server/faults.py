@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bench.world.dice import Dice
+from tests.world.dice import Dice
 
 TransportFault = Literal["malformed", "truncated", "throttled", "failed", "hung"]
 _KINDS: tuple[TransportFault, ...] = ("malformed", "truncated", "throttled", "failed", "hung")

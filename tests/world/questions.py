@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bench.world.dice import Dice
-from bench.world.truth import TrueFact, Truth
 from kgray.domain.records import Value
 from kgray.domain.times import DAY, Instant
+from tests.world.dice import Dice
+from tests.world.truth import TrueFact, Truth
 
 MOMENTS = 8  # how many record times are asked about
 AT_A_MOMENT = 60

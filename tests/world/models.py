@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bench.world.dice import Dice
-from bench.world.latency import tokens
-from bench.world.oracle import COMPARISONS, Oracle
 from kgray.domain.records import Extraction, canonical
 from kgray.models.prompting.replies import parse_answer, parse_extraction
 from kgray.ports import Answer, ExtractionRequest, Judged, Question, QuestionRequest
+from tests.world.dice import Dice
+from tests.world.latency import tokens
+from tests.world.oracle import COMPARISONS, Oracle
 
 
 class WorldModel:

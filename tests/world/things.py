@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from bench.world.dice import Dice
-from bench.world.plan import WorldPlan
-from bench.world.schema import ThingKind
+from tests.world.dice import Dice
+from tests.world.plan import WorldPlan
+from tests.world.schema import ThingKind
 
 SHARES: dict[ThingKind, float] = {
     "Person": 0.42,

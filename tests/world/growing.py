@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
-from bench.world.plan import WorldPlan
-from bench.world.telling import WorldEpisode
-from bench.world.world import World
 from kgray.domain import times
+from tests.world.plan import WorldPlan
+from tests.world.telling import WorldEpisode
+from tests.world.world import World
 
 FACTS_AN_EPISODE = 1.62  # on average
 # 1,000 facts about 500 entities, by full names. Each fact is new: it opens a span, or replaces one.

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.world.schema import RELATIONS
-from bench.world.telling import ToldFact, WorldEpisode, end_of, start_of
-from bench.world.things import WorldEntity
 from kgray.domain import times
 from kgray.domain.records import Value, canonical
 from kgray.domain.times import Instant
 from kgray.timeline import Claim, timeline
+from tests.world.schema import RELATIONS
+from tests.world.telling import ToldFact, WorldEpisode, end_of, start_of
+from tests.world.things import WorldEntity
 
 TrueKey = tuple[str, str, str | Value]  # subject, relation, object: true identities
 EpisodeReading = tuple[WorldEpisode, tuple[ToldFact, ...]]  # an episode and a reader's facts of it

@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bench.model_server.faults import MAX_REMEMBERED, Faults, TransportFault
-from bench.model_server.record import RecordedAnswer, ServerRecord
-from bench.model_server.tasks import UnreadableRequest, reply_to
-from bench.model_server.vectors import WorldEmbedder
-from bench.world.dice import chance
-from bench.world.latency import ZERO, Latency, Streams, tokens
-from bench.world.oracle import Oracle
 from kgray.domain.records import canonical
+from tests.world.dice import chance
+from tests.world.latency import ZERO, Latency, Streams, tokens
+from tests.world.model_server.faults import MAX_REMEMBERED, Faults, TransportFault
+from tests.world.model_server.record import RecordedAnswer, ServerRecord
+from tests.world.model_server.tasks import UnreadableRequest, reply_to
+from tests.world.model_server.vectors import WorldEmbedder
+from tests.world.oracle import Oracle
 
 MAX_TEXTS = 2048  # of one embeddings request
 _MAX_HEADS = 1000  # prompt heads that are remembered

@@ -14,14 +14,14 @@ models.py    such a reader and judge in this process
 
 from __future__ import annotations
 
-from bench.world.errors import Errors
-from bench.world.latency import Latency
-from bench.world.models import WorldModel
-from bench.world.oracle import Oracle
-from bench.world.plan import WorldPlan
-from bench.world.telling import ToldFact, WorldEpisode
-from bench.world.truth import TrueFact, Truth
-from bench.world.world import World
+from tests.world.errors import Errors
+from tests.world.latency import Latency
+from tests.world.models import WorldModel
+from tests.world.oracle import Oracle
+from tests.world.plan import WorldPlan
+from tests.world.telling import ToldFact, WorldEpisode
+from tests.world.truth import TrueFact, Truth
+from tests.world.world import World
 
 __all__ = [
     "Errors",

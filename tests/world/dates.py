@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.world.dice import Dice
 from kgray.domain import times
 from kgray.domain.times import DAY, Instant
+from tests.world.dice import Dice
 
 _MONTHS = """January February March April May June July August September October November December""".split()
 

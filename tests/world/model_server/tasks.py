@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bench.world.dice import Dice
-from bench.world.models import wild_answer
-from bench.world.oracle import Oracle
-from bench.world.telling import UNKNOWN
 from kgray.domain.records import as_value, canonical
+from tests.world.dice import Dice
+from tests.world.models import wild_answer
+from tests.world.oracle import Oracle
+from tests.world.telling import UNKNOWN
 
 _SECTION = re.compile(r"^<([A-Z]+)>\n(.*?)\n</\1>$", re.MULTILINE | re.DOTALL)
 _NAMED = re.compile(r"Reply schema ([A-Za-z_]+):")

@@ -9,16 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.world.plan import WorldPlan
-from bench.world.questions import TrueSlot, rounds, true_answers
-from bench.world.schema import RELATIONS
-from bench.world.things import WorldEntity
-from bench.world.truth import Truth
-from bench.world.world import World
 from kgray.domain import times
 from kgray.domain.records import Draft, Value, canonical
 from kgray.domain.times import Instant
 from kgray.errors import InputError
+from tests.world.plan import WorldPlan
+from tests.world.questions import TrueSlot, rounds, true_answers
+from tests.world.schema import RELATIONS
+from tests.world.things import WorldEntity
+from tests.world.truth import Truth
+from tests.world.world import World
 
 
 def input_row(draft: Draft) -> dict[str, Any]:
