@@ -50,7 +50,10 @@ class Decider:
     def lease(self, seats: Seats, now: float) -> float:
         """Renew the lease; return the seconds of processor time that the registry spends."""
         asked = wants(self.demand, self.used, self.width, self.used + sum(map(len, self.waiting)))
-        report = Renewal(holder=self.name, process="1", wants=asked, width=self.width, used=self.used)
+        report = Renewal(
+            holder=self.name, process="1", wants=asked, width=self.width, used=self.used,
+            bulk_used=sum(lane == BULK for _, lane in self.running),
+        )  # fmt: skip
         began = time.thread_time()
         self.width = seats.renew(report, now)
         return time.thread_time() - began

@@ -32,6 +32,7 @@ class Gate:
         self.in_flight = 0
         self._reserved = 0
         self._demand = [0, 0]
+        self.bulk_in_flight = 0  # of the backfill lane
         self._waiting: list[tuple[Urgency, int, asyncio.Future[None]]] = []
         self._order = count()
 
@@ -61,6 +62,7 @@ class Gate:
             # A call that was let in frees its place, also if it was cancelled before it could begin.
             if turn.done() and not turn.cancelled():
                 self.in_flight -= 1
+                self.bulk_in_flight -= urgency.bulk
                 self.let_in()
 
     def let_in(self) -> None:
@@ -71,5 +73,6 @@ class Gate:
                 if self.in_flight >= int(self.width) - (self._reserved if urgency.bulk else 0):
                     return
                 self.in_flight += 1
+                self.bulk_in_flight += urgency.bulk
                 turn.set_result(None)
             heapq.heappop(self._waiting)

@@ -65,10 +65,11 @@ class SeatHolder:
     _registry: Any = None  # the actor's handle, after the first look-up
     _renewed_at: float = field(default_factory=time.monotonic)
 
-    async def renew(self, demand: tuple[int, int], used: int, pending: int) -> int:
+    async def renew(self, demand: tuple[int, int], used: int, pending: int, bulk_used: int) -> int:
         """Renew the lease; return the number of seats.
 
         demand, used, pending   as `seats.wants` takes them
+        bulk_used               backfill calls in flight
         """
         report = Renewal(
             holder=self.holder,
@@ -76,6 +77,7 @@ class SeatHolder:
             wants=wants(demand, used, self.width, pending),
             width=self.width,
             used=used,
+            bulk_used=bulk_used,
         )
         try:
             if self._registry is None:

@@ -37,6 +37,7 @@ class Renewal:
     wants: tuple[int, int]  # seats by lane, live first
     width: int  # seats that the decider has
     used: int  # calls that the decider has in flight
+    bulk_used: int = 0  # backfill calls among them
 
 
 @dataclass(slots=True)
@@ -52,13 +53,22 @@ class _Lease:
         """Seats that no other decider may have: calls beyond a width that has shrunk run to their end."""
         return max(self.width, self.report.used)
 
+    def missing(self, live: int) -> int:
+        """Return the seats that live calls lack, because backfill calls still use the seats of this lease.
+
+        live    the decider's share of seats for live calls
+        """
+        needed = self.report.bulk_used + min(live, self.report.wants[0])
+        return max(0, needed - max(self.width, self.report.used))
+
 
 class Seats:
     """Leases seats to deciders. The leases never exceed the seats, except that each decider has one seat.
 
-    Live calls of all deciders go before the backfill calls of any. In one lane, no decider gets more seats
-    than another decider that wants more. A lease ends when its holder returns it, when a new process takes
-    the holder's name, or when it was not renewed for `lease_s` seconds.
+    Live calls of all deciders go before the backfill calls of any: the next free seat goes to a waiting live
+    call, even if its decider has more backfill calls in flight than its share. In one lane, no decider gets
+    more seats than another decider that wants more. A lease ends when its holder returns it, when a new process
+    takes the holder's name, or when it was not renewed for `lease_s` seconds.
     """
 
     def __init__(self, seats: int, lease_s: float, opens_at: float = 0.0) -> None:
@@ -75,7 +85,12 @@ class Seats:
         renewed = self._leases[report.holder] = _Lease(report, report.width, instant + self._lease_s)
         if instant >= self._opens_at:
             free = self.seats - self.occupied() + renewed.occupied
-            renewed.width = max(1, min(self._share(report.holder), free))
+            live = self._live_shares()
+            missing = {name: lease.missing(live[name]) for name, lease in self._leases.items()}
+            own_live = min(report.wants[0], live[report.holder])
+            for_live = report.bulk_used + own_live if missing.pop(report.holder) else own_live
+            share = min(self._share(report.holder, live), free - sum(missing.values()))
+            renewed.width = max(1, min(max(share, for_live), free))
         return renewed.width
 
     def end(self, holder: str, process: str) -> None:
@@ -92,11 +107,15 @@ class Seats:
         """Return the number of seats that are leased or still in use."""
         return sum(lease.occupied for lease in self._leases.values())
 
-    def _share(self, holder: str) -> int:
-        """Return the seats of a holder if all seats were divided now."""
+    def _live_shares(self) -> dict[str, int]:
+        """Return the seats for the live calls of each holder; an idle holder keeps a few."""
+        idle = min(_IDLE_SEATS, self.seats // (4 * len(self._leases)))
+        wants = {name: max(idle, lease.report.wants[0]) for name, lease in self._leases.items()}
+        return shares(wants, self.seats)
+
+    def _share(self, holder: str, live: Mapping[str, int]) -> int:
+        """Return the seats of a holder if all seats were divided now; live: the seats for live calls."""
         wants = {name: lease.report.wants for name, lease in self._leases.items()}
-        idle = min(_IDLE_SEATS, self.seats // (4 * len(wants)))
-        live = shares({name: max(idle, by_lane[0]) for name, by_lane in wants.items()}, self.seats)
         bulk = {name: max(0, sum(by_lane) - live[name]) for name, by_lane in wants.items() if by_lane[1]}
         return live[holder] + shares(bulk, self.seats - sum(live.values())).get(holder, 0)
 

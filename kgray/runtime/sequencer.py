@@ -24,6 +24,7 @@ from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.parts import Parts, tell_lag
 from kgray.ingest.runner import Runner, WindowedRun
 from kgray.ingest.steps import Reading, Stepping, resolve_node
+from kgray.models.gate import Gate
 from kgray.ports import Judged, QuestionRequest
 from kgray.ports.ingest import Totals
 from kgray.ports.steps import NextCall, Reply
@@ -265,11 +266,8 @@ class Sequencer:
     async def _lease(self) -> None:
         """Limit the calls in flight to the leased seats of engines; a server has its own limit."""
         while self._seats is not None:
-            run = self._run()
-            demand, in_flight = (
-                ((0, 0), 0) if run is None else (run.traffic.gate.demand, run.traffic.gate.in_flight)
-            )
-            width = await self._seats.renew(demand, in_flight, self._pending)
+            gate = Gate(0) if (run := self._run()) is None else run.traffic.gate
+            width = await self._seats.renew(gate.demand, gate.in_flight, self._pending, gate.bulk_in_flight)
             telemetry.measure("kgray_seats", width, shard=self._shard)
             if self._runner is not None:
                 self._runner.widen(width)

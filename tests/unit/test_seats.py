@@ -32,8 +32,11 @@ def lease(
     *,
     instant: float,
     process: str = "1",
+    bulk_used: int | None = None,
 ) -> int:
-    return seats.renew(Renewal(holder=holder, process=process, wants=wants, width=width, used=used), instant)
+    bulk = used if bulk_used is None and wants[1] else bulk_used or 0
+    report = Renewal(holder=holder, process=process, wants=wants, width=width, used=used, bulk_used=bulk)
+    return seats.renew(report, instant)
 
 
 def test_twenty_deciders_share_a_hundred_engines_of_128_seats() -> None:
@@ -64,6 +67,30 @@ def test_twenty_deciders_share_a_hundred_engines_of_128_seats() -> None:
             item.waiting[LIVE].extend([float(second)] * 5)
         simulate(deciders, seats, second, second + 1)
         assert max(max(item.waited) for item in deciders) <= 2 * TICK_S
+
+
+def test_a_live_call_waits_for_no_backfill_that_runs_beyond_a_smaller_lease() -> None:
+    """The next seat that becomes free is its own, at whichever decider a call ends."""
+    seats, bulk = Seats(256, lease_s=10.0), (0, 500)
+    assert lease(seats, "a", bulk, 1, 0, instant=0.0) == 256
+    assert lease(seats, "b", bulk, 1, 0, instant=1.0) == 1
+    assert lease(seats, "a", bulk, 256, 248, instant=2.0) == 128
+    assert lease(seats, "b", bulk, 1, 1, instant=3.0) == 8
+
+    both = (1, 500)
+    assert lease(seats, "a", both, 128, 248, instant=4.0) == 248, "it may begin when a call ends here"
+    assert lease(seats, "b", bulk, 8, 8, instant=5.0) == 7, "or there"
+    assert lease(seats, "b", bulk, 7, 7, instant=6.0) == 7
+    assert lease(seats, "a", both, 248, 248, instant=7.0) == 249
+    assert lease(seats, "a", both, 249, 249, instant=8.0, bulk_used=248) < 130, "it runs: nothing is missing"
+
+
+def test_live_calls_of_several_deciders_do_not_keep_seats_from_each_other() -> None:
+    seats = Seats(10, lease_s=10.0)
+    assert lease(seats, "a", (5, 0), 1, 0, instant=0.0) == 5
+    assert lease(seats, "b", (9, 0), 1, 0, instant=1.0) == 5
+    assert lease(seats, "a", (5, 0), 5, 5, instant=2.0) == 5
+    assert lease(seats, "b", (9, 0), 5, 5, instant=3.0) == 5
 
 
 def test_a_lease_ends_with_its_holder() -> None:
