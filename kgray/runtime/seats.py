@@ -67,8 +67,8 @@ class Seats:
 
     Live calls of all deciders go before the backfill calls of any: the next free seat goes to a waiting live
     call, even if its decider has more backfill calls in flight than its share. In one lane, no decider gets
-    more seats than another decider that wants more. A lease ends when its holder returns it, when a new process
-    takes the holder's name, or when it was not renewed for `lease_s` seconds.
+    more seats than another decider that wants more. A lease ends when its holder returns it, when a new
+    process takes the holder's name, or when it was not renewed for `lease_s` seconds.
     """
 
     def __init__(self, seats: int, lease_s: float, opens_at: float = 0.0) -> None:
