@@ -139,8 +139,9 @@ def _fill(memory: AsyncMemory, deployment: Deployment, seats: int, progress: Cal
     deadline, running = time.monotonic() + _LIMIT_S, 0
     while time.monotonic() < deadline:
         rows = deployment.status()
-        running = sum(row.get("running", 0) for name, row in rows.items() if name.startswith("models-"))
-        progress(f"{running} of {seats} seats are in use, {rows['seats-0']['leased']}")
+        by_engine = {name: row.get("running", 0) for name, row in rows.items() if name.startswith("models-")}
+        running = sum(by_engine.values())
+        progress(f"{running} of {seats} seats are in use, {by_engine}; leases: {rows['seats-0']['leased']}")
         if running >= 0.9 * seats:
             return running
         time.sleep(2.0)
