@@ -111,7 +111,7 @@ class WorkersProfile:
     cpus: _Share = 0.5  # of each
     gpus: _Share = 0.0  # a fraction is a claim in Ray's books: the memory of the card is not divided by it
     memory_mb: Annotated[int, within(0, 100_000_000)] = 0  # of the machine, as a claim; 0 = none
-    concurrency: _Count = 64  # chunks that a worker takes at a time
+    concurrency: _Count = 64  # chunks that a worker takes at a time; one with an engine takes more
     start_deadline_s: _Seconds = 120.0  # to load its model
     labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes it may run on
     env: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of its process; no secret

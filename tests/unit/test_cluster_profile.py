@@ -54,6 +54,21 @@ def test_sequencers_and_writers_ask_for_a_place_of_their_own(tmp_path):
     assert shards == [f"sequencer-{number}" for number in range(12)]
 
 
+def test_a_worker_with_an_engine_takes_a_chunk_for_each_seat(tmp_path):
+    """Else calls wait behind the longest calls of other chunks while the engine has free seats."""
+    pytest.importorskip("ray")
+    from kgray.runtime.deploy import plan_of
+    from kgray.runtime.spec import spec_of
+
+    profile = profile_of({"engine": {"max_num_seqs": 128}}, "here")
+    taken = {}
+    for values in ({"model_backend": "rules"}, {"model_backend": "vllm", "model_name": "m"}):
+        settings = load_settings(None, environ={}, overrides={"store_backend": "neo4j"} | values)
+        plan = plan_of(spec_of(settings, tmp_path, profile.values()), detached=True)
+        taken[values["model_backend"]] = plan["models-0"][1]["max_concurrency"]
+    assert taken == {"rules": 64, "vllm": 256}
+
+
 def test_a_writer_has_longer_than_a_transaction_takes():
     """Else a large removal would be begun again for ever."""
     connection = pytest.importorskip("kgray.storage.neo4j.connection")
