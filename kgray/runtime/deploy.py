@@ -368,11 +368,9 @@ def plan_of(spec: DeploymentSpec, *, detached: bool, surplus: bool = False) -> _
         if kind == "reranker" and spec.values["reranker.backend"] != "bge":
             continue  # a server reranks, or nothing does
         pool: WorkersProfile = getattr(profile, table)
-        chunks = pool.concurrency
-        if spec.seats and table in READING:
-            # A chunk occupies its place until its last call ends: with fewer places than seats, calls would
-            # wait in the actor's queue while the engine has free seats.
-            chunks = max(chunks, 2 * profile.engine.max_num_seqs)
+        # A chunk occupies its place until its last call ends: with fewer places than seats, calls would wait
+        # in the actor's queue while the engine has free seats.
+        chunks = max(pool.concurrency, 2 * spec.engine_seats(table))
         options = _claims(pool) | {"num_gpus": pool.gpus, "max_concurrency": chunks}
         if pool.env:
             options["runtime_env"] = {"env_vars": dict(pool.env)}

@@ -59,8 +59,7 @@ class Keeper:
         self._sizes = {}
         for kind, table in POOLS.items():
             profile_of_kind: WorkersProfile = getattr(profile, table)
-            engine = spec.values["model.backend"] == "vllm" and table in READING
-            takes = profile.engine.max_num_seqs if engine else profile_of_kind.concurrency
+            takes = spec.engine_seats(table) or profile_of_kind.concurrency
             if profile_of_kind.maximum > profile_of_kind.minimum:
                 self._sizes[kind] = PoolSize(
                     profile_of_kind.minimum, profile_of_kind.maximum, takes, profile.limits.idle_s

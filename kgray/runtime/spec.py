@@ -296,6 +296,11 @@ class DeploymentSpec:
         profile = self.cluster
         return profile.engine.max_num_seqs * (profile.extraction.minimum + profile.judging.minimum)
 
+    def engine_seats(self, table: str) -> int:
+        """Return the concurrent calls of an engine in a worker of a pool; 0: its workers have no engine."""
+        has_engine = self.values["model.backend"] == "vllm" and table in READING
+        return self.cluster.engine.max_num_seqs if has_engine else 0
+
     @property
     def on_one_node(self) -> bool:
         """True if the store is a folder, which only processes of one node can open."""
