@@ -242,7 +242,7 @@ def _unwritable(error: OSError, code: int, *, debug: bool) -> int:
 
 def finished(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine of the library to its end; return its result."""
-    from kgray.memory.blocking import run_to_end
+    from kgray.memory.face import run_to_end
 
     return run_to_end(work)
 

@@ -21,7 +21,8 @@ from typing import NamedTuple
 from kgray.domain.records import Episode
 from kgray.errors import Cost, KgrayError, is_groups_own
 from kgray.ingest import changes
-from kgray.ports import Answer, RowChanges, Writer
+from kgray.ports import Answer, RowChanges
+from kgray.ports.ingest import Writer
 from kgray.schema import kinds
 
 _ANSWERS = 4096  # the number of requests whose answers stay in memory, the latest

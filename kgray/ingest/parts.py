@@ -23,7 +23,8 @@ from kgray.ingest.compare import statement_floor
 from kgray.ingest.state import Rules
 from kgray.ingest.steps import Place, Reading, Stepping, local_extracting, local_resolving
 from kgray.ingest.units import UnitSize
-from kgray.ports import Embedder, Extractor, Judge, Judged, QuestionRequest, RowChanges, Store, Writer
+from kgray.ports import Embedder, Extractor, Judge, Judged, QuestionRequest, RowChanges, Store
+from kgray.ports.ingest import Writer
 from kgray.schema.kinds import R, Read
 from kgray.settings import PipelineSettings
 from kgray.system.garbage import garbage_not_collected

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kgray.memory.answers import EntityCount, History
-from kgray.memory.blocking import Memory
-from kgray.memory.face import AsyncMemory
+from kgray.memory.face import AsyncMemory, Memory
 from kgray.memory.ingesting import Report
 from kgray.memory.results import GroupSize
 

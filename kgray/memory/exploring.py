@@ -1,19 +1,23 @@
-"""Reads for exploring a group: names to complete, why a fact is known, communities as one graph."""
+"""Reads for exploring a group: names to complete, why a fact is known, communities as one graph, exports."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import fields
 from itertools import islice
+from pathlib import Path
 
 from kgray.communities.reading import list_of, owners_of
-from kgray.domain.times import given, to_datetime
+from kgray.domain.records import check_group
+from kgray.domain.times import to_datetime
 from kgray.errors import InputError, NotFound
 from kgray.graph.stored import view_now
+from kgray.io.interchange import exporting, formats
 from kgray.memory import answers, results
-from kgray.memory.moments import When, check_limit
+from kgray.memory.moments import When, check_limit, instant_of
 from kgray.memory.outline import texts
 from kgray.memory.reads import GroupReads, of_one_moment
+from kgray.ports.ingest import Stop, never
 from kgray.schema import reads, rows
 from kgray.schema.record_rows import UnpackedRecords, judgements
 from kgray.schema.rows import folded
@@ -182,7 +186,7 @@ class Exploration(GroupReads):
         The links are of today, with facts of any time; known_at chooses the run of the communities alone.
         """
         check_limit(limit)
-        instant = None if known_at is None else given(known_at, "known_at")[0]
+        instant = instant_of(known_at, "known_at")
         every = list_of(self.store, group, level, instant)
         outline = self._outline_of(view_now(self.store, group), None)
         links = outline.links(
@@ -194,3 +198,19 @@ class Exploration(GroupReads):
             truncated=len(every) > limit,
             total={"communities": len(every), "links": len(links)},
         )
+
+    async def export(
+        self, path: str | Path, *, to: str, group: str,
+        as_of: When | None = None, known_at: When | None = None, stop: Stop = never,
+    ) -> formats.Report:  # fmt: skip
+        """Write a group in another tool's format (docs/interchange.md); the same graph gives the same bytes.
+
+        path    a file that is not there yet; for formats of several files a folder that is new or empty
+        as_of   only facts that hold then; None = all spans
+        stop    if it returns True, the export leaves nothing and raises Stopped
+        Raises NotFound; InputError for an unknown format, or where something is at the path; StoreError.
+        """
+        moments = {"as_of": instant_of(as_of, "as_of"), "known_at": instant_of(known_at, "known_at")}
+        if nothing := answers.no_group(self.store, check_group(group)):
+            raise NotFound(nothing)
+        return exporting.export(self.store, group, to, Path(path), stop=stop, **moments)

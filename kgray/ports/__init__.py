@@ -16,11 +16,10 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkabl
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray.domain.graph import Fact
-from kgray.domain.records import Episode, Extraction, Spent, canonical
+from kgray.domain.graph import Entity, Fact
+from kgray.domain.records import Episode, Extraction, Place, Spent, canonical
 from kgray.domain.times import Instant
 from kgray.errors import Cost, Outrun, Unavailable
-from kgray.ports.view import GraphView as GraphView
 from kgray.schema.kinds import Key, Kind, R, Read, Row
 from kgray.schema.kinds import SearchScope as SearchScope
 from kgray.schema.row_changes import Patch as Patch
@@ -40,7 +39,6 @@ class Question:
     compare  the new sentence    sentences of known statements     {"answers": [word, ...]}, a word for each candidate
 
     The words of a comparison:
-
     same         the item says the same as this candidate; at most one candidate has this word
     contradicts  both cannot be true at the same moment
     ends         the item says that this candidate is over: an end, a denial, or an event such as "Alice left
@@ -156,14 +154,10 @@ class Embedder(Protocol):
 
 
 class Embedding(NamedTuple):
-    """The embedding of a text.
-
-    weights     of its tokens, from `rows.weight_bytes` (b"" = no words); None: the embedder has no weights.
-                The similarity of two texts is the sum of the products of weights over their shared tokens
-    """
+    """The embedding of a text. The similarity of weights is the sum of products over their shared tokens."""
 
     vector: Vector
-    weights: bytes | None = None
+    weights: bytes | None = None  # of its tokens (`rows.weight_bytes`); None: the embedder has no weights
 
 
 Embed = Callable[[Sequence[str]], Awaitable[list[Embedding]]]
@@ -182,6 +176,22 @@ async def embedded(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
     if isinstance(embedder, SparseEmbedder):
         return [Embedding(*both) for both in zip(*await embedder.embed_both(texts), strict=True)]
     return [Embedding(vector) for vector in await embedder.embed(texts)]
+
+
+@runtime_checkable
+class QueryEmbedder(Protocol):
+    """An embedder that takes the text of a query before the texts of other calls."""
+
+    async def embed_query(self, text: str) -> Embedding:
+        """Return the embedding of a text, as `embedded` does."""
+
+
+async def query_embedding(embedder: Embedder, text: str) -> Embedding:
+    """Return the embedding of a query's text; a QueryEmbedder makes it before the texts of other calls."""
+    if isinstance(embedder, QueryEmbedder):
+        return await embedder.embed_query(text)
+    (embedding,) = await embedded(embedder, [text])
+    return embedding
 
 
 class Reranker(Protocol):
@@ -245,13 +255,6 @@ class GroupCounts:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     held: int = 0  # accepted and extracted entries of a held group
-
-
-class Writer(Protocol):
-    """Carries out a run's writes: the store itself, or a writer in the process that has the store open."""
-
-    async def write(self, changes: Sequence[RowChanges]) -> None:
-        """Carry out `Store.apply`, a batch at a time; after a transient fault, wait and send the batch again."""
 
 
 class Appending(Protocol):
@@ -410,10 +413,7 @@ class Store(Protocol):
         """
 
     def everywhere(self, read: Read[R], values: Sequence[Any] = ()) -> Iterator[tuple[str, R]]:
-        """Yield (group, row) of a read in `reads.EVERYWHERE`, of all groups by name, in a single query.
-
-        values  the keys to look up; a scan has no values
-        """
+        """Yield (group, row) of a read in `reads.EVERYWHERE`, of all groups by name, in a single query."""
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
@@ -431,6 +431,45 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release files and memory; idempotent."""
+
+
+class GraphView(Protocol):
+    """The derived graph of a group, as known at a moment; recorded ids resolve to current rows.
+
+    A current id resolves to itself (a split may have created it); an id that is not current gives no row.
+    as_of None = at any time. Facts of an id or a piece of evidence are sorted by (valid_at, id).
+    """
+
+    group: str
+
+    def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
+        """Return the facts at `as_of` of the statements of these recorded ids, in their order, each once."""
+
+    def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
+        """Return for each piece of evidence the facts at `as_of` of its statement."""
+
+    def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
+        """Return facts whose source or target is among these entities, newest `created_at` first, then by id."""
+
+    def facts(self, ids: Sequence[str]) -> list[Fact]:
+        """Return the facts with these ids."""
+
+    def entities(self, recorded: Sequence[str]) -> list[Entity]:
+        """Return the current entities of these recorded ids, in their order, each once."""
+        entities = (entity for part in self.entities_of(recorded) for entity in part)
+        return list({entity.id: entity for entity in entities}.values())
+
+    def entities_named(self, name: str) -> list[Entity]:
+        """Return the entities with this name or alias (ignoring case and spacing), oldest first."""
+
+    def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
+        """Return for each recorded id its current entities: several after a split, else one or none."""
+
+    def episodes(self, sequences: Sequence[int]) -> list[Episode]:
+        """Return the committed, live episodes with these sequences, in this order."""
+
+    def supporters(self, ids: Sequence[str]) -> dict[str, str | None]:
+        """Return episode id -> client id."""
 
 
 SLOTS = 1024

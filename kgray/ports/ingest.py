@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
+
+from kgray.schema.row_changes import RowChanges
 
 Stop = Callable[[], bool]
 OnStep = Callable[[str, int, str], None]  # group, sequence, outcome: committed | failed | done | refused
@@ -155,3 +157,10 @@ class Ingest(Protocol):
 
     def close(self) -> None:
         """Release its resources, except the store; idempotent."""
+
+
+class Writer(Protocol):
+    """Carries out a run's writes: the store itself, or a writer in the process that has the store open."""
+
+    async def write(self, changes: Sequence[RowChanges]) -> None:
+        """Carry out `Store.apply`, a batch at a time; after a transient fault, wait and send the batch again."""

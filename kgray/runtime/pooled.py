@@ -23,8 +23,8 @@ from kgray.ports import (
     Summarizer,
     SummaryRequest,
     embedded,
+    query_embedding,
 )
-from kgray.ports.queries import query_embedding
 from kgray.runtime.pools import FIRST_DELAY_S, ActorEnded, Lost, Pool, PoolCall, Unfit
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kgray.models.prompting.tokens import count_tokens
-from kgray.search.around import spans_of
 from kgray.search.context import Context, context
+from kgray.search.loading import spans_of
 from kgray.search.query import Filters, Query
 from kgray.search.recipes import RECIPES, SCOPES, Method, Recipe, Reranker, Template, Weights
 from kgray.search.searcher import Ranking, Searcher

@@ -26,11 +26,10 @@ from kgray.graph.stored import view_now
 from kgray.models.prompting import tokens as counting
 from kgray.ports import GraphView, Store, at_one_moment
 from kgray.schema import kinds, reads
-from kgray.search.around import Sentences, repeats
 from kgray.search.loading import run_at, texts_of
 from kgray.search.query import MAX_LIMIT, Query
 from kgray.search.recipes import TEMPLATES, Template
-from kgray.search.searcher import Searcher, ViewAt
+from kgray.search.searcher import Searcher, Sentences, ViewAt, repeats
 from kgray.search.templates import CITED, FORMS, Form
 
 MIN_TOKENS = 64  # room for the longest fixed text, which has no hit

@@ -6,7 +6,7 @@ It calls the embedder, and perhaps a cross-encoder, but no language model. Equal
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,26 +15,26 @@ from typing import Any
 import numpy as np
 
 from kgray import ports
-from kgray.domain.graph import Community, Entity, Fact, Hit
+from kgray.domain.graph import Community, Entity, Fact, FactSpan, Hit
 from kgray.domain.ontology import Ontology, shipped
 from kgray.domain.records import Episode
 from kgray.domain.times import now, to_datetime
 from kgray.errors import InputError
 from kgray.graph.stored import view_now
 from kgray.graph.summaries import summarised
-from kgray.ports.queries import query_embedding
 from kgray.search import index as indexing
 from kgray.search import loading
-from kgray.search.around import Around, Chosen, one_list, spans_of
 from kgray.search.matching import Matcher, Vocabulary
 from kgray.search.query import FoundRow, Query, Question, is_scored, read_question, within
 from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Scores, SearchRun
-from kgray.search.recipes import Method
+from kgray.search.recipes import SCOPES, Method
 from kgray.search.rerank import fused_by_rank, reranked
 from kgray.search.state_question import StateQuestion
 from kgray.search.steps import ByScope, steps
 from kgray.search.summaries import Profiled, Summaries
 
+Chosen = tuple[ports.SearchScope, Candidate]
+Sentences = dict[tuple[str, str], set[str]]  # (relation, text) of facts -> their episodes
 ViewAt = Callable[[], ports.GraphView]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
 _ByMethod = dict[ports.SearchScope, dict[str, list[Candidate]]]  # by the signal of a method
@@ -60,12 +60,9 @@ class Searcher:
     """Searches the groups of one store; it caches the indexes of recently searched groups."""
 
     def __init__(
-        self,
-        store: ports.Store,
-        embedder: ports.Embedder,
-        reranker: ports.Reranker | None = None,
+        self, store: ports.Store, embedder: ports.Embedder, reranker: ports.Reranker | None = None,
         ontology: Callable[[], Ontology] = shipped,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Read nothing yet.
 
         embedder    the embedder of the store's vectors; reranker: a cross-encoder, if any
@@ -107,7 +104,7 @@ class Searcher:
             counted_from = latest if query.as_of is None else query.as_of
             question = read_question(text, speakers=index.messages.known, clock=counted_from)
         by_vectors = {"cosine", "sparse"} & {*recipe.methods} or recipe.reranker == "mmr"
-        topic = await query_embedding(self.embedder, question.topic) if by_vectors else None
+        topic = await ports.query_embedding(self.embedder, question.topic) if by_vectors else None
         with self._indexes.lock:
             summaries = self._current_summaries(query)
             ranked, state_question, near = _first_stage(self.store, index, question, query, topic, summaries)
@@ -174,13 +171,9 @@ _Work = Callable[[loading.Exact], Scores]
 
 
 def _first_stage(
-    store: ports.Store,
-    index: indexing.GroupIndex,
-    question: Question,
-    query: Query,
-    topic: ports.Embedding | None,
-    summaries: Summaries | None,
-) -> tuple[dict[ports.SearchScope, Scores], StateQuestion, Callable[[str], float]]:
+    store: ports.Store, index: indexing.GroupIndex, question: Question, query: Query,
+    topic: ports.Embedding | None, summaries: Summaries | None,
+) -> tuple[dict[ports.SearchScope, Scores], StateQuestion, Callable[[str], float]]:  # fmt: skip
     """Return the first stage of each scope, the question for matching facts, and `FirstStage.near`."""
     recipe = query.effective_recipe
 
@@ -212,11 +205,8 @@ def _first_stage(
             ranked["entity"] = ranked["entity"].concatenated(stage.summaries(summaries.profiles))
         if summaries.communities.ids and "community" in searched:
             ranked["community"] = stage.summaries(summaries.communities)
-    return (
-        ranked,
-        stage.state_question() if "fact" in ranked else StateQuestion(words=(), names=()),
-        stage.near(),
-    )
+    state_question = stage.state_question() if "fact" in ranked else StateQuestion(words=(), names=())
+    return ranked, state_question, stage.near()
 
 
 def _answer(run: SearchRun, vector: ports.Vector | None) -> Ranking:
@@ -343,9 +333,8 @@ def gather(
 def _visible(run: SearchRun, scope: ports.SearchScope, records: Sequence[Any]) -> list[list[FoundRow]]:
     """Return for each record the rows that the view shows for it; a search reads each record once."""
     cached = run.visible.setdefault(scope, {})
-    keys = [
-        (record, isinstance(record, Profiled)) for record in records
-    ]  # a `Profiled` id equals the bare id
+    # A `Profiled` id equals the bare id.
+    keys = [(record, isinstance(record, Profiled)) for record in records]
     fresh = [key for key in dict.fromkeys(keys) if key not in cached]
     rows = _read_visible(run, scope, [record for record, _ in fresh]) if fresh else ()
     cached.update(zip(fresh, rows, strict=True))
@@ -374,10 +363,8 @@ def _read_visible(run: SearchRun, scope: ports.SearchScope, records: Sequence[An
 def _boosted(run: SearchRun, scope: ports.SearchScope, candidates: list[Candidate]) -> list[Candidate]:
     """Apply factors that depend on the rows: linked and dated facts count more, triples less; then sort."""
     weights = run.recipe.weights
-    named = (
-        run.view.entities(run.state_question.entities) if scope == "fact" and run.state_question.names else []
-    )
-    linked = {entity.id for entity in named}
+    named = run.state_question.entities if scope == "fact" else []
+    linked = {entity.id for entity in run.view.entities(named)} if named else set[str]()
     boosted = []
     for candidate in candidates:
         row, factors = candidate.row, dict[str, float]()
@@ -414,10 +401,10 @@ def _hits(run: SearchRun, chosen: Sequence[Chosen], ranks: _Ranks) -> list[Hit]:
 
     It makes two reads for all hits, and with `as_of` one more for the summary of each entity.
     """
-    spans, _ = spans_of(run.view, [c.row for _, c in chosen if isinstance(c.row, Fact)])
+    spans, _ = loading.spans_of(run.view, [c.row for _, c in chosen if isinstance(c.row, Fact)])
     known_at = None if run.summaries is None else to_datetime(run.summaries.recorded_at)
     bounded = is_scored(run.recipe)
-    around = Around.read(run, [c.row for _, c in chosen])
+    around = loading.Around.read(run.view, run.evidence, run.moment, [c.row for _, c in chosen])
     hits = []
     for scope, candidate in chosen:
         row, score = candidate.row, candidate.score
@@ -440,3 +427,68 @@ def _hits(run: SearchRun, chosen: Sequence[Chosen], ranks: _Ranks) -> list[Hit]:
 
 def _text(row: FoundRow) -> str:
     return row.name if isinstance(row, Entity) else row.text
+
+
+def repeats(sentences: Sentences, fact: Fact | FactSpan, episodes: Collection[str]) -> bool:
+    """Return whether an earlier fact has the sentence and an episode in common; remember both."""
+    earlier_episodes = sentences.setdefault((fact.relation, fact.text), set())
+    is_repeated = not earlier_episodes.isdisjoint(episodes)
+    earlier_episodes.update(episodes)
+    return is_repeated
+
+
+def one_list(
+    by_scope: Mapping[ports.SearchScope, Sequence[Candidate]], limit: int,
+    places: Mapping[ports.SearchScope, int], *, once: bool, facts_first: bool = False,
+) -> tuple[list[Chosen], list[Chosen]]:  # fmt: skip
+    """Return the `limit` best rows of all scopes (ties: fact, entity, episode), and the repeated rows.
+
+    once: a fact is repeated if its messages are all hits, and a message if it supports a fact that is a hit.
+    Two facts of one message are two statements, so both stay.
+    facts_first: a fact replaces the hits that support it, at their better place. It is for a question about
+    one moment, because a message has no span.
+    """
+    rows = [
+        (-candidate.score, SCOPES.index(scope), place, scope, candidate)
+        for scope, candidates in by_scope.items()
+        for place, candidate in enumerate(candidates)
+    ]
+    chosen: list[Chosen] = []
+    repeated: list[Chosen] = []
+    free = {scope: places.get(scope, limit) for scope in by_scope}
+    shown_episodes: set[str] = set()  # episodes that are hits
+    supporting: set[str] = set()  # these, and the supporters of facts that are hits
+    sentences: Sentences = {}
+    for _, _, _, scope, candidate in sorted(rows, key=lambda row: row[:3]):
+        if len(chosen) >= limit:
+            break
+        row = candidate.row
+        if once and isinstance(row, Fact) and repeats(sentences, row, row.episodes):
+            repeated.append((scope, candidate))
+            continue
+        sources: set[str] = set()
+        if once and isinstance(row, Fact | Episode):
+            sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
+        if facts_first and scope == "fact" and free[scope] and sources & shown_episodes:
+            _replace_by_fact(candidate, sources, chosen, repeated)
+            free[scope] -= 1
+            free["episode"] += len(sources & shown_episodes)
+            supporting |= sources
+            shown_episodes -= sources
+        elif sources and sources <= (supporting if scope == "episode" else shown_episodes):
+            repeated.append((scope, candidate))
+        elif free[scope]:
+            free[scope] -= 1
+            supporting |= sources
+            shown_episodes |= sources if scope == "episode" else set()
+            chosen.append((scope, candidate))
+    return chosen, repeated
+
+
+def _replace_by_fact(fact: Candidate, sources: set[str], chosen: list[Chosen], spare: list[Chosen]) -> None:
+    """Replace the messages that support a fact by the fact, at the place and with the score of the first."""
+    messages = [row for row in chosen if row[0] == "episode" and row[1].row.id in sources]
+    first = chosen.index(messages[0])
+    chosen[first] = "fact", replace(fact, score=messages[0][1].score)
+    chosen[:] = [row for row in chosen if row not in messages]
+    spare += messages

@@ -16,12 +16,12 @@ from kgray.language.words import packed
 from kgray.ports import Embedding
 from kgray.schema.kinds import COMMITTED
 from kgray.schema.reads import MessageRow
-from kgray.search.around import one_list
 from kgray.search.index import SESSION_GAP, GroupIndex
 from kgray.search.query import read_question as read
 from kgray.search.ranking import Candidate, FirstStage, farthest
 from kgray.search.recipes import Weights
 from kgray.search.rerank import fused_by_rank, mmr
+from kgray.search.searcher import one_list
 from tests import make
 
 CLOCK = parse("2024-06-12T10:00:00Z")[0]
