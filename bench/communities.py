@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.tables import Column, aligned
-from kgray.communities.found import HOLDS, WEIGHTS, Cluster, Snapshot, communities
+from kgray.communities.detection import HOLDS, WEIGHTS, Cluster, Snapshot, communities
 from kgray.communities.partition import NOBODY, Graph, Ints, cap_for, from_arrays, levels_of, partition
 from kgray.communities.texts import Text, Validity, request_of
 from kgray.domain.graph import Community, Entity, Fact
@@ -212,7 +212,7 @@ def grow(nodes: int, mu: float, seed: int, share: float) -> Grown:
         run=1, watermark=1, recorded_at=_FIRST, made_at=_FIRST, cold=True, entities=nodes,
         cold_entities=nodes, writer="",
     )  # fmt: skip
-    second_graph = replace(_snapshot(full_graph, late, _SECOND), parent=parent, listed=listed)
+    second_graph = replace(_snapshot(full_graph, late, _SECOND), parent=parent, communities=listed)
     started = time.process_time()
     second_levels = communities(second_graph, cold=False)
     spent = time.process_time() - started

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from kgray.communities.found import placed, snapshot
+from kgray.communities.detection import owners_now, snapshot
 from kgray.domain.graph import Community
 from kgray.domain.json_form import as_json
 from kgray.domain.times import Instant, to_datetime
@@ -115,10 +115,12 @@ def current_run(store: Store, group: str, known_at: Instant | None) -> CurrentRu
     if known_at is not None or store.heads([group])[group].last_recorded <= recorded_at:
         return CurrentRun(by_id, old_owner, recorded_at)
     current = snapshot(store, group, texts=False)
-    result = CurrentRun(by_id, placed(current), recorded_at)
+    result = CurrentRun(by_id, owners_now(current), recorded_at)
     owner = result.owner
     moved = {e for e in owner.keys() | old_owner.keys() if owner.get(e) != old_owner.get(e)}
-    news = [owners.get(e) for e in moved | current.touched(recorded_at) for owners in (owner, old_owner)]
+    news = [
+        owners.get(e) for e in moved | current.changed_entities(recorded_at) for owners in (owner, old_owner)
+    ]
     stale = {id_ for news_of in news for id_ in result.upwards(news_of)}
     sizes = dict.fromkeys(by_id, 0)
     for id_ in (id_ for lowest in owner.values() for id_ in result.upwards(lowest)):

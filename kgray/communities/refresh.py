@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from kgray.communities import found as finding
+from kgray.communities import detection
 from kgray.communities import texts as writing
-from kgray.communities.found import Cluster, Clustering, Snapshot, clustered, current
+from kgray.communities.detection import Cluster, Clustering, Snapshot, detect_levels, newest_run
 from kgray.communities.texts import OFFLINE, Text, Validity
 from kgray.domain import times
 from kgray.domain.graph import AS_OF, PROFILE, Community
@@ -88,7 +88,7 @@ class Refresh:
     profiles: bool = False  # write new profiles of entities; else only reuse valid profiles
     max_tokens: int | None = None  # of all groups together; further texts are written without the model
     dry_run: bool = False  # count the calls and estimate their tokens; call nothing, publish nothing
-    cluster: Clustering = clustered  # detects communities, in this process or elsewhere
+    cluster: Clustering = detect_levels  # detects communities, in this process or elsewhere
     spent: int = 0  # tokens of all calls; of a call in flight, an estimate
     is_unreachable: bool = False  # the model does not answer, and gets no further calls
     gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
@@ -117,16 +117,17 @@ class Refresh:
             if (unchanged := self._unchanged(group, writer)) is not None:
                 return unchanged
             # Read in this thread: only one thread at a time can read an embedded store.
-            snapshot = finding.snapshot(self.store, group)
+            snapshot = detection.snapshot(self.store, group)
             parent = snapshot.parent
             has_little_news = parent is not None and parent.writer == writer and snapshot.news() < MIN_NEWS
-            if self.due and parent is not None and has_little_news and not snapshot.corrected:
-                return _unchanged_result(parent, snapshot.listed, len(snapshot.profiles))
+            if self.due and parent is not None and has_little_news and not snapshot.has_corrections:
+                return _unchanged_result(parent, snapshot.communities, len(snapshot.profiles))
             cold = self.cold or parent is None or len(snapshot.entities) > COLD_GROWTH * parent.cold_entities
             result = Refreshed(run=parent.run + 1 if parent else 1, cold=cold)
-            levels = await asyncio.to_thread(finding.communities, snapshot, cold=cold, cluster=self.cluster)
+            levels = await asyncio.to_thread(detection.communities, snapshot, cold=cold, cluster=self.cluster)
             result.levels, result.communities = len(levels), sum(map(len, levels))
-            levels.append([] if self.summarizer is None else finding.profiled(snapshot, every=self.profiles))
+            if self.summarizer is not None:
+                levels.append(detection.profile_clusters(snapshot, every=self.profiles))
             texts = await _Writer(self, snapshot, result).all(levels)
             if self.dry_run:
                 return result
@@ -144,7 +145,7 @@ class Refresh:
 
     def _unchanged(self, group: str, writer: str) -> Refreshed | None:
         """Return the current run if nothing was recorded since, and all its texts are by this writer."""
-        parent = None if self.cold or self.profiles else current(self.store, group)
+        parent = None if self.cold or self.profiles else newest_run(self.store, group)
         recorded_at = self.store.heads([group])[group].last_recorded
         if parent is None or (parent.recorded_at, parent.writer) != (recorded_at, writer):
             return None
@@ -161,7 +162,7 @@ class Refresh:
         texts: Mapping[str, Text],
     ) -> list[Community]:
         """Return the communities with their texts and vectors; an unchanged text reuses its vector."""
-        previous = (*snapshot.listed, *snapshot.profiles.values())
+        previous = (*snapshot.communities, *snapshot.profiles.values())
         vectors = {c.text: c.vector for c in previous if c.vector}
         wordings = {id_: text.text for id_, text in texts.items()}
         new = sorted(set(wordings.values()) - vectors.keys())
@@ -189,9 +190,9 @@ class _Writer:
     def __init__(self, refresh: Refresh, snapshot: Snapshot, result: Refreshed) -> None:
         self.refresh, self.snapshot, self.result = refresh, snapshot, result
         head = str if refresh.summarizer is None else refresh.summarizer.head
-        self.previous = {community.id: community for community in snapshot.listed}
+        self.previous = {community.id: community for community in snapshot.communities}
         self.validity = Validity(snapshot, head)
-        contents = [community.content for community in snapshot.listed if refresh.summarizer]
+        contents = [community.content for community in snapshot.communities if refresh.summarizer]
         self.journaled = self._journaled(contents) if contents else {}
 
     async def all(self, levels: Sequence[Sequence[Cluster]]) -> dict[str, Text]:
@@ -308,14 +309,14 @@ def _published(
 ) -> bool:
     """Publish a run and drop runs older than its predecessor; return False if the run is void."""
     group = snapshot.group
-    if finding.withdrawn(at.rows(kinds.OPERATIONS.all, group)) != snapshot.withdrawn:
+    if detection.withdrawals(at.rows(kinds.OPERATIONS.all, group)) != snapshot.withdrawals:
         return False
-    if current(at, group) != snapshot.parent:
+    if newest_run(at, group) != snapshot.parent:
         return False
     at.put(kinds.COMMUNITY_RUNS, group, run)
     for community in communities:
         at.put(kinds.COMMUNITIES, group, rows.community_row(community))
-    for old in finding.runs(at, group)[: -(_STORED_RUNS - 1)]:
+    for old in detection.runs(at, group)[: -(_STORED_RUNS - 1)]:
         at.drop(kinds.COMMUNITY_RUNS, group, (old.run,))
         for row in at.rows(reads.COMMUNITIES_OF_RUN, group, [old.run]):
             at.drop(kinds.COMMUNITIES, group, (row.run, row.id))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from kgray.communities.found import Cluster, Snapshot
+from kgray.communities.detection import Cluster, Snapshot
 from kgray.communities.partition import hash_of
 from kgray.domain.graph import PROFILE, Entity, Fact
 from kgray.domain.times import Instant, to_datetime

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kgray.communities.found import Clustering
+from kgray.communities.detection import Clustering
 from kgray.communities.reading import ShownCommunity, list_of, one_of
 from kgray.communities.refresh import OnGroup, Refresh, RefreshReport
 from kgray.domain.graph import Community

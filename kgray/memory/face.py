@@ -9,7 +9,7 @@ from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
-from kgray.communities.found import Clustering, clustered
+from kgray.communities.detection import Clustering, detect_levels
 from kgray.domain import times
 from kgray.domain.graph import Hit
 from kgray.domain.ontology import Ontology, shipped
@@ -77,7 +77,7 @@ class AsyncMemory(Corrections):
         # Called with the seconds of each stage of local ingestion, and the outcome of each model call.
         self.on_stage: OnStage = lambda *_: None
         self.on_call: OnCall = lambda *_: None
-        self.clustering: Clustering = clustered  # where communities are found: here, or on Ray
+        self.clustering: Clustering = detect_levels  # where communities are found: here, or on Ray
         self.groups_at_once = 1
         self._build, self._answerer, self._summarizer = build, answerer, summarizer
         self.ontology = ontology

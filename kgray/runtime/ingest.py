@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kgray.communities.found import Problem, clustered
+from kgray.communities.detection import Problem, detect_levels
 from kgray.communities.partition import Levels
 from kgray.errors import KgrayError, SettingsError, Unavailable
 from kgray.ingest.local import Awaited, last_sequences, pending_now
@@ -133,7 +133,7 @@ class RayIngest:
     def cluster(self, problem: Problem) -> Levels:
         """Find communities in a task of the running Ray (Unavailable if lost), or here if none runs."""
         if self._join() is None:
-            return clustered(problem)
+            return detect_levels(problem)
         from kgray.runtime.scheduler import clustered_by_a_task
 
         return clustered_by_a_task(problem)

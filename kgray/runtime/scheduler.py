@@ -18,7 +18,7 @@ from typing import Any
 
 import ray
 
-from kgray.communities.found import Problem, clustered
+from kgray.communities.detection import Problem, detect_levels
 from kgray.communities.partition import Levels
 from kgray.communities.schedules import JobState, Schedule, Schedules, Ticks
 from kgray.domain import times
@@ -140,7 +140,7 @@ class RefreshJobs:
 
 def clustered_by_a_task(problem: Problem) -> Levels:
     """Find communities in one task of the Ray that this process is in. Raises Unavailable if it is lost."""
-    task = ray.remote(num_cpus=1, memory=_TASK_BYTES + 400 * len(problem.graph.ends))(clustered)
+    task = ray.remote(num_cpus=1, memory=_TASK_BYTES + 400 * len(problem.graph.ends))(detect_levels)
     try:
         levels: Levels = ray.get(task.remote(problem))
     except ray.exceptions.RayError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import kgray
-from kgray.communities.found import Cluster, Snapshot, clustered
+from kgray.communities.detection import Cluster, Snapshot, detect_levels
 from kgray.communities.refresh import Refresh
 from kgray.errors import Cost, InvalidAnswer, NotFound, Unavailable
 from kgray.models.prompting.prompts import load
@@ -123,7 +123,7 @@ def test_a_group_that_fails_does_not_keep_the_others_from_being_refreshed(memory
     def cluster(problem):
         if problem.graph.nodes > 2:
             raise Unavailable("lost")
-        return clustered(problem)
+        return detect_levels(problem)
 
     memory.add("I work at Acme.", group="zebra", speaker="Bo", at=LATER)
     refresh = Refresh(store=memory.store, embedder=memory.asynchronous.embedder, cluster=cluster)
@@ -206,7 +206,7 @@ def test_a_removal_between_reading_and_publishing_voids_the_run(memory):
         if not turns:
             memory.remove(group="team", episodes=["z1"])
         turns.append(1)
-        return clustered(problem)
+        return detect_levels(problem)
 
     report = refreshed(memory, CountingSummarizer(), cluster=cluster)
     assert (report.run, len(turns)) == (1, 2)
@@ -652,7 +652,7 @@ def test_a_text_stays_while_it_is_true_and_says_most_of_its_community(memory, mo
 def test_the_sources_of_a_kept_text_count_for_the_levels_above_too():
     """R25: an entity that left its community remains in the text, and in all texts made of it."""
     shown_now = Snapshot(
-        group="g", watermark=9, recorded_at=9, entities={}, facts=[], mentioned={"a": {1}, "b": {2}}
+        group="g", watermark=9, recorded_at=9, entities={}, facts=[], mentions={"a": {1}, "b": {2}}
     )
     lower = Cluster(id="1", level=0, members=["a"], text_sources={7})
     upper = Cluster(id="2", level=1, members=["a", "b"], children=[lower])

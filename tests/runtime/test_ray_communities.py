@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import kgray
-from kgray.communities.found import clustered
+from kgray.communities.detection import detect_levels
 from kgray.errors import SettingsError
 from kgray.runtime import ingest as runtime_ingest
 from kgray.runtime import scheduler
@@ -48,9 +48,9 @@ def test_a_task_for_each_group_finds_the_same_communities(
 
     def noting(problem: Any) -> Any:
         (notes / f"{os.getpid()}-{len(problem.graph.ends)}").touch()
-        return clustered(problem)
+        return detect_levels(problem)
 
-    monkeypatch.setattr(scheduler, "clustered", noting)
+    monkeypatch.setattr(scheduler, "detect_levels", noting)
     with kgray.open(tmp_path / "here", create=True) as memory:
         memory.communities.refresh()
         expected = stored_rows(memory)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import communities as bench
-from kgray.communities.found import Snapshot, assigned, carried
+from kgray.communities.detection import Snapshot, assign_newcomers, inherit_ids
 from kgray.communities.partition import (
     NOBODY,
     _moves,
@@ -292,8 +292,8 @@ def test_ids_are_carried_over_by_more_than_half():
     old = {"A": ["a", "b", "c", "d"], "B": ["e", "f"]}
     new = [["a", "b", "c", "n"], ["d", "e"], ["f", "g"]]
 
-    assert carried(old, new, lambda member: f"new {member}") == ["A", "new d", "new f"]
-    assert carried({}, new, str) == ["a", "d", "f"]
+    assert inherit_ids(old, new, lambda member: f"new {member}") == ["A", "new d", "new f"]
+    assert inherit_ids({}, new, str) == ["a", "d", "f"]
 
 
 def test_a_newcomer_joins_the_community_of_most_neighbours_and_makes_it_stale():
@@ -301,5 +301,5 @@ def test_a_newcomer_joins_the_community_of_most_neighbours_and_makes_it_stale():
     graph = graph_of(ids(7), pairs)
     labels = np.array([0, 0, 2, 2, NOBODY, NOBODY, NOBODY])
 
-    assert assigned(graph, labels, [4, 5, 6], 500).tolist() == [0, 0, 2, 2, 0, 2, NOBODY]
-    assert assigned(graph, labels, [4, 5, 6], 2).tolist() == labels.tolist()
+    assert assign_newcomers(graph, labels, [4, 5, 6], 500).tolist() == [0, 0, 2, 2, 0, 2, NOBODY]
+    assert assign_newcomers(graph, labels, [4, 5, 6], 2).tolist() == labels.tolist()

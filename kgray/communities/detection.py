@@ -52,13 +52,13 @@ class Snapshot:
     entities: Mapping[str, Entity]  # in the order of their ids
     facts: Sequence[Fact]
     places: Mapping[str, int] = field(default_factory=dict)  # episode id -> sequence
-    mentioned: Mapping[str, set[int]] = field(default_factory=dict)  # entity -> the sequences that mention it
-    named: Mapping[str, int] = field(default_factory=dict)  # entity -> the first sequence that has its name
-    withdrawn: tuple[int, ...] = ()  # sequences of retractions and removals; a change of it voids the run
+    mentions: Mapping[str, set[int]] = field(default_factory=dict)  # entity -> the sequences that mention it
+    namings: Mapping[str, int] = field(default_factory=dict)  # entity -> the first sequence that has its name
+    withdrawals: tuple[int, ...] = ()  # sequences of retractions and removals; a change of it voids the run
     parent: CommunityRunRow | None = None  # the current run
-    listed: Sequence[Community] = ()  # the communities of the current run
+    communities: Sequence[Community] = ()  # the communities of the current run
     profiles: Mapping[str, Community] = field(default_factory=dict)  # entity -> profile of the current run
-    corrected: bool = False  # a correction came after the current run
+    has_corrections: bool = False  # a correction came after the current run
 
     def pairs(self) -> list[tuple[str, str, int]]:
         """Return (entity, entity, weight) for each pair that facts connect."""
@@ -73,10 +73,10 @@ class Snapshot:
         if self.parent is None or not self.entities:
             return float(self.parent is None)
         new = {id_ for id_, entity in self.entities.items() if entity.born[0] > self.parent.watermark}
-        changed = self.entities.keys() & self.touched(self.parent.recorded_at)
+        changed = self.entities.keys() & self.changed_entities(self.parent.recorded_at)
         return len(new | changed) / len(self.entities)
 
-    def touched(self, recorded_at: Instant) -> set[str]:
+    def changed_entities(self, recorded_at: Instant) -> set[str]:
         """Return the entities with facts that were, or whose end was, recorded after a record time."""
         return {
             end
@@ -101,11 +101,11 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
     head = store.heads([group])[group]
     first = store.pending_sequences(group, 0, 1)
     entities = {entity.id: entity for entity in map(rows.entity, store.rows(kinds.ENTITIES.all, group))}
-    parent = current(store, group)
+    parent = newest_run(store, group)
     listed, profiles = texts_of(store, group, parent.run) if parent else ([], {})
     heads = store.rows(reads.EPISODE_HEADS, group) if texts else ()
     operations = list(store.rows(kinds.OPERATIONS.all, group))
-    mentioned, named = _mentioned(store, group, entities) if texts else ({}, {})
+    mentions, namings = _mentions(store, group, entities) if texts else ({}, {})
     return Snapshot(
         group=group,
         watermark=first[0][0] - 1 if first else head.last,
@@ -115,30 +115,30 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
         places={
             row.id: row.sequence for row in heads if row.state == kinds.COMMITTED and row.retired_at is None
         },
-        mentioned=mentioned,
-        named=named,
-        withdrawn=withdrawn(operations),
-        corrected=parent is not None and any(row.sequence > parent.watermark for row in operations),
+        mentions=mentions,
+        namings=namings,
+        withdrawals=withdrawals(operations),
+        has_corrections=parent is not None and any(row.sequence > parent.watermark for row in operations),
         parent=parent,
-        listed=listed,
+        communities=listed,
         profiles=profiles,
     )
 
 
-def _mentioned(
+def _mentions(
     store: Store, group: str, entities: Mapping[str, Entity]
 ) -> tuple[dict[str, set[int]], dict[str, int]]:
-    mentioned, named, records = defaultdict[str, set[int]](set), dict[str, int](), records_of(store, group)
+    mentions, namings, records = defaultdict[str, set[int]](set), dict[str, int](), records_of(store, group)
     fold = Fold(records.operations, records.births, records.recorded)
     for mention in records.mentions:
         id_, _ = fold.shown(mention.entity, mention.surface, mention.sequence)
-        mentioned[id_].add(mention.sequence)
+        mentions[id_].add(mention.sequence)
         if id_ in entities and mention.surface == entities[id_].name:
-            named.setdefault(id_, mention.sequence)
-    return mentioned, named
+            namings.setdefault(id_, mention.sequence)
+    return mentions, namings
 
 
-def withdrawn(operations: Iterable[OperationRow]) -> tuple[int, ...]:
+def withdrawals(operations: Iterable[OperationRow]) -> tuple[int, ...]:
     """Return the sequences of the retractions and removals that are complete or under way."""
     rows_out = (row for row in operations if row.kind in {"retract", "remove"})
     return tuple(row.sequence for row in rows_out if row.recorded_at is not None)
@@ -149,7 +149,7 @@ def runs(store: Store | Appending, group: str) -> list[CommunityRunRow]:
     return list(store.rows(kinds.COMMUNITY_RUNS.all, group))
 
 
-def current(store: Store | Appending, group: str) -> CommunityRunRow | None:
+def newest_run(store: Store | Appending, group: str) -> CommunityRunRow | None:
     """Return the current run; None before the first."""
     return stored[-1] if (stored := runs(store, group)) else None
 
@@ -174,8 +174,10 @@ class Cluster:
     def sources(self, snapshot: Snapshot) -> set[int]:
         """Return the sequences of the episodes that may have contributed words to its text."""
         supporters = {snapshot.places.get(episode, 0) for fact in self.facts for episode in fact.episodes}
-        supporters |= {snapshot.named.get(end, 0) for fact in self.facts for end in fact.ends}  # ends by name
-        mentions = (snapshot.mentioned.get(member, set()) for member in self.members)
+        supporters |= {
+            snapshot.namings.get(end, 0) for fact in self.facts for end in fact.ends
+        }  # ends by name
+        mentions = (snapshot.mentions.get(member, set()) for member in self.members)
         lower = (child.sources(snapshot) for child in self.children)
         return supporters.union(self.text_sources, *mentions, *lower) - {0}
 
@@ -189,23 +191,25 @@ class Problem(NamedTuple):
     touched: np.ndarray | None
 
 
-Clustering = Callable[[Problem], Levels]  # `clustered`, here or elsewhere
+Clustering = Callable[[Problem], Levels]  # `detect_levels`, here or elsewhere
 
 
-def clustered(problem: Problem) -> Levels:
+def detect_levels(problem: Problem) -> Levels:
     """Return a graph's communities by level: the expensive step, a pure function of arrays."""
     return levels_of(problem.graph, partition(*problem))
 
 
-def communities(snapshot: Snapshot, *, cold: bool, cluster: Clustering = clustered) -> list[list[Cluster]]:
+def communities(
+    snapshot: Snapshot, *, cold: bool, cluster: Clustering = detect_levels
+) -> list[list[Cluster]]:
     """Return the communities of a group by level, each level in the order of ids."""
     ids = list(snapshot.entities)
     graph = graph_of(ids, snapshot.pairs())
     previous, touched = None, None
     if not cold and snapshot.parent is not None:
-        previous = labels_then(snapshot, ids)
-        news = snapshot.touched(snapshot.parent.recorded_at)
-        if not snapshot.corrected:  # a correction may change any fact, however old
+        previous = labels_of_run(snapshot, ids)
+        news = snapshot.changed_entities(snapshot.parent.recorded_at)
+        if not snapshot.has_corrections:  # a correction may change any fact, however old
             touched = np.fromiter((id_ in news for id_ in ids), bool, len(ids))
     levels = cluster(Problem(graph, cap_for(graph.nodes), previous, touched))
     levels_of_clusters = _clusters_with_ids(snapshot, ids, levels, graph)
@@ -220,7 +224,7 @@ def communities(snapshot: Snapshot, *, cold: bool, cluster: Clustering = cluster
     return [sorted(level, key=lambda item: item.id) for level in _without_only_children(levels_of_clusters)]
 
 
-def profiled(snapshot: Snapshot, *, every: bool) -> list[Cluster]:
+def profile_clusters(snapshot: Snapshot, *, every: bool) -> list[Cluster]:
     """Return the entities with a profile as clusters; every: also entities with 5 valid facts or more."""
     facts: dict[str, list[Fact]] = {id_: [] for id_ in snapshot.entities}
     for fact in snapshot.facts:
@@ -235,44 +239,44 @@ def profiled(snapshot: Snapshot, *, every: bool) -> list[Cluster]:
     return [Cluster(id=id_, level=PROFILE, members=[id_], facts=facts[id_]) for id_ in chosen]
 
 
-def labels_then(snapshot: Snapshot, ids: Sequence[str]) -> Ints:
+def labels_of_run(snapshot: Snapshot, ids: Sequence[str]) -> Ints:
     """Return each entity's level-0 community in the current run: the smallest index of a present member."""
     place = {id_: at for at, id_ in enumerate(ids)}
     labels = np.full(len(ids), NOBODY)
-    for community in snapshot.listed:
+    for community in snapshot.communities:
         if community.level == 0 and (members := [place[m] for m in community.members if m in place]):
             labels[members] = min(members)
     return labels
 
 
-def placed(snapshot: Snapshot) -> dict[str, str]:
+def owners_now(snapshot: Snapshot) -> dict[str, str]:
     """Return entity -> its level-0 community now: the run's, extended to the newcomers."""
     ids = list(snapshot.entities)
-    labels = labels_then(snapshot, ids)
-    by_member = {m: c.id for c in snapshot.listed if c.level == 0 for m in c.members}
+    labels = labels_of_run(snapshot, ids)
+    by_member = {m: c.id for c in snapshot.communities if c.level == 0 for m in c.members}
     owner = {label: by_member[ids[label]] for label in set(labels.tolist()) - {NOBODY}}
     run = snapshot.parent
     if run is not None and run.recorded_at < snapshot.recorded_at:
         born = {e.id: e.born for e in snapshot.entities.values() if e.id not in by_member}
         place = {id_: at for at, id_ in enumerate(ids)}
         newcomers = [place[id_] for id_ in sorted(born, key=lambda id_: (born[id_], id_))]
-        labels = assigned(graph_of(ids, snapshot.pairs()), labels, newcomers, cap_for(len(ids)))
+        labels = assign_newcomers(graph_of(ids, snapshot.pairs()), labels, newcomers, cap_for(len(ids)))
     return {id_: owner[label] for id_, label in zip(ids, labels.tolist(), strict=True) if label != NOBODY}
 
 
 def _clusters_with_ids(
     snapshot: Snapshot, ids: Sequence[str], levels: Levels, graph: Graph
 ) -> list[list[Cluster]]:
-    """Return the clusters with ids, reusing the id of a similar community of the current run (`carried`)."""
+    """Return the clusters, with the ids of similar communities of the current run (`inherit_ids`)."""
     label, heads = np.full(graph.nodes, NOBODY), graph.heads
     for number, members in enumerate(levels[0]):
         label[members] = number
     is_inner = (label[heads] == label[graph.ends]) & (label[heads] != NOBODY)
     central = np.bincount(heads[is_inner], graph.weights[is_inner], graph.nodes).astype(np.int64)
     clusters: list[list[Cluster]] = []
-    listed = {community.id: community for community in snapshot.listed}
+    listed = {community.id: community for community in snapshot.communities}
     previous: dict[int, dict[str, list[str]]] = {}  # level -> community of the current run -> present members
-    for community in (community for community in snapshot.listed if not community.level):
+    for community in (community for community in snapshot.communities if not community.level):
         upper: Community | None = community
         while upper is not None:
             members_now = previous.setdefault(upper.level, {}).setdefault(upper.id, [])
@@ -283,7 +287,7 @@ def _clusters_with_ids(
             [ids[n] for n in members[np.lexsort((members, -central[members]))].tolist()] for members in groups
         ]
         fresh = partial(_fresh, f"{snapshot.group}\n{snapshot.watermark}\n{level}\n")
-        pairs = zip(carried(previous.get(level, {}), named, fresh), named, strict=True)
+        pairs = zip(inherit_ids(previous.get(level, {}), named, fresh), named, strict=True)
         clusters.append([Cluster(id=id_, level=level, members=members) for id_, members in pairs])
     for lower_level, upper_level in pairwise(clusters):
         owner = {member: community for community in upper_level for member in community.members}
@@ -312,7 +316,7 @@ def _without_only_children(levels: Sequence[Sequence[Cluster]]) -> Iterable[list
     return [level for level in filtered if level]
 
 
-def carried(
+def inherit_ids(
     old: Mapping[str, Sequence[str]], new: Sequence[Sequence[str]], fresh: Callable[[str], str]
 ) -> list[str]:
     """Return the ids of the new communities of a level; a similar old community passes its id on.
@@ -333,7 +337,7 @@ def carried(
     return [id_of(members) for members in new]
 
 
-def assigned(graph: Graph, labels: Ints, newcomers: Sequence[int], cap: int) -> Ints:
+def assign_newcomers(graph: Graph, labels: Ints, newcomers: Sequence[int], cap: int) -> Ints:
     """Return labels with a community for each newcomer, in order of arrival.
 
     A newcomer takes the plurality of its neighbours; then each neighbour except hubs is reconsidered once: it
