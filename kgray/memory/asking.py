@@ -90,7 +90,7 @@ class AnswerOptions:
         return 1 + bool(self.suggest)
 
     @classmethod
-    def parted(cls, arguments: dict[str, Any]) -> AnswerOptions:
+    def take_from(cls, arguments: dict[str, Any]) -> AnswerOptions:
         """Return the options among the arguments of `Memory.ask`, and remove them from these."""
         if arguments.pop("template", "kgray") != "kgray":
             raise InputError("an answer cites numbered lines: use template kgray", field="template")
@@ -140,7 +140,7 @@ class MemoryQuestion:
     options: AnswerOptions
     search_arguments: dict[str, Any]
 
-    async def answered(self, on_text: OnText) -> Answered:
+    async def answer(self, on_text: OnText) -> Answered:
         """Return the answer, whose pieces are passed on, and then suggestions. Raises InputError."""
         options, spending = self.options, self.spending
         needed = options.later_calls + (options.mode == "global")
@@ -159,7 +159,7 @@ class MemoryQuestion:
             await spending.ask(task, self.question, data, checked.take, reserved=bool(options.suggest))
         answer, suggestions = checked.end(), list[str]()
         if options.suggest and has_lines:
-            suggestions = await self.suggested(context.lines, options.suggest)
+            suggestions = await self.suggest(context.lines, options.suggest)
         keywords = evidence.keywords and dict(zip(_LEVELS, evidence.keywords, strict=True))
         return replace(
             answer,
@@ -179,9 +179,7 @@ class MemoryQuestion:
         text = query or query_of(self.question, self.history)
         return await self.memory.context(text, group=self.group, **self.search_arguments | changes)
 
-    async def suggested(
-        self, lines: Sequence[str], count: int = _QUESTIONS, *, reserved: int = 0
-    ) -> list[str]:
+    async def suggest(self, lines: Sequence[str], count: int = _QUESTIONS, *, reserved: int = 0) -> list[str]:
         """Return questions that go on from this one, at most `count`. reserved: as of `Spending.ask`."""
         if not lines:
             return []
@@ -202,7 +200,7 @@ class MemoryQuestion:
                 return await self._by_keywords()
         context = await self.context()
         drifts = self.options.mode == "drift" and context.hits
-        return _Evidence(await self._drifted(context) if drifts else context)
+        return _Evidence(await self._with_follow_ups(context) if drifts else context)
 
     @property
     def _budget(self) -> tuple[int, Counter]:
@@ -246,7 +244,7 @@ class MemoryQuestion:
         for hit in (hit for context in contexts for hit in context.hits):
             former = hits.get((hit.scope, hit.id))
             hits[hit.scope, hit.id] = hit if former is None or former.score < hit.score else former
-        return _Evidence(self._written([*hits.values()]), keywords)
+        return _Evidence(self._context_of([*hits.values()]), keywords)
 
     async def _keywords(self) -> Keywords:
         """Return the keywords that were given, else a model's, else the question's own."""
@@ -267,7 +265,7 @@ class MemoryQuestion:
         keywords = Keywords(*(_telling(reply[name]) for name in _LEVELS))
         return keywords if any(keywords) else own_words
 
-    def _written(self, hits: Sequence[Hit]) -> Context:
+    def _context_of(self, hits: Sequence[Hit]) -> Context:
         """Return hits of several searches as one context."""
         moments: Mapping[str, str] = {"as of": "as_of", "as known on": "known_at"}
         given_moments = {
@@ -278,7 +276,7 @@ class MemoryQuestion:
         tokens, count = self._budget
         return write(hits, tokens, query=self.question, count=count, moments=given_moments)
 
-    async def _drifted(self, context: Context) -> Context:
+    async def _with_follow_ups(self, context: Context) -> Context:
         """Return a context with the hits of further questions."""
         known_questions, hits = {self.question}, {(hit.scope, hit.id): hit for hit in context.hits}
         lines, later = context.lines, self.options.later_calls
@@ -292,7 +290,7 @@ class MemoryQuestion:
             tokens = self.spending.worst("follow_up", data) + answer + self._budget[0]
             if not self.spending.allows(later + 1, tokens):
                 break
-            replied = await self.suggested(lines, reserved=later)
+            replied = await self.suggest(lines, reserved=later)
             questions = [text for text in replied if text not in known_questions]
             if not questions:
                 break
@@ -302,6 +300,6 @@ class MemoryQuestion:
                     score = hit.score * _FAINTER**depth
                     former = hits.get((hit.scope, hit.id))
                     hits[hit.scope, hit.id] = replace(hit, score=max(score, former.score if former else 0.0))
-            context = self._written([*hits.values()])
+            context = self._context_of([*hits.values()])
             lines = context.lines
         return context

@@ -174,8 +174,8 @@ class RemoteMemory(AsyncMemory):
         stop: Stop = never,
     ) -> Exported:
         """Write a group in another tool's format, as `Memory.export`; a broken download is resumed."""
-        chosen = format_called(to, "writer")
-        check_free(chosen, path := Path(path))
+        format_ = format_called(to, "writer")
+        check_free(format_, path := Path(path))
         options = {"to": to, "as_of": as_of, "known_at": known_at}
         present = {name: value for name, value in options.items() if value is not None}
         query = urlencode(json.loads(json.dumps(present, default=_plain)))
@@ -187,7 +187,7 @@ class RemoteMemory(AsyncMemory):
                 with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
                     part = Path(folder) / "part"
                     report = self._download(target, part, stop)
-                    if chosen.is_folder:
+                    if format_.is_folder:
                         unpack(part, part := Path(folder) / "files")
                     part.replace(path)
             return Exported(**json.loads(report))
@@ -319,7 +319,7 @@ def _sent(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if filters.said is not None:
         arguments |= dict(zip(("said_after", "said_before"), filters.said, strict=True))
     names = ("relations", "labels", "sources", "speakers")
-    return arguments | {name: list(chosen) for name in names if (chosen := getattr(filters, name))}
+    return arguments | {name: list(values) for name in names if (values := getattr(filters, name))}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - a moment, or a mapping or a sequence of another class

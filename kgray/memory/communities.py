@@ -55,7 +55,7 @@ class AsyncCommunities:
         for group in groups:
             if missing := no_group(memory.store, check_group(group)):
                 raise NotFound(missing)
-        embedder, chosen = memory.embedder, [*dict.fromkeys(groups)] or [*memory.store.heads()]
+        embedder, names = memory.embedder, [*dict.fromkeys(groups)] or [*memory.store.heads()]
         summarizer = memory.summarizer()
         if profiles and summarizer is None:
             raise SettingsError(
@@ -67,5 +67,5 @@ class AsyncCommunities:
             store=memory.store, embedder=embedder, summarizer=summarizer, cold=cold, due=due,
             profiles=profiles, max_tokens=max_tokens, dry_run=dry_run, cluster=clustering,
         )  # fmt: skip
-        reports = await refresh.groups(chosen, at_once=memory.groups_at_once, on_group=on_group)
+        reports = await refresh.groups(names, at_once=memory.groups_at_once, on_group=on_group)
         return RefreshReport(groups=reports)

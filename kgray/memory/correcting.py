@@ -120,8 +120,8 @@ class Corrections(Exploration):
         Done on return, without a model and before pending entries (R27). Raises Stopped where another process
         holds the store and `stop()` came before it has carried it out.
         """
-        chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
-        return await self._take_out("retract", group, chosen, stop)
+        selection = {"episodes": tuple(episodes), "source": source, "everything": everything}
+        return await self._take_out("retract", group, selection, stop)
 
     async def remove(
         self, *, group: str, episodes: Sequence[str] = (), source: str | None = None,
@@ -132,8 +132,8 @@ class Corrections(Exploration):
         The facts of episodes whose previous context has a removed episode stay, unless `reread`: then these
         episodes are ingested again, which needs the model and is awaited.
         """
-        chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
-        return await self._take_out("remove", group, chosen, stop, reread=reread)
+        selection = {"episodes": tuple(episodes), "source": source, "everything": everything}
+        return await self._take_out("remove", group, selection, stop, reread=reread)
 
     async def foresee(
         self, kind: OperationKind, *, group: str, **fields: Unpack[CorrectionOptions]
@@ -180,10 +180,16 @@ class Corrections(Exploration):
         return answer
 
     async def _take_out(
-        self, kind: OperationKind, group: str, chosen: Mapping[str, Any], stop: Stop, *, reread: bool = False
+        self,
+        kind: OperationKind,
+        group: str,
+        selection: Mapping[str, Any],
+        stop: Stop,
+        *,
+        reread: bool = False,
     ) -> WithdrawalCounts:
-        """Retract or remove episodes; chosen: exactly one of `episodes` (ids), `source`, `everything`."""
-        operation, hard = Operation(group=check_group(group), kind=kind, **chosen), kind == "remove"
+        """Retract or remove episodes; selection: exactly one of `episodes` (ids), `source`, `everything`."""
+        operation, hard = Operation(group=check_group(group), kind=kind, **selection), kind == "remove"
         if sum((bool(operation.episodes), operation.source is not None, operation.everything)) != 1:
             raise InputError("say which episodes: their ids, or a source, or everything; one of these")
         self.check_embedder()

@@ -265,7 +265,7 @@ class AsyncMemory(Corrections):
         No model is asked where the memory has no hit. Raises SettingsError: no model is configured;
         InputError: a bound is too small for an answer; Refused, InvalidAnswer, Unavailable.
         """
-        return await self._question(question, group, options).answered(on_text or (lambda _: None))
+        return await self._question(question, group, options).answer(on_text or (lambda _: None))
 
     async def suggest(
         self, about: str, *, group: str, limit: int = 4, **options: Unpack[SelectionOptions]
@@ -276,7 +276,7 @@ class AsyncMemory(Corrections):
         """
         question = self._question(about, group, options | {"max_calls": 1, "suggest": limit})
         context = await question.context()
-        return await question.suggested(context.lines if context.hits else (), limit)
+        return await question.suggest(context.lines if context.hits else (), limit)
 
     @property
     def can_answer(self) -> bool:
@@ -297,10 +297,10 @@ class AsyncMemory(Corrections):
         from kgray.memory.spending import Spending
 
         selection = dict(options)
-        chosen = AnswerOptions.parted(selection)
-        spending = Spending(self.answerer(), chosen.max_calls, chosen.max_tokens)
+        answering = AnswerOptions.take_from(selection)
+        spending = Spending(self.answerer(), answering.max_calls, answering.max_tokens)
         self.check_embedder()
-        return MemoryQuestion(self, spending, question, group, chosen, selection)
+        return MemoryQuestion(self, spending, question, group, answering, selection)
 
     async def import_from(
         self, path: str | Path, *, form: str, group: str, dry_run: bool = False, replace: bool = False,
@@ -315,7 +315,7 @@ class AsyncMemory(Corrections):
         Raises InputError for files that cannot be read, naming the file; accepted episodes stay.
         """
         if form == "parquet":
-            from kgray.io.interchange.read_parquet import restore  # it needs pyarrow
+            from kgray.io.interchange.parquet import restore  # it needs pyarrow
 
             if replace:
                 raise InputError("an import of parquet replaces nothing: leave out replace", field="replace")
@@ -325,7 +325,7 @@ class AsyncMemory(Corrections):
             from kgray.runtime.wiring import needed_by
 
             with needed_by("kgray import graphiti", "neo4j"):
-                from kgray.io.interchange.read_graphiti import import_graphiti
+                from kgray.io.interchange.graphiti import import_graphiti
             return await import_graphiti(str(path), check_group(group), add, **graphiti)
         if graphiti:
             raise InputError(f"{', '.join(graphiti)}: only for graphiti", field=next(iter(graphiti)))

@@ -1,7 +1,8 @@
 """`GET /export`: a group in another tool's format, as one file whose download can be resumed.
 
-Requests for the same file share it. A thread writes it, for as long as it takes; a request waits for a
-bounded time, and a later one finds the work continued. The file stays for a while after its last download.
+Requests for the same file share it. A thread writes the file. A request waits for a bounded time, then its
+answer is 503, and the thread goes on, so that a later request gets the file. The file stays for a while after
+its last download.
 """
 
 from __future__ import annotations
@@ -203,28 +204,28 @@ async def export(
     A request waits for the file for a minute, or as `Prefer: wait=N` says; then the answer is 503, and a
     later request finds the work continued.
     """
-    chosen, exports = format_called(to, "writer"), request.app.state.exports
+    format_, exports = format_called(to, "writer"), request.app.state.exports
     key = group, str(request.scope["query_string"])
     state = await door.call(state_of, door.memory.store, group)
     tag = tag_of(key, state)
     if tag in (request.headers.get("if-none-match") or ""):
         return Response(status_code=304, headers=_headers(tag))
-    name = f"{group}{chosen.suffix or '.tar'}"
+    name = f"{group}{format_.suffix or '.tar'}"
 
     def write(path: Path, stop: Stop) -> Report:
         path.mkdir(mode=locks.OWNER_FOLDER)
-        part = path / (name if chosen.suffix else "files")
+        part = path / (name if format_.suffix else "files")
         arguments: dict[str, Any] = {"to": to, "group": group, "as_of": as_of, "known_at": known_at}
         with span("kgray export"):
             report = asyncio.run(door.memory.export(part, stop=stop, **arguments))
-            if chosen.is_folder:
+            if format_.is_folder:
                 pack(part, path / name, report.recorded_at)
                 rmtree(part)
         return report
 
     ready = await exports.get(key, state, write, wait_of(prefer))
     headers = _headers(ready.tag) | {"kgray-report": json.dumps(ready.work.result().as_dict())}
-    answer = _Shared(ready.path / name, media_type=chosen.media or _TAR, filename=name, headers=headers)
+    answer = _Shared(ready.path / name, media_type=format_.media or _TAR, filename=name, headers=headers)
     answer.on_end = partial(exports.release, ready)
     return answer
 

@@ -315,7 +315,7 @@ async def test_an_archive_may_have_its_files_one_folder_down(
 
     for limit, number in (("_MEMBERS", 0), ("_MEMBER_BYTES", 10), ("_BYTES", 10)):
         with monkeypatch.context() as patch:
-            patch.setattr(f"kgray.io.interchange.read_cogx.{limit}", number)
+            patch.setattr(f"kgray.io.interchange.cogx.{limit}", number)
             with pytest.raises(InputError, match="larger than an archive"):
                 await memory.import_from(nested, form="cogx", group="h")
 

@@ -61,9 +61,9 @@ def test_an_unknown_format_is_refused_with_a_list_of_the_formats():
         format_called("word", "writer")
     with pytest.raises(InputError, match=r"there is no format 'okf': use parquet, .*, mem0, graphiti"):
         format_called("okf", "reader")
-    assert all(form.code("writer").write for form in FORMATS.values() if form.writer)
+    assert all(form.module().write for form in FORMATS.values() if form.writer)
     readers = {
-        form.name: form.code("reader") for form in FORMATS.values() if form.reader and form.name != "graphiti"
+        form.name: form.module() for form in FORMATS.values() if form.reader and form.name != "graphiti"
     }
     assert readers.pop("parquet").restore
     assert all(reader.units for reader in readers.values())

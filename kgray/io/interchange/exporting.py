@@ -32,14 +32,14 @@ def export(
     stop    if it returns True, the export ends with Stopped
     Raises InputError, StoreError, NoSpace.
     """
-    chosen = format_called(to, "writer")
-    writer = chosen.code("writer")
-    check_free(chosen, path)
+    format_ = format_called(to, "writer")
+    writer = format_.module()
+    check_free(format_, path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
     def work() -> tuple[Rows, str, Instant]:
         _drop(part)  # of a pass during which the group changed
-        if chosen.is_folder:
+        if format_.is_folder:
             part.mkdir(mode=locks.OWNER_FOLDER)
         with closing(Snapshot(store, group, as_of, known_at, stop)) as snapshot:
             rows: Rows = writer.write(snapshot, part)
@@ -65,14 +65,14 @@ def state_of(store: Store, group: str) -> str:
     return f"{store.heads([group])[group]} {runs}"
 
 
-def check_free(chosen: Format, path: Path) -> None:
+def check_free(format_: Format, path: Path) -> None:
     """Raise InputError if the path exists already."""
-    if chosen.is_folder and path.is_dir() and not path.is_symlink():
+    if format_.is_folder and path.is_dir() and not path.is_symlink():
         if any(path.iterdir()):
-            raise InputError(f"{path} is not empty: {chosen.name} needs a new folder", field="path")
+            raise InputError(f"{path} is not empty: {format_.name} needs a new folder", field="path")
     elif os.path.lexists(path):
         raise InputError(
-            f"{path} is there already: name a new {'folder' if chosen.is_folder else 'file'}", field="path"
+            f"{path} is there already: name a new {'folder' if format_.is_folder else 'file'}", field="path"
         )
 
 

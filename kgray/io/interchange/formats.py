@@ -1,11 +1,11 @@
-"""The table of formats: the name of each, and the modules that write and read it."""
+"""The table of formats: the name of each, and whether it can be written and read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from kgray.domain.times import Instant
 from kgray.errors import InputError
@@ -32,49 +32,48 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """One format.
+    """A format: the module of its name has `write(snapshot, path) -> rows by kind`, and the reader `units`.
 
     suffix   of its file; "" = it is a folder
-    writer   a module of this package with `write(snapshot, path) -> rows by kind`: path is a file that does
-             not exist yet, or an empty folder. "" = it cannot be written
-    reader   a module of this package; "" = it cannot be read
+    writer   it can be written, to a path that does not exist yet, or to an empty folder
+    reader   it can be read
     """
 
     name: str
     media: str = ""
     suffix: str = ""
-    writer: str = ""
-    reader: str = ""
+    writer: bool = False
+    reader: bool = False
 
     @property
     def is_folder(self) -> bool:
         """Tell whether the format has several files."""
         return not self.suffix
 
-    def code(self, part: str) -> Any:  # noqa: ANN401 - a module
-        """Return the module that writes or reads. part: writer or reader."""
-        return import_module(f"kgray.io.interchange.{getattr(self, part)}")
+    def module(self) -> Any:  # noqa: ANN401 - a module
+        """Return the module that writes and reads the format."""
+        return import_module(f"kgray.io.interchange.{self.name}")
 
 
 FORMATS: Mapping[str, Format] = {
     form.name: form
     for form in (
-        Format(name="jsonl", media="application/x-ndjson", suffix=".jsonl", writer="jsonl"),
-        Format(name="parquet", writer="parquet", reader="read_parquet"),
-        Format(name="graphml", media="application/graphml+xml", suffix=".graphml", writer="graphml"),
-        Format(name="gexf", media="application/gexf+xml", suffix=".gexf", writer="gexf"),
-        Format(name="graphrag", writer="graphrag", reader="read_graphrag"),
-        Format(name="lightrag", writer="lightrag", reader="read_lightrag"),
-        Format(name="cogx", writer="cogx", reader="read_cogx"),
-        Format(name="okf", writer="okf"),
-        Format(name="zep", reader="read_zep"),
-        Format(name="mem0", reader="read_mem0"),
-        Format(name="graphiti", reader="read_graphiti"),
+        Format(name="jsonl", media="application/x-ndjson", suffix=".jsonl", writer=True),
+        Format(name="parquet", writer=True, reader=True),
+        Format(name="graphml", media="application/graphml+xml", suffix=".graphml", writer=True),
+        Format(name="gexf", media="application/gexf+xml", suffix=".gexf", writer=True),
+        Format(name="graphrag", writer=True, reader=True),
+        Format(name="lightrag", writer=True, reader=True),
+        Format(name="cogx", writer=True, reader=True),
+        Format(name="okf", writer=True),
+        Format(name="zep", reader=True),
+        Format(name="mem0", reader=True),
+        Format(name="graphiti", reader=True),
     )
 }
 
 
-def format_called(name: str, part: str) -> Format:
+def format_called(name: str, part: Literal["writer", "reader"]) -> Format:
     """Return the format with a name that can be written or read. Raises InputError with all names."""
     names = [form.name for form in FORMATS.values() if getattr(form, part)]
     if name not in names:

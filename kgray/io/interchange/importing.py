@@ -43,6 +43,7 @@ MARKS = {
     "cogx": "facts.jsonl",
     "parquet": "kgray.json",
 }
+UNNAMED = "RELATED_TO"  # the relation of a row that has a description, but no name of its relation
 REPEATED = "facts with the id of another fact: the first is taken"
 _REPLACED = "texts with characters that cannot be stored: U+FFFD stands for each"
 _NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
@@ -168,7 +169,7 @@ class ImportReport:
 
 async def import_from(path: Path, form: str, group: str, add: Add | None) -> ImportReport:
     """Import a file or a folder into a group; see `Memory.import_from`. add: None in a dry run."""
-    reader = format_called(form, "reader").code("reader")
+    reader = format_called(form, "reader").module()
     check_folder(path, form)
     return await taken_over(form, group, partial(reader.units, path), add)
 
