@@ -58,7 +58,7 @@ def ask(call: Call, question: str, group: str, history: Path | None, **options: 
       kgray ask "And before that?" --group team --history talk.jsonl --suggest 3
       kgray ask "What does everybody work on?" --group team --mode global --level 1
     """
-    from kgray.memory.conversation import add_turns, read_turns
+    from kgray.memory.asking import add_turns, read_turns
 
     arguments, text = search_arguments(options), query_from(question)
     if history is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
@@ -29,26 +29,10 @@ RENEW_EVERY, LEASE = 30 * SECOND, 180 * SECOND
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """A row of `kinds.SCHEDULES`: a schedule and its latest run.
+class Schedule(ScheduleRow):
+    """A schedule and its latest run."""
 
-    begun    the tick of the latest run; seen_at: when a scheduler last saw its job
-    tries    the jobs of the latest run so far; said: its outcome in one line
-    groups   refresh these groups only; () = all
-    """
-
-    name: str
-    cron: str
-    zone: str
-    made_at: Instant
-    begun: Instant | None = None
-    tries: int = 0
-    ended_at: Instant | None = None
-    said: str = ""
-    full: bool = False
-    groups: tuple[str, ...] = ()
-    seen_at: Instant | None = None
+    __slots__ = ()
 
     @property
     def is_open(self) -> bool:
@@ -106,7 +90,7 @@ class Schedules:
     ) -> Schedule:
         """Add a schedule. Raises InputError for a wrong value, or if the name is in use."""
         expression, groups = " ".join(cron.split()), tuple(dict.fromkeys(groups))
-        schedule = Schedule(name, expression, zone, made_at, full=full, groups=groups)
+        schedule = Schedule(name, expression, zone, made_at, None, 0, None, "", full, groups)
         if not _NAME.fullmatch(name):
             rule = "letters, digits, '_', '.' and '-', 64 at most"
             raise InputError(f"{name!r} is no name of a schedule: {rule}", field="name")
@@ -150,7 +134,7 @@ class Schedules:
 
     def every(self) -> list[Schedule]:
         """Return all schedules, by name."""
-        return [Schedule(**row._asdict()) for row in self._store.rows(SCHEDULES.all, OWN)]
+        return [Schedule(*row) for row in self._store.rows(SCHEDULES.all, OWN)]
 
     def remove(self, name: str) -> None:
         """Remove a schedule; a job that runs is not ended. Raises NotFound."""
@@ -165,13 +149,13 @@ class Schedules:
         """Put the result of `change` in a schedule's place, in one transaction; return the earlier state."""
 
         def append(log: Appending) -> Schedule | None:
-            every = (Schedule(**row._asdict()) for row in log.rows(SCHEDULES.all, OWN))
+            every = (Schedule(*row) for row in log.rows(SCHEDULES.all, OWN))
             stored = next((schedule for schedule in every if schedule.name == name), None)
             new = change(stored)
             if new is not None and new != stored:
                 if stored is None:
                     log.take_sequence(OWN)  # a group without sequences does not exist
-                log.put(SCHEDULES, OWN, ScheduleRow(**asdict(new)))
+                log.put(SCHEDULES, OWN, new)
             elif new is None and stored is not None:
                 log.drop(SCHEDULES, OWN, (name,))
             return stored
@@ -241,7 +225,7 @@ class Ticks:
             job = JobState("interrupted", "the job was lost with its Ray")
         if job.state == "open":
             if unseen_for >= RENEW_EVERY:
-                self.schedules.replace(schedule, replace(schedule, seen_at=self.clock()))
+                self.schedules.replace(schedule, schedule._replace(seen_at=self.clock()))
             return schedule
         if job.state == "interrupted" and schedule.tries < MAX_TRIES:
             return self._begin(schedule, schedule.begun, tries=schedule.tries + 1)
@@ -249,7 +233,7 @@ class Ticks:
 
     def _begin(self, schedule: Schedule, tick: Instant, *, tries: int) -> Schedule:
         """Record a run and submit its job, unless the stored state has changed; return the new state."""
-        begun = replace(schedule, begun=tick, tries=tries, ended_at=None, said="", seen_at=self.clock())
+        begun = schedule._replace(begun=tick, tries=tries, ended_at=None, said="", seen_at=self.clock())
         if not self.schedules.replace(schedule, begun):
             return begun
         try:
@@ -262,7 +246,7 @@ class Ticks:
         return begun
 
     def _end(self, schedule: Schedule, outcome: str) -> Schedule:
-        ended = replace(schedule, ended_at=self.clock(), said=outcome, seen_at=None)
+        ended = schedule._replace(ended_at=self.clock(), said=outcome, seen_at=None)
         if self.schedules.replace(schedule, ended):
             self.on_end(ended)
         return ended

@@ -11,28 +11,32 @@ drift     from reports and a first context the model writes further questions; t
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from kgray.domain.graph import Hit
 from kgray.domain.times import given, to_datetime
 from kgray.errors import InputError, InvalidAnswer, Refused
 from kgray.language.words import plain_words
-from kgray.memory.conversation import Turn, newest, query_of, turns_of
 from kgray.memory.face import AsyncMemory
 from kgray.memory.report_points import Reading, fitting_reports, of_level
 from kgray.memory.spending import Spending
 from kgray.models.prompting.prompts import answer_data
 from kgray.models.prompting.reply_schemas import TEXT, listed_of, object_of
 from kgray.models.prompting.tokens import Counter, count_tokens
-from kgray.search.answering import LEAST_ROOM, Answered, Checked, OnText
+from kgray.search.answering import LEAST_ROOM, Answered, Checked, OnText, without_citations
 from kgray.search.context import Context, write
 from kgray.search.query import language_of, languages
 
 Mode = Literal["local", "keywords", "global", "drift"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+ROLES = ("user", "assistant")
+Turn = Mapping[str, str]  # of a conversation; role: user or assistant; content
+_SEARCHED = 2  # earlier questions that a search includes
 _ROUNDS = 2  # of mode drift
 _QUESTIONS = 4  # questions a round
 MAX_SUGGESTIONS = 20
@@ -303,3 +307,60 @@ class MemoryQuestion:
             context = self._context_of([*hits.values()])
             lines = context.lines
         return context
+
+
+def turns_of(rows: Iterable[Any], place: str = "history") -> tuple[Turn, ...]:
+    """Return the turns of a conversation, oldest first. Raises InputError that names the wrong row."""
+    turns = []
+    for number, row in enumerate(rows, 1):
+        fields = row if isinstance(row, Mapping) else {}
+        role, content = fields.get("role"), fields.get("content")
+        if role not in ROLES or not isinstance(content, str):
+            raise InputError(
+                f'{place}, turn {number}: use {{"role": "user" or "assistant", "content": text}}',
+                field="history",
+            )
+        turns.append({"role": role, "content": without_citations(content)})
+    return tuple(turns)
+
+
+def newest(turns: Sequence[Turn], tokens: int) -> list[Turn]:
+    """Return the newest turns that fit into the tokens together, oldest first."""
+    chosen: list[Turn] = []
+    remaining = tokens
+    for turn in reversed(turns):
+        remaining -= count_tokens(turn["content"]) + count_tokens(turn["role"])
+        if remaining < 0:
+            break
+        chosen.insert(0, turn)
+    return chosen
+
+
+def query_of(question: str, turns: Sequence[Turn]) -> str:
+    """Return the text to search: the question and the two before it, which name its subject."""
+    earlier = [turn["content"] for turn in turns if turn["role"] == "user"]
+    return "\n".join([question, *reversed(earlier[-_SEARCHED:])])
+
+
+def read_turns(path: Path) -> tuple[Turn, ...]:
+    """Return the turns of a file of JSON lines; none where there is no such file. Raises InputError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return turns_of([json.loads(line) for line in lines if line.strip()], str(path))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}", field="history") from None
+    except ValueError:
+        raise InputError(f"{path} is no file of JSON lines in UTF-8", field="history") from None
+
+
+def add_turns(path: Path, question: str, answer: str) -> None:
+    """Add a question and its answer to the file of a conversation. Raises InputError."""
+    rows = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    lines = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(lines)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}", field="history") from None

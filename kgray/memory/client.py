@@ -29,8 +29,7 @@ from kgray.memory import AsyncMemory, Memory, Report
 from kgray.memory.admin import AsyncAdmin
 from kgray.memory.communities import AsyncCommunities
 from kgray.memory.ingesting import Item
-from kgray.memory.moments import When
-from kgray.memory.options import AskOptions
+from kgray.memory.options import AskOptions, When
 from kgray.memory.remote import VERBS, read_answer, read_result
 from kgray.memory.results import GroupSize
 from kgray.ports.ingest import OnStep, Stop, ignore, never

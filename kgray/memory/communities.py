@@ -12,7 +12,7 @@ from kgray.domain.graph import Community
 from kgray.domain.records import check_group
 from kgray.errors import InputError, NotFound, SettingsError
 from kgray.memory.answers import no_group
-from kgray.memory.moments import When, instant_of
+from kgray.memory.options import When, instant_of
 
 if TYPE_CHECKING:
     from kgray.memory.face import AsyncMemory

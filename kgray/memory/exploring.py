@@ -14,7 +14,7 @@ from kgray.errors import InputError, NotFound
 from kgray.graph.stored import view_now
 from kgray.io.interchange import exporting, formats
 from kgray.memory import answers, results
-from kgray.memory.moments import When, check_limit, instant_of
+from kgray.memory.options import When, check_limit, instant_of
 from kgray.memory.outline import texts
 from kgray.memory.reads import GroupReads, of_one_moment
 from kgray.ports.ingest import Stop, never

@@ -22,8 +22,7 @@ from kgray.memory.admin import AsyncAdmin, Inspection
 from kgray.memory.communities import AsyncCommunities
 from kgray.memory.correcting import Corrections
 from kgray.memory.ingesting import Item, Report, Submission
-from kgray.memory.moments import When
-from kgray.memory.options import AskOptions, GraphitiOptions, SearchOptions, SelectionOptions
+from kgray.memory.options import AskOptions, GraphitiOptions, SearchOptions, SelectionOptions, When
 from kgray.models.prompting.tokens import Counter, count_tokens
 from kgray.ports import Answerer, Embedder, GraphView, SearchScope, Store, Summarizer
 from kgray.ports import Reranker as RerankingModel

@@ -1,14 +1,31 @@
-"""The keyword options that several methods of a memory share, as types."""
+"""The arguments that several methods of a memory share: moments, limits, and keyword options as types."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, TypedDict
 
-from kgray.memory.moments import When
+from kgray.domain import times
+from kgray.domain.times import Instant
+from kgray.errors import InputError
 from kgray.models.prompting.tokens import Counter
 from kgray.ports import SearchScope
 from kgray.search import Filters, Method, Recipe, Reranker, Template
+
+MAX_ROWS = 1000
+When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
+
+
+def instant_of(value: When | None, field: str) -> Instant | None:
+    """Return the instant of an argument. Raises InputError with the argument's name."""
+    return None if value is None else times.given(value, field)[0]
+
+
+def check_limit(limit: int, maximum: int = MAX_ROWS) -> None:
+    """Raise InputError for a limit that is not 1 to `maximum`."""
+    if not 1 <= limit <= maximum:
+        raise InputError(f"limit is {limit}: use 1 to {maximum}", field="limit")
 
 
 class SelectionOptions(TypedDict, total=False):

@@ -28,7 +28,7 @@ from kgray.ingest.candidates import Likeness, code_match, likeness
 from kgray.ingest.resolve import NAME_FLOOR
 from kgray.ingest.state import GroupState
 from kgray.memory import answers, results
-from kgray.memory.moments import When, check_limit, instant_of
+from kgray.memory.options import When, check_limit, instant_of
 from kgray.memory.outline import Outline, differences, facts_of, texts
 from kgray.ports import GraphView, GroupCounts, Store, at_one_moment
 from kgray.schema import kinds, reads, rows

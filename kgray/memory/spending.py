@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from operator import add
 from typing import Any
 
-from kgray.errors import Cost
+from kgray.errors import Cost, InputError
 from kgray.models.prompting.tokens import count_tokens
-from kgray.ports import Answerer
-from kgray.search.answering import NO_COST, ROOM, OnText, request_of
+from kgray.ports import Answerer, AnswerRequest
+from kgray.search.answering import LEAST_ROOM, NO_COST, ROOM, OnText
 
 
 @dataclass(slots=True)
@@ -31,10 +31,21 @@ class Spending:
 
         Raises InputError if the rest does not suffice for a call, and the errors of `Answerer.answer`.
         """
-        request = request_of(
-            task, question, data, head=self.model.head(task), schema=schema, max_tokens=self.tokens,
-            max_calls=None if self.calls is None else self.calls - reserved,
-        )  # fmt: skip
+        calls, head, room = self.calls, self.model.head(task), ROOM
+        if calls is not None and (calls := calls - reserved) < 1:
+            raise InputError(f"max_calls is {calls}: an answer needs 1 call", field="max_calls")
+        if self.tokens is not None:
+            prompt = count_tokens(head) + count_tokens(data)
+            room = min(ROOM, self.tokens - prompt)
+            if room < LEAST_ROOM:
+                raise InputError(
+                    f"max_tokens is {self.tokens}, but the prompt alone takes about {prompt}: allow "
+                    f"{prompt + LEAST_ROOM} or more, or a smaller context (tokens)",
+                    field="max_tokens",
+                )
+        request = AnswerRequest(
+            task=task, question=question, head=head, data=data, room=room, max_calls=calls, schema=schema
+        )
         self.add(await self.model.answer(request, on_text))
 
     async def text(self, task: str, question: str, data: str, *, reserved: int = 0) -> str:

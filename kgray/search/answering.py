@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kgray.domain.graph import Hit
-from kgray.errors import Cost, InputError
-from kgray.models.prompting.tokens import count_tokens
-from kgray.ports import AnswerRequest
+from kgray.errors import Cost
 from kgray.search.context import Context
 
 NOT_IN_MEMORY = "NOT IN MEMORY"  # the model's reply, by the prompt; the user sees the sentence below
@@ -55,34 +53,6 @@ class Answered:
         extras = {"keywords": self.keywords, "reports": self.reports}
         head |= {name: dict(value) for name, value in extras.items() if value is not None}
         return head | self.cost._asdict()
-
-
-def request_of(
-    task: str,
-    question: str,
-    data: str,
-    *,
-    head: str,
-    max_calls: int | None,
-    max_tokens: int | None,
-    schema: Mapping[str, Any] | None = None,
-) -> AnswerRequest:
-    """Return the request to a model. Raises InputError if a bound is too low for one call."""
-    if max_calls is not None and max_calls < 1:
-        raise InputError(f"max_calls is {max_calls}: an answer needs 1 call", field="max_calls")
-    room = ROOM
-    if max_tokens is not None:
-        prompt = count_tokens(head) + count_tokens(data)
-        room = min(ROOM, max_tokens - prompt)
-        if room < LEAST_ROOM:
-            raise InputError(
-                f"max_tokens is {max_tokens}, but the prompt alone takes about {prompt}: allow "
-                f"{prompt + LEAST_ROOM} or more, or a smaller context (tokens)",
-                field="max_tokens",
-            )
-    return AnswerRequest(
-        task=task, question=question, head=head, data=data, room=room, max_calls=max_calls, schema=schema
-    )
 
 
 def without_citations(text: str) -> str:

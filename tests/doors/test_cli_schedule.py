@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 import kgray as kgray_library
@@ -46,7 +44,7 @@ def test_a_run_that_failed_is_one_line_of_the_status_with_its_job(kgray):
     with kgray_library.open(kgray.folder / "kgray-data", create=True) as memory:
         (schedule,) = memory.admin.schedules.every()
         begun = schedule.due(schedule.made_at + times.DAY)
-        ended = replace(schedule, begun=begun, tries=1, ended_at=begun, said="failed: the model is away")
+        ended = schedule._replace(begun=begun, tries=1, ended_at=begun, said="failed: the model is away")
         assert memory.admin.schedules.replace(schedule, ended)
 
     (line,) = [line for line in kgray("status").out.splitlines() if line.startswith("schedule ")]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 import kgray
@@ -51,7 +49,7 @@ NIGHT = "2026-03-02T03:00:00Z"
     ],
 )  # fmt: skip
 def test_the_due_tick_and_the_next_tick(cron, zone, moment, due, following):
-    schedule = Schedule("s", cron, zone, CREATED)
+    schedule = Schedule("s", cron, zone, CREATED, None, 0, None, "")
 
     assert show(schedule.due(at(moment))) == (due and f"{due}.000000Z")
     assert show(schedule.next(at(moment))) == f"{following}.000000Z"
@@ -151,7 +149,7 @@ def test_two_schedulers_at_the_same_moment_take_a_tick_once(schedules):
     """Both have seen the schedule before it was begun; the later one changes nothing."""
     report = schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
     first, second = (
-        replace(report, begun=at(NIGHT), tries=1, seen_at=at(NIGHT) + offset) for offset in (0, 1)
+        report._replace(begun=at(NIGHT), tries=1, seen_at=at(NIGHT) + offset) for offset in (0, 1)
     )
 
     assert schedules.replace(report, first)

@@ -6,8 +6,7 @@ import pytest
 
 from kgray.domain.graph import Community
 from kgray.errors import InputError
-from kgray.memory.asking import AnswerOptions, own_keywords
-from kgray.memory.conversation import newest, query_of, turns_of
+from kgray.memory.asking import AnswerOptions, newest, own_keywords, query_of, turns_of
 from kgray.memory.report_points import fitting_reports, of_level
 
 

@@ -1,4 +1,4 @@
-"""The Parquet tables of Microsoft's GraphRAG 3: a fact is a relationship and a claim, an episode a text unit."""
+"""The Parquet tables of Microsoft's GraphRAG 3: facts are relationships and claims, episodes text units."""
 
 from __future__ import annotations
 
