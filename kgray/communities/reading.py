@@ -69,11 +69,6 @@ def owners_of(store: Store, group: str, level: int, known_at: Instant | None) ->
     return {entity: paths[id_][level] for entity, id_ in run.owner.items() if level < len(paths[id_])}
 
 
-def members_of(store: Store, group: str, prefix: str, known_at: Instant | None) -> list[str]:
-    """Return the ids of the entities in the community of `one_of`. Raises NotFound, Ambiguous."""
-    return [id_ for id_, _ in one_of(store, group, prefix, known_at).members]
-
-
 def one_of(
     store: Store, group: str, prefix: str, known_at: Instant | None, view: GraphView | None = None
 ) -> ShownCommunity:

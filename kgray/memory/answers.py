@@ -157,15 +157,11 @@ def history_of(
     facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.relation, f.created_at, f.id))
     spans, clients = spans_of(view, facts)
     (entity,) = summarised(view, [entity], as_of)
-    profile = profile_of(store, view, entity.id, as_of=as_of, known_at=known_at)
+    profile, sources = profile_of(store, view, entity.id, as_of=as_of, known_at=known_at)
     return History(
-        group=view.group,
-        entity=entity,
-        profile=profile.text if profile else "",
-        profile_sources=profile.sources if profile else (),
-        facts=tuple(spans.values()),
-        clients=clients,
-    )
+        group=view.group, entity=entity, profile=profile, profile_sources=sources,
+        facts=tuple(spans.values()), clients=clients,
+    )  # fmt: skip
 
 
 def failure_of(group: str, episode: Episode | None, failure: Failure) -> EpisodeFailure:

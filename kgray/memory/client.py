@@ -344,7 +344,7 @@ def _request(name: str, method: Callable[..., Any]) -> Callable[..., Coroutine[A
     async def call(self: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - the method's own
         arguments = accepted.bind(self, *args, **options).arguments
         del arguments["self"]
-        remote: RemoteMemory = self if isinstance(self, RemoteMemory) else self.remote
+        remote: RemoteMemory = self if isinstance(self, RemoteMemory) else self._memory
         return await remote.call(name, arguments.pop("group"), arguments)
 
     return call
@@ -361,15 +361,11 @@ def _refusal(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _RemoteCommunities(AsyncCommunities):
-    def __init__(self, memory: RemoteMemory) -> None:
-        super().__init__(memory)
-        self.remote = memory
+    """The methods of communities that VERBS has."""
 
 
 class _RemoteAdmin(AsyncAdmin):
-    def __init__(self, memory: RemoteMemory) -> None:
-        super().__init__(memory)
-        self.remote = memory
+    """The methods of administration that VERBS has."""
 
 
 def _forward(part: type, prefix: str) -> None:

@@ -6,6 +6,7 @@ the answers about a pair of names agree, a person may declare it: then no model 
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -82,18 +83,13 @@ def settings_of(suggestions: Iterable[RelationSuggestion]) -> str:
 
 
 def _table_lines(name: str, table: Table) -> str:
-    head = f"[ontology.relations.{_quoted(name)}]"
+    head = f"[ontology.relations.{name if _BARE.fullmatch(name) else _toml(name)}]"
     return "\n".join((head, *(f"{key} = {_toml(value)}" for key, value in table.items()), ""))
 
 
-def _quoted(name: str) -> str:
-    return name if _BARE.fullmatch(name) else f'"{name}"'
-
-
 def _toml(value: str | list[str]) -> str:
-    if isinstance(value, str):
-        return f'"{value}"'
-    return f"[{', '.join(map(_toml, value))}]"
+    """Return TOML: its texts and lists are those of JSON."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 @dataclass(slots=True)

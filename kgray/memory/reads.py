@@ -15,7 +15,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from kgray.communities.reading import members_of, owners_of
+from kgray.communities.reading import one_of, owners_of
 from kgray.domain.graph import Entity, Fact
 from kgray.domain.records import check_group
 from kgray.domain.times import Instant, to_datetime
@@ -172,7 +172,7 @@ class GroupReads:
         sequences = sorted(record["sequence"] for record in by_type["episode"])
         evidence = {(record["episode"], record["ordinal"]) for record in by_type["evidence"]}
         entity = next((entity for entity in entities if entity.id == id_), None)
-        profile = profile_of(self.store, view, id_) if entity else None
+        profile, sources = profile_of(self.store, view, id_) if entity else ("", ())
         return answers.Shown(
             id=id_,
             records=records,
@@ -181,8 +181,8 @@ class GroupReads:
             facts=tuple(spans.values()),
             clients=clients,
             summary=entity.summary if entity else "",
-            profile=profile.text if profile else "",
-            profile_sources=profile.sources if profile else (),
+            profile=profile,
+            profile_sources=sources,
         )
 
     @of_one_moment
@@ -270,7 +270,11 @@ class GroupReads:
     ) -> _Neighbourhood:  # fmt: skip
         """Return the entities with most facts, of a group or a community."""
         outline = self._outline_of(view, known)
-        members = None if community is None else members_of(self.store, view.group, community, known)
+        members = (
+            None
+            if community is None
+            else [id_ for id_, _ in one_of(self.store, view.group, community, known).members]
+        )
         ids, between, total = outline.most_connected(moment, limit, members)
         entities = answers.entities_of(self.store, view, texts(ids))
         return entities, facts_of(view, between[:most_facts]), total

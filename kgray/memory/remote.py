@@ -85,21 +85,16 @@ def _hit(row: Mapping[str, Any], _: str = "") -> Hit:
 
 def read_answer(document: Mapping[str, Any]) -> Answered:
     """Return a model's answer from its JSON form."""
-    numbers = [row["number"] for row in document["sources"]]
-    values = {
-        "text": document["answer"],
-        "general": document["general_knowledge"],
-        "found": document["found"],
-    }
-    names = ("calls", "prompt_tokens", "completion_tokens")
     return Answered(
-        **values,
-        sources=tuple(zip(numbers, map(_hit, document["sources"]), strict=True)),
+        text=document["answer"],
+        general=document["general_knowledge"],
+        found=document["found"],
+        sources=tuple((row["number"], _hit(row)) for row in document["sources"]),
         dropped=tuple(document["dropped"]),
         suggestions=tuple(document["suggestions"]),
         keywords=document.get("keywords"),
         reports=document.get("reports"),
-        cost=Cost(*(document[name] for name in names)),
+        cost=Cost(*(document[name] for name in Cost._fields)),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from kgray.search.loading import run_at, texts_of
 from kgray.search.query import MAX_LIMIT, Query
 from kgray.search.recipes import TEMPLATES, Template
 from kgray.search.searcher import Searcher, Sentences, ViewAt, repeats
-from kgray.search.templates import CITED, FORMS, Form
 
 MIN_TOKENS = 64  # room for the longest fixed text, which has no hit
 CONTEXT_HITS = 60  # Zep's paper takes 20 facts and 20 entities; here the budget decides
@@ -59,6 +58,39 @@ EXCERPT = 400  # characters shown of a raw episode
 _QUERY = 2000  # characters of a query that excerpts are chosen by
 _UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7ff"
 _WORDS = re.compile(rf"[^\W{_UNSPACED}]+|[{_UNSPACED}]")
+
+
+class Form(NamedTuple):
+    """A template: the first line, the sections with tag and head, and the scopes whose lines have numbers."""
+
+    intro: str
+    heads: Mapping[Scope, tuple[str, str]]
+    cited: frozenset[Scope]
+
+
+_HEADS: Mapping[Scope, tuple[str, str]] = {
+    "fact": ("FACTS", "What memory holds, and when it held or happened: [n] FACT (Date range: from - to)"),
+    "entity": ("ENTITIES", "Who and what it is about: NAME (kind; also known as ...): what else is known"),
+    "community": ("COMMUNITIES", "What belongs together: NAMES: SUMMARY (as of DATE)"),
+    "episode": ("EPISODES", "What was said, by day: n SPEAKER: TEXT (indented: right after)"),
+}
+CITED: frozenset[Scope] = frozenset({"fact", "episode"})
+_PAPER_FACTS = (
+    "# These are the most relevant facts and their valid date ranges. If the fact is about an event, the "
+    "event takes place during this time.\n# format: FACT (Date range: from - to)"
+)
+FORMS: Mapping[Template, Form] = {
+    "kgray": Form("", _HEADS, CITED),
+    # The constructor of Zep's paper, arXiv 2501.13956, section 3.
+    "paper": Form(
+        "FACTS and ENTITIES represent relevant context to the current conversation.",
+        {
+            "fact": ("FACTS", _PAPER_FACTS),
+            "entity": ("ENTITIES", "# These are the most relevant entities\n# ENTITY_NAME: entity summary"),
+        },
+        frozenset(),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +123,10 @@ class Context:
 
 
 async def context(
-    searcher: Searcher,
-    query: Query,
-    *,
-    tokens: int = 1500,
-    limit: int | None = None,
-    count: counting.Counter = counting.count_tokens,
-    template: Template = "kgray",
-    view: ViewAt | None = None,
-) -> Context:
+    searcher: Searcher, query: Query, *,
+    tokens: int = 1500, limit: int | None = None, count: counting.Counter = counting.count_tokens,
+    template: Template = "kgray", view: ViewAt | None = None,
+) -> Context:  # fmt: skip
     """Search, and return the hits as text: facts, entities, excerpts of raw episodes.
 
     limit   candidate hits, at most 1,000; None = one for every 10 tokens, at least 60
@@ -148,15 +175,10 @@ class _Line:
 
 
 def write(
-    hits: Sequence[Hit],
-    tokens: int,
-    *,
-    query: str = "",
-    count: counting.Counter = counting.count_tokens,
-    moments: Mapping[str, datetime] = MappingProxyType({}),
-    template: Template = "kgray",
+    hits: Sequence[Hit], tokens: int, *, query: str = "", count: counting.Counter = counting.count_tokens,
+    moments: Mapping[str, datetime] = MappingProxyType({}), template: Template = "kgray",
     shares: Mapping[Scope, float] = MappingProxyType({}),
-) -> Context:
+) -> Context:  # fmt: skip
     """Write hits (in any order) within `tokens`, at least 64; scores are compared over all scopes.
 
     query   long messages are cut around its words; moments: "as of", "as known on"
@@ -404,14 +426,6 @@ def best(facts: Collection[Fact], at: Instant) -> list[Fact]:
     return sorted(holding, key=lambda f: (-len(f.episodes), -(f.valid_at or 0), f.id))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """A model's text about an entity; sources: the episodes that support it."""
-
-    text: str
-    sources: tuple[EpisodeRef, ...]
-
-
 def profile_of(
     store: Store,
     view: GraphView,
@@ -419,18 +433,18 @@ def profile_of(
     *,
     as_of: Instant | None = None,
     known_at: Instant | None = None,
-) -> Profile | None:
-    """Return a model's text about an entity; None if there is none or it may be out of date.
+) -> tuple[str, tuple[EpisodeRef, ...]]:
+    """Return a model's text about an entity, and its sources; "" if there is none or it may be out of date.
 
     The text describes the time of its run, so it is used only without `as_of` and if the entity has no news
     since then. view: the graph as known at `known_at`.
     """
-    text = _current_profiles(store, view, [entity], known_at).get(entity) if as_of is None else None
-    if text is None:
-        return None
-    sequences = np.frombuffer(text.sources, "<u4").tolist()
+    profile = _current_profiles(store, view, [entity], known_at).get(entity) if as_of is None else None
+    if profile is None:
+        return "", ()
+    sequences = np.frombuffer(profile.sources, "<u4").tolist()
     heads = store.rows(reads.EPISODE_HEADS_AT, view.group, sequences) if sequences else ()
-    return Profile(text=safe(text.summary), sources=tuple(EpisodeRef(row.id, row.client_id) for row in heads))
+    return safe(profile.summary), tuple(EpisodeRef(row.id, row.client_id) for row in heads)
 
 
 def profile_texts(store: Store, view: GraphView, entities: Sequence[str]) -> dict[str, str]:
@@ -439,14 +453,9 @@ def profile_texts(store: Store, view: GraphView, entities: Sequence[str]) -> dic
 
 
 def descriptions(
-    store: Store,
-    view: GraphView,
-    entities: Sequence[str],
-    *,
-    as_of: Instant | None = None,
-    known_at: Instant | None = None,
-    excluded: Collection[str] = (),
-) -> dict[str, str]:
+    store: Store, view: GraphView, entities: Sequence[str], *,
+    as_of: Instant | None = None, known_at: Instant | None = None, excluded: Collection[str] = (),
+) -> dict[str, str]:  # fmt: skip
     """Return entity id -> its description: its profile, else its best supported valid facts.
 
     excluded: ids of facts that other lines show; for the other arguments see `profile_of`.
