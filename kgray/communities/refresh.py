@@ -155,12 +155,9 @@ class Refresh:
         return _unchanged_result(parent, listed, len(profiles))
 
     async def _communities(
-        self,
-        snapshot: Snapshot,
-        result: Refreshed,
-        levels: Sequence[Sequence[Cluster]],
+        self, snapshot: Snapshot, result: Refreshed, levels: Sequence[Sequence[Cluster]],
         texts: Mapping[str, Text],
-    ) -> list[Community]:
+    ) -> list[Community]:  # fmt: skip
         """Return the communities with their texts and vectors; an unchanged text reuses its vector."""
         previous = (*snapshot.communities, *snapshot.profiles.values())
         vectors = {c.text: c.vector for c in previous if c.vector}

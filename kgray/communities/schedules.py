@@ -79,15 +79,9 @@ class Schedules:
         self._store = store
 
     def add(
-        self,
-        name: str,
-        cron: str,
-        zone: str,
-        made_at: Instant,
-        *,
-        full: bool = False,
+        self, name: str, cron: str, zone: str, made_at: Instant, *, full: bool = False,
         groups: Sequence[str] = (),
-    ) -> Schedule:
+    ) -> Schedule:  # fmt: skip
         """Add a schedule. Raises InputError for a wrong value, or if the name is in use."""
         expression, groups = " ".join(cron.split()), tuple(dict.fromkeys(groups))
         schedule = Schedule(name, expression, zone, made_at, None, 0, None, "", full, groups)

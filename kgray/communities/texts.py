@@ -137,12 +137,9 @@ def parts_of(cluster: Cluster, texts: Mapping[str, Text]) -> list[Cluster]:
 
 
 def request_of(
-    snapshot: Snapshot,
-    cluster: Cluster,
-    texts: Mapping[str, Text],
-    parts: Sequence[Text],
+    snapshot: Snapshot, cluster: Cluster, texts: Mapping[str, Text], parts: Sequence[Text],
     head: Callable[[str], str],
-) -> SummaryRequest:
+) -> SummaryRequest:  # fmt: skip
     """Return the request about a community, a part of it, or an entity. head: task -> its instructions.
 
     Members and facts are chosen by rank but listed by id, so that a change of rank alone does not change the

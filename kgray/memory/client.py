@@ -163,15 +163,9 @@ class RemoteMemory(AsyncMemory):
         return [GroupSize(**row) for row in (await self._ask("GET", None, "", {}))["groups"]]
 
     async def export(
-        self,
-        path: str | Path,
-        *,
-        to: str,
-        group: str,
-        as_of: When | None = None,
-        known_at: When | None = None,
-        stop: Stop = never,
-    ) -> Exported:
+        self, path: str | Path, *, to: str, group: str, as_of: When | None = None,
+        known_at: When | None = None, stop: Stop = never,
+    ) -> Exported:  # fmt: skip
         """Write a group in another tool's format, as `Memory.export`; a broken download is resumed."""
         format_ = format_called(to, "writer")
         check_free(format_, path := Path(path))

@@ -258,14 +258,9 @@ class _Answers:
         return declared or (self._ontology.lists(a) and self._ontology.lists(b))
 
     def _suggested(
-        self,
-        kind: SuggestionKind,
-        names: tuple[str, ...],
-        tally: _Tally,
-        answer: str,
-        table: Table,
+        self, kind: SuggestionKind, names: tuple[str, ...], tally: _Tally, answer: str, table: Table,
         value: str = "",
-    ) -> RelationSuggestion:
+    ) -> RelationSuggestion:  # fmt: skip
         counts = {name: tally.counts[name] for name in _COUNTED}
         examples = tuple(self._sentences[pair] for pair in tally.examples[answer])
         return RelationSuggestion(

@@ -10,19 +10,6 @@ from kgray.search.recipes import RECIPES, SCOPES, Method, Recipe, Reranker, Temp
 from kgray.search.searcher import Ranking, Searcher
 
 __all__ = [
-    "RECIPES",
-    "SCOPES",
-    "Context",
-    "Filters",
-    "Method",
-    "Query",
-    "Ranking",
-    "Recipe",
-    "Reranker",
-    "Searcher",
-    "Template",
-    "Weights",
-    "context",
-    "count_tokens",
-    "spans_of",
-]
+    "RECIPES", "SCOPES", "Context", "Filters", "Method", "Query", "Ranking", "Recipe", "Reranker", "Searcher",
+    "Template", "Weights", "context", "count_tokens", "spans_of",
+]  # fmt: skip

@@ -244,12 +244,9 @@ def _answers(hit: Hit) -> bool:
 
 
 def _fitting(
-    ranked: Iterable[_Line],
-    chosen: Sequence[_Line],
-    room: int,
-    prices: Mapping[object, int],
+    ranked: Iterable[_Line], chosen: Sequence[_Line], room: int, prices: Mapping[object, int],
     limits: Mapping[Scope, int],
-) -> list[_Line]:
+) -> list[_Line]:  # fmt: skip
     """Return the lines of `ranked`, in order, that fit in `room` tokens in addition to the chosen lines.
 
     limits: scope -> the most tokens for all its lines
@@ -427,13 +424,9 @@ def best(facts: Collection[Fact], at: Instant) -> list[Fact]:
 
 
 def profile_of(
-    store: Store,
-    view: GraphView,
-    entity: str,
-    *,
-    as_of: Instant | None = None,
+    store: Store, view: GraphView, entity: str, *, as_of: Instant | None = None,
     known_at: Instant | None = None,
-) -> tuple[str, tuple[EpisodeRef, ...]]:
+) -> tuple[str, tuple[EpisodeRef, ...]]:  # fmt: skip
     """Return a model's text about an entity, and its sources; "" if there is none or it may be out of date.
 
     The text describes the time of its run, so it is used only without `as_of` and if the entity has no news

@@ -166,15 +166,9 @@ class Vectors:
         return self._exact is not None and (len(self._names) + count) * self.dimensions * 4 <= EXACT_BYTES
 
     def add(
-        self,
-        names: Sequence[object],
-        values: Sequence[bytes],
-        numbers: Mapping[object, int],
-        places: Sequence[Place],
-        *,
-        signs: bool,
-        weights: Sequence[bytes | None] = (),
-    ) -> None:
+        self, names: Sequence[object], values: Sequence[bytes], numbers: Mapping[object, int],
+        places: Sequence[Place], *, signs: bool, weights: Sequence[bytes | None] = (),
+    ) -> None:  # fmt: skip
         """Append vectors (float32), or their signs; skip names that already have one.
 
         numbers: name -> number of its owner; places: position of each vector in the store (`RECORDS`)

@@ -176,13 +176,9 @@ class Matcher:
         return matches
 
     def _match(
-        self,
-        fact: Fact,
-        named: set[str],
-        weights: Mapping[int, float],
-        names: float,
+        self, fact: Fact, named: set[str], weights: Mapping[int, float], names: float,
         entities: Mapping[str, Entity],
-    ) -> Match:
+    ) -> Match:  # fmt: skip
         """Return the match of a fact.
 
         weights   place of a question word that the fact should have -> its weight: also the words of names

@@ -123,15 +123,9 @@ def _from(run: SearchRun, seeds: Sequence[str], hops: int, times: int | None) ->
 
 
 def walk(
-    view: GraphView,
-    seeds: Sequence[str],
-    as_of: Instant | None,
-    *,
-    hops: int,
-    room: int,
-    front: int,
+    view: GraphView, seeds: Sequence[str], as_of: Instant | None, *, hops: int, room: int, front: int,
     enough: int | None = None,
-) -> Walk:
+) -> Walk:  # fmt: skip
     """Step from `seeds` (resolved entity ids, best first, distinct) over the facts that hold at `as_of`.
 
     room    facts a hop: an equal share for each start, at least 10, newest first

@@ -18,9 +18,8 @@ from kgray.errors import InputError, Unavailable
 from kgray.io.intake.drafts import Defaults
 from kgray.io.intake.files import read_file
 from kgray.io.intake.formats import Position
-from kgray.memory.backfill.budget import Budget
 from kgray.memory.backfill.manifest import run_name
-from kgray.memory.backfill.run import RecentRate, RunProgress
+from kgray.memory.backfill.run import Budget, RecentRate, RunProgress
 from kgray.ports import GroupCounts
 from kgray.ports.ingest import Sequences, Totals, joined
 from kgray.runtime.jobs import JobLog, ServerTimes, followed, without_secrets

@@ -19,8 +19,6 @@ from kgray.io.interchange.snapshot import ExportedCommunity, Snapshot
 from kgray.io.interchange.tables import TEXTS, read_table, write_table
 from kgray.models.prompting.tokens import count_tokens
 
-# A relationship has a description, but no name of its relation.
-
 _FACTS = 50  # of an entity, that its description tells
 _DOCUMENT = 1_000_000  # characters of a document; a source with more becomes several documents
 _COUNT_DEGREES = """

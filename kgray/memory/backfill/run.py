@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -15,13 +16,12 @@ from typing import Any
 from kgray.domain import times
 from kgray.domain.json_form import as_json
 from kgray.domain.records import Draft
-from kgray.errors import KgrayError, NoSpace, Unavailable
+from kgray.errors import Cost, KgrayError, NoSpace, Unavailable
 from kgray.ingest.local import last_sequences
 from kgray.io.intake.drafts import Defaults, Refusal
 from kgray.io.intake.files import read_file
 from kgray.memory import AsyncMemory, Report
 from kgray.memory.answers import failure_of
-from kgray.memory.backfill.budget import Budget
 from kgray.memory.backfill.manifest import (
     InputFile,
     Manifest,
@@ -50,6 +50,76 @@ _FIRST = 10  # failures that are shown with their reason
 LISTED = 1_000  # refusals in a report; refused.jsonl beside it has them all
 _RATE_WINDOW_S = 30.0  # seconds of the window that a rate is measured over
 _RATE_EPISODES = 8  # minimum of a rate: with fewer, estimates for a minute of work said hours
+# The assumed cost of an episode until the first episode ends.
+_FIRST_TOKENS = 1_000
+_FIRST_CALLS = 3  # the cost of an unusable reply
+_LOOK_S = 0.02  # minimum seconds between two counts ...
+_SHARE = 10  # ... and a multiple of the last count's duration: counting reads the whole ledger
+
+
+class Budget:
+    """Bounds on an attempt's calls and tokens. Requests in flight finish, so it may exceed them slightly."""
+
+    def __init__(self, store: Store, *, calls: int | None = None, tokens: int | None = None) -> None:
+        self._store, self._calls, self._tokens = store, calls, tokens
+        self.bounded = calls is not None or tokens is not None
+        self._at_start = self._spending = [0] * 4
+        self._next = 0.0
+        self.spent()
+        self._at_start, self._spending = self._spending, self._at_start
+
+    def spent(self) -> Cost:
+        """Count and return the cost since the start."""
+        began = time.monotonic()
+        counts = self._store.counts().values()
+        sums = [sum(getattr(group, name) for group in counts) for name in Cost._fields]
+        sums.append(sum(group.committed + group.failed for group in counts))
+        self._spending = [total - start for total, start in zip(sums, self._at_start, strict=True)]
+        ended = time.monotonic()
+        self._next = ended + max(_LOOK_S, _SHARE * (ended - began))
+        return Cost(*self._spending[:3])
+
+    def over(self) -> str:
+        """Return the bound that was reached, as a sentence; "" = none. Cheap: it does not always recount."""
+        calls, tokens, _ = self._recent() if self.bounded else (0, 0, 0)
+        if self._calls is not None and calls >= self._calls:
+            return f"--max-calls {self._calls} is spent: {calls} calls were made"
+        if self._tokens is not None and tokens >= self._tokens:
+            return f"--max-tokens {self._tokens} is spent: {tokens} tokens were used"
+        return ""
+
+    def in_flight(self) -> int:
+        """Return the number of episodes that the bounds allow in flight, at least 1: `over` ends the run."""
+        return max(1, self._payable(sys.maxsize))
+
+    def room(self, bound: int, waiting: int) -> int:
+        """Return the number of episodes to append so that the budget covers all waiting ones, <= `bound`."""
+        paid = self._payable(bound)
+        # A stale count overestimates the room, so the ledger is recounted near the end of the budget.
+        if waiting < paid < bound:
+            self.spent()
+            paid = self._payable(bound)
+        return paid - waiting
+
+    def _payable(self, bound: int) -> int:
+        if not self.bounded:
+            return bound
+        calls, tokens, ended = self._recent()
+        if self._calls is not None:
+            remaining = self._calls - calls
+            paid = remaining * ended // calls if ended and calls else remaining // _FIRST_CALLS
+            bound = min(bound, max(paid, min(remaining, 1)))
+        if self._tokens is not None:
+            each = max(1, tokens // ended) if ended and tokens else _FIRST_TOKENS
+            bound = min(bound, -(-(self._tokens - tokens) // each))
+        return bound
+
+    def _recent(self) -> tuple[int, int, int]:
+        """Return calls, tokens and ended episodes, as of the last count."""
+        if time.monotonic() >= self._next:
+            self.spent()
+        calls, prompt, completion, ended = self._spending
+        return calls, prompt + completion, ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,13 +214,9 @@ def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = N
 
 
 async def backfill(
-    memory: AsyncMemory,
-    data: Path,
-    request: RunRequest,
-    *,
-    stop: Stop = never,
+    memory: AsyncMemory, data: Path, request: RunRequest, *, stop: Stop = never,
     watch: OnProgress | None = None,
-) -> Report:
+) -> Report:  # fmt: skip
     """Carry out a run, or its remaining rows after earlier attempts; return this attempt's report.
 
     In it, `duplicate` also counts skipped rows, which an earlier attempt took; `refusals` are of the whole
