@@ -1,41 +1,36 @@
-"""A query with its recipe and filters, and the reading of its text.
+"""A query with its recipe and filters, the reading of its text, and the words of questions.
 
 Reading is a pure function of the text, the speakers and the clock. Stop words (stopwords.txt, with their
-sources) apply to their own language only: German "die" is a content word in an English question.
+sources) apply to their own language only: German "die" is a content word in an English question. asking.toml
+has English words: fillers, synonyms, irregular forms, and the kinds that questions ask for.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from kgray.domain.graph import Community, Entity, Fact
+from kgray.domain.ontology import words_of_matter
 from kgray.domain.records import Episode, check_group
 from kgray.domain.times import Instant, from_datetime
 from kgray.errors import InputError
+from kgray.graph.verbs import ENGLISH
 from kgray.language.dates import mentioned
 from kgray.language.words import MAX_QUERY_CHARACTERS, MAX_QUERY_WORDS, plain_words, stem
 from kgray.ports import GraphView, SearchScope, Store
 from kgray.schema.rows import folded
-from kgray.search.recipes import (
-    MAX_DEPTH,
-    MAX_RECENT,
-    METHODS,
-    RECIPES,
-    RERANKERS,
-    SCOPES,
-    Method,
-    Recipe,
-    Reranker,
-)
+from kgray.search import recipes
+from kgray.search.recipes import RECIPES, SCOPES, Method, Recipe, Reranker
 from kgray.storage.ledger import sequences_of
 
 MAX_LIMIT = 1000
@@ -199,8 +194,8 @@ class Query:
     def _check_numbers(self) -> None:
         """Refuse numbers outside their ranges."""
         for field_name, value, low, high in (
-            ("recent", self.recent, 0, MAX_RECENT),
-            ("depth", self.depth, 1, MAX_DEPTH),
+            ("recent", self.recent, 0, recipes.MAX_RECENT),
+            ("depth", self.depth, 1, recipes.MAX_DEPTH),
             ("mmr_lambda", self.mmr_lambda, 0, 1),
         ):
             if value is not None and (isinstance(value, bool) or not low <= value <= high):
@@ -211,18 +206,13 @@ class Query:
         for noun, field_name, names, allowed in (
             ("scope", "scope", self.scopes, SCOPES),
             ("recipe", "recipe", (recipe,), tuple(RECIPES)),
-            ("method", "methods", self.methods or (), METHODS),
-            ("reranker", "reranker", (self.reranker or "none",), RERANKERS),
+            ("method", "methods", self.methods or (), recipes.METHODS),
+            ("reranker", "reranker", (self.reranker or "none",), recipes.RERANKERS),
         ):
             for name in names:
                 if name not in allowed:
                     why = f"{noun} {name!r} is unknown: use {', '.join(allowed)}"
                     raise InputError(why, field=field_name)
-
-
-def is_scored(recipe: Recipe) -> bool:
-    """Return whether hits have weighted or cross-encoder scores, which compare over scopes."""
-    return recipe.fusion == "weighted" and recipe.reranker in {"none", "cross_encoder"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -435,3 +425,72 @@ def language_of(plain: list[str]) -> str:
     codes = _languages_of_words()
     covered = Counter(chain.from_iterable(codes.get(word, ()) for word in set(plain)))
     return max(languages(), key=covered.__getitem__)
+
+
+class Asking(NamedTuple):
+    """The tables of asking.toml, by the names that they have there."""
+
+    fillers: frozenset[str]
+    speech: frozenset[str]
+    history: frozenset[str]
+    kinds: Mapping[str, frozenset[str]]
+    senses: tuple[frozenset[str], ...]
+    lemmas: Mapping[str, str]
+
+
+@cache
+def asking() -> Asking:
+    """Return the tables of asking.toml, which is read once."""
+    entries = tomllib.loads(Path(__file__).with_name("asking.toml").read_text(encoding="utf-8"))
+    thirds = (pair.split(":") for pair in ENGLISH["third_to_past"])
+    lemmas = {past: stem(third) for third, past in thirds}
+    lemmas |= {form: stem(base) for form, base in (pair.split(":") for pair in entries["irregular"].split())}
+    return Asking(
+        fillers=frozenset(entries["fillers"].split()),
+        speech=frozenset(entries["speech"].split()),
+        history=frozenset(entries["history"].split()),
+        kinds={stem(word): frozenset(kinds.split()) for word, kinds in entries["kinds"].items()},
+        senses=tuple(
+            frozenset(lemmas.get(word) or stem(word) for word in words.split())
+            for words in entries["senses"].values()
+        ),
+        lemmas=lemmas,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=16_384)
+def lemma(word: str) -> str:
+    """Return the stem of a plain word's base form: for "led" the stem of "lead"."""
+    return asking().lemmas.get(word) or stem(word)
+
+
+def kinds_of(word: str) -> frozenset[str]:
+    """Return the kinds that a word asks for, in the singular or plural; empty for other words."""
+    return asking().kinds.get(stem(word), frozenset())
+
+
+@cache
+def _forms() -> Mapping[str, frozenset[str]]:
+    """Return stem -> the stems of all forms of its irregular verb."""
+    verbs: dict[str, set[str]] = {}
+    for form, base in asking().lemmas.items():
+        verbs.setdefault(base, {base}).add(stem(form))
+    return {form: frozenset(forms) for forms in verbs.values() if len(forms) > 1 for form in forms}
+
+
+def other_forms(word: str) -> list[str]:
+    """Return the stems of the other forms of a stem's irregular verb, in order: "bought" for "buy"."""
+    return sorted(_forms().get(word, frozenset()) - {word})
+
+
+@lru_cache(maxsize=4_096)
+def senses_of(word: str) -> frozenset[str]:
+    """Return the lemmas that share a sense with a lemma."""
+    synonyms = [sense for sense in asking().senses if word in sense]
+    synonyms += [words for words in _matters() if word in words]
+    return frozenset().union(*synonyms)
+
+
+@cache
+def _matters() -> tuple[frozenset[str], ...]:
+    return tuple(frozenset(map(lemma, words)) for words in words_of_matter().values())

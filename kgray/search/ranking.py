@@ -22,10 +22,9 @@ from kgray.ports import Embedding, GraphView, SearchScope, Store
 from kgray.schema.rows import as_weights
 from kgray.search.index import Floats, GroupIndex, Ints, Messages, Postings, Sessions, Vectors, Words
 from kgray.search.loading import EvidencePlaces, Exact
-from kgray.search.matching import Vocabulary
-from kgray.search.query import FoundRow, Query, Question
+from kgray.search.matching import StateQuestion, Vocabulary, read_state_question
+from kgray.search.query import FoundRow, Query, Question, other_forms
 from kgray.search.recipes import Recipe, Weights
-from kgray.search.state_question import StateQuestion, other_forms, read_state_question
 from kgray.search.summaries import Summaries, Texts
 
 K1, B = 1.2, 0.75  # BM25's usual values

@@ -24,12 +24,11 @@ from kgray.graph.stored import view_now
 from kgray.graph.summaries import summarised
 from kgray.search import index as indexing
 from kgray.search import loading
-from kgray.search.matching import Matcher, Vocabulary
-from kgray.search.query import FoundRow, Query, Question, is_scored, read_question, within
+from kgray.search.matching import Matcher, StateQuestion, Vocabulary
+from kgray.search.query import FoundRow, Query, Question, read_question, within
 from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Scores, SearchRun
 from kgray.search.recipes import SCOPES, Method
 from kgray.search.rerank import fused_by_rank, reranked
-from kgray.search.state_question import StateQuestion
 from kgray.search.steps import ByScope, steps
 from kgray.search.summaries import Profiled, Summaries
 
@@ -403,7 +402,7 @@ def _hits(run: SearchRun, chosen: Sequence[Chosen], ranks: _Ranks) -> list[Hit]:
     """
     spans, _ = loading.spans_of(run.view, [c.row for _, c in chosen if isinstance(c.row, Fact)])
     known_at = None if run.summaries is None else to_datetime(run.summaries.recorded_at)
-    bounded = is_scored(run.recipe)
+    bounded = run.recipe.fusion == "weighted" and run.recipe.reranker in {"none", "cross_encoder"}
     around = loading.Around.read(run.view, run.evidence, run.moment, [c.row for _, c in chosen])
     hits = []
     for scope, candidate in chosen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kgray.language.words import MAX_QUERY_WORDS, stem, term
-from kgray.search.state_question import read_state_question
+from kgray.search.matching import read_state_question
 
 
 def test_a_pasted_text_is_matched_by_its_first_words_alone() -> None:
