@@ -26,8 +26,7 @@ from kgray.io.interchange.exporting import check_free, unpack
 from kgray.io.interchange.formats import Report as Exported
 from kgray.io.interchange.formats import format_called
 from kgray.memory import AsyncMemory, Memory, Report
-from kgray.memory.admin import AsyncAdmin
-from kgray.memory.communities import AsyncCommunities
+from kgray.memory.admin import AsyncAdmin, AsyncCommunities
 from kgray.memory.ingesting import Item
 from kgray.memory.options import AskOptions, When
 from kgray.memory.remote import VERBS, read_answer, read_result

@@ -18,8 +18,7 @@ from kgray.errors import InputError, NoSpace, SettingsError
 from kgray.ingest.local import LocalIngest, last_sequences
 from kgray.io.intake.drafts import FIELDS, Defaults, Refusal, draft_from
 from kgray.io.interchange.importing import ImportReport, import_from
-from kgray.memory.admin import AsyncAdmin, Inspection
-from kgray.memory.communities import AsyncCommunities
+from kgray.memory.admin import AsyncAdmin, AsyncCommunities, Inspection
 from kgray.memory.correcting import Corrections
 from kgray.memory.ingesting import Item, Report, Submission
 from kgray.memory.options import AskOptions, GraphitiOptions, SearchOptions, SelectionOptions, When

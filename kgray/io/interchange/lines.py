@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,14 +24,20 @@ def unreadable(path: Path, form: str, error: Exception) -> InputError:
     return InputError(f"{path} cannot be read as {form} ({reason}): it may be truncated")
 
 
-def read_json(path: Path) -> Any:  # noqa: ANN401 - JSON
-    """Return the value of a JSON file. Raises InputError with the path."""
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        yield
     except FileNotFoundError:
         raise InputError(f"{path} is not there") from None
     except (OSError, ValueError, RecursionError) as error:
         raise unreadable(path, "JSON", error) from None
+
+
+def read_json(path: Path) -> Any:  # noqa: ANN401 - JSON
+    """Return the value of a JSON file. Raises InputError with the path."""
+    with _explained(path):
+        return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_members(path: Path) -> Iterator[tuple[str, Any, bool]]:
@@ -39,19 +46,14 @@ def read_members(path: Path) -> Iterator[tuple[str, Any, bool]]:
     A list under a key comes item by item, but an empty list as a value; the key of a list outside an object
     is "". Raises InputError, with the path, for a file that is no JSON.
     """
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            reader = _Reader(file)
-            if reader.peek() == "[":
-                yield from reader.items("")
-            else:
-                yield from reader.members()
-            if reader.peek():
-                raise ValueError("there is more after the end")
-    except FileNotFoundError:
-        raise InputError(f"{path} is not there") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise unreadable(path, "JSON", error) from None
+    with _explained(path), path.open(encoding="utf-8-sig") as file:
+        reader = _Reader(file)
+        if reader.peek() == "[":
+            yield from reader.items("")
+        else:
+            yield from reader.members()
+        if reader.peek():
+            raise ValueError("there is more after the end")
 
 
 class _Reader:
