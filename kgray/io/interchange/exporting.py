@@ -25,13 +25,7 @@ def export(
     store: Store, group: str, to: str, path: Path, *,
     as_of: Instant | None = None, known_at: Instant | None = None, stop: Stop = never,
 ) -> Report:  # fmt: skip
-    """Write a group in a format; the same graph gives the same bytes.
-
-    path    a file that does not exist, or for a format of several files a folder that is new or empty
-    as_of, known_at     see `Snapshot`
-    stop    if it returns True, the export ends with Stopped
-    Raises InputError, StoreError, NoSpace.
-    """
+    """Write an existing group; arguments and errors as of `AsyncMemory.export`."""
     format_ = format_called(to, "writer")
     writer = format_.module()
     check_free(format_, path)
