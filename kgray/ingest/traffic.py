@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -20,6 +21,11 @@ from kgray.ports.ingest import Stop, Totals
 # A model that answers sooner, as the rules do, is asked at the commit: to decide ahead costs 3 more tries an
 # episode, each of about a millisecond. (least, median) of the latest, which a busy loop lengthens.
 AT_ONCE_S = 0.01, 0.05
+
+# A turn of the event loop with more processor time than this means that commits wait for the loop: a try takes
+# one to three milliseconds. Deciding ahead then waits _PAUSE times as long as the turn took, so it gets a tenth
+# of a busy loop and all of an idle one. Processor time, because other processes make any turn long.
+_BUSY_S, _PAUSE = 0.003, 9
 
 _LARGE_COUNT = 4096  # entries: a count of more takes milliseconds
 
@@ -90,6 +96,7 @@ class Traffic:
         self.posted = 0  # entries that wait for the writer: they are in memory too
         # Windows with more entries than may be decided ahead: they go on when the streams become more.
         self.cut_short: WeakSet[DecidesAhead] = WeakSet()
+        self._ahead_turn = asyncio.Lock()
         self.tasks: set[asyncio.Task[Any]] = set()
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # a task's failure
 
@@ -108,6 +115,14 @@ class Traffic:
         if not self.took or 4 * slow > len(self.judged):
             return True
         return min(self.took) >= AT_ONCE_S[0] or self.usual_s >= AT_ONCE_S[1]
+
+    async def idle_turn(self) -> None:
+        """Return when one try ahead of time may run: one in each turn of the loop, fewer if it is busy."""
+        async with self._ahead_turn:
+            started, started_cpu = time.monotonic(), time.thread_time()
+            await asyncio.sleep(0)
+            if time.thread_time() - started_cpu > _BUSY_S:
+                await asyncio.sleep(_PAUSE * (time.monotonic() - started))
 
     def widen(self, parts: Parts) -> None:
         """Go on with another number of streams."""

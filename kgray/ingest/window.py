@@ -176,7 +176,10 @@ class GroupWindow:
         cost 3.9 tries an episode and 0.6 wasted calls with a model that answers at once; this costs 1.8 and
         0.1.
         """
-        while (item := self._next_due()) is not None:
+        while self._next_due() is not None:
+            await self._run.idle_turn()
+            if (item := self._next_due()) is None:
+                return
             item.due = False
             try:
                 await self._try(item, item.read.result(), await self._committer.state(self.group))
@@ -184,7 +187,6 @@ class GroupWindow:
                 if not _is_left_to_commit(error):
                     raise
                 self._mark_tried(item)
-            await asyncio.sleep(0)
 
     def _next_due(self) -> InFlight | None:
         """Return the first due entry, except the next to commit.
