@@ -14,7 +14,8 @@ from kgray.ingest.decide import decide
 from kgray.ingest.outbox import Outbox
 from kgray.ingest.parts import Parts
 from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
-from kgray.ports import Answer, QuestionRequest, embedded
+from kgray.ports import Answer, QuestionRequest
+from kgray.ports.calls import embedded
 from kgray.ports.ingest import OnStep, Stop, Totals
 from kgray.storage.ledger import pending, pending_groups
 

@@ -16,16 +16,14 @@ from typing import TypeVar
 from kgray.domain.records import Episode, Extraction
 from kgray.errors import ContentError, Cost, KgrayError, Unavailable
 from kgray.graph.change import EpisodeChange
-from kgray.ingest import changes
-from kgray.ingest.outbox import Outbox
+from kgray.ingest.outbox import Outbox, answer_change, extraction_change
 from kgray.ingest.parts import Parts, at_length, off_the_loop, rows_of
 from kgray.ingest.state import Answers, Decision, Quantised, Questions, ReadEpisode
-from kgray.ingest.steps import Place, Reading
-from kgray.ingest.units import TextUnit, excerpt, unit_requests
+from kgray.ingest.steps import Place, Reading, TextUnit, excerpt, unit_requests
 from kgray.io.intake import triples
 from kgray.ports import Answer, Embedding, ExtractionRequest, Question, QuestionRequest
+from kgray.ports.calls import total
 from kgray.ports.ingest import Stop
-from kgray.ports.steps import total
 from kgray.schema import rows
 from kgray.schema.reads import ANSWERS_TO, EXTRACTIONS_AT, REQUESTS
 from kgray.storage.ledger import previous
@@ -125,11 +123,11 @@ async def journaled(
             # In the form the journal gives back, so that a replay decides on the same values.
             row = rows.answers_row(episode.sequence, key, judged.answers, *judged.cost)
             answers = rows.answers(row)
-            outbox.post(changes.answered(episode, row))
+            outbox.post(answer_change(episode, row))
             outbox.remember(episode.group, key, answers)
             return answers, judged.prompt_tokens + judged.completion_tokens
         outbox.note_spent(episode, judged.cost)
-    outbox.post(changes.answered(episode, rows.answers_row(episode.sequence, key, answers, 0, 0, 0)))
+    outbox.post(answer_change(episode, rows.answers_row(episode.sequence, key, answers, 0, 0, 0)))
     return answers, 0
 
 
@@ -191,7 +189,7 @@ async def stored_extraction(parts: Parts, episode: Episode) -> Extraction | None
 def keep(outbox: Outbox, episode: Episode, extraction: Extraction) -> Extraction:
     """Post an extraction to the journal; return it as a replay reads it: "?" for unstorable characters."""
     row = rows.extraction_row(episode.sequence, extraction)
-    outbox.post(changes.extracted(episode, row))
+    outbox.post(extraction_change(episode, row))
     return rows.extraction(row) if "?" in row.body else extraction
 
 

@@ -37,8 +37,8 @@ from kgray.graph.change import (
 )
 from kgray.graph.group import GroupGraph
 from kgray.graph.stored import records_of_entities, stale, stored_records
-from kgray.graph.summaries import corrected_entities
-from kgray.ingest import changes
+from kgray.graph.texts import corrected_entities
+from kgray.ingest.outbox import PENDING, check_width, correction_change, patches_of, row_changes
 from kgray.ingest.removed_records import (
     keys_of,
     keys_of_episodes,
@@ -110,9 +110,9 @@ def withdraw(store: Store, operation: Operation, recorded_at: Instant) -> Iterat
         at = change.recorded_at
         # The records no longer say that the removed episodes were ever committed.
         marks = ((sequence, kinds.WITHDRAWN, at, at) for sequence in sorted(hidden))
-        marked = changes.patched(kinds.EPISODES, ("state", "ended_at", "retired_at"), marks)
+        marked = patches_of(kinds.EPISODES, ("state", "ended_at", "retired_at"), marks)
         unjudged = ((sequence, None, None) for sequence in sorted(hidden))
-        judged = changes.patched(kinds.RECORDS, ("timed", "judged"), unjudged)
+        judged = patches_of(kinds.RECORDS, ("timed", "judged"), unjudged)
         erased = {(sequence,) for sequence in hidden}
         drops: dict[Kind[Any], Sequence[Key]] = {
             kinds.OPERATIONS: change.drops.get(kinds.OPERATIONS, ()),
@@ -165,7 +165,7 @@ def _pieces(store: Store, operation: Operation) -> Iterator[RowChanges]:
         state = kinds.DONE if is_last else kinds.PENDING
         written[kinds.OPERATIONS].append(rows.operation_row(operation, state, begun.recorded_at, result))
         flags = {"erases": operation.kind == "remove", "unsettles": kinds.RECORDS in dropped}
-        yield changes.row_changes(operation, changes.PENDING, drops=dropped, puts=written, **flags)
+        yield row_changes(operation, PENDING, drops=dropped, puts=written, **flags)
 
 
 def _named(store: Store, operation: Operation) -> list[TakenRow]:
@@ -198,24 +198,22 @@ def _whole_change(store: Store, operation: Operation, recorded_at: Instant) -> t
     if remaining is None:
         ended = replace(operation, retired=changed.retired)
         patches = _retired(live, recorded_at)
-        return changes.corrected(ended, result, recorded_at, difference, drops=drops, patches=patches), set()
+        return correction_change(ended, result, recorded_at, difference, drops=drops, patches=patches), set()
     if operation.everything:
         row = rows.operation_row(operation, kinds.DONE, recorded_at, result)
         cleared = {"recorded_at": recorded_at, "clear": True, "erases": True, "unsettles": True}
-        return changes.row_changes(
-            operation, changes.PENDING, puts={kinds.OPERATIONS: (row,)}, **cleared
-        ), set()
+        return row_changes(operation, PENDING, puts={kinds.OPERATIONS: (row,)}, **cleared), set()
     saved, patches = saved_records(store, stored, remaining, changed, removed_sequences)
     waiting = statements_to_embed(stored, remaining, removed_sequences)
     saved.sequence, saved.recorded_at = operation.sequence, recorded_at
     saved.statements = {id_: vector for id_, vector in saved.statements.items() if id_ not in waiting}
     drops |= keys_of(store, stored, changed, removed_sequences)
     corrected = ((at, rows.operation_payload(o)) for at, o in sorted(changed.operations.items()) if o)
-    patches += changes.patched(kinds.OPERATIONS, ("payload",), corrected)
+    patches += patches_of(kinds.OPERATIONS, ("payload",), corrected)
     result |= {_UNEMBEDDED: [(id_, *place) for id_, place in sorted(waiting.items())]} if waiting else {}
     puts = {kinds.RECORDS: (saved.row(),)} if saved else {}
     difference = difference.without_evidence(removed_sequences)
-    change = changes.corrected(
+    change = correction_change(
         operation, result, recorded_at, difference, drops=drops, puts=puts, patches=patches, erases=True
     )
     return change, removed_sequences
@@ -233,8 +231,8 @@ def _retired(live: Iterable[TakenRow], at: Instant) -> list[Patch]:
     ended = ((row.sequence, at) for row in live if row.state >= kinds.COMMITTED)
     pending = ((row.sequence, kinds.WITHDRAWN, at, at) for row in live if row.state < kinds.COMMITTED)
     return [
-        *changes.patched(kinds.EPISODES, ("retired_at",), ended),
-        *changes.patched(kinds.EPISODES, ("state", "ended_at", "retired_at"), pending),
+        *patches_of(kinds.EPISODES, ("retired_at",), ended),
+        *patches_of(kinds.EPISODES, ("state", "ended_at", "retired_at"), pending),
     ]
 
 
@@ -270,7 +268,7 @@ async def embed_missing(
     changed = []
     for row, texts in await asyncio.to_thread(_unembedded, store, group, removals):
         embeddings = await embed(list(texts.values())) if texts else []
-        changes.check_width((len(embedding.vector) for embedding in embeddings), store.dimensions)
+        check_width((len(embedding.vector) for embedding in embeddings), store.dimensions)
         added = {
             id_: TextVector(rows.vector_bytes(embedding.vector), embedding.weights)
             for id_, embedding in zip(texts, embeddings, strict=True)
@@ -335,7 +333,7 @@ def correct(store: Store, operation: Operation, recorded_at: Instant) -> Iterato
     entities = corrected_entities(store, operation.group, difference, changed)
     difference = replace(difference, entities=entities)
     result = {"sequence": operation.sequence, **correction.result}
-    yield changes.corrected(operation, result, recorded_at, difference)
+    yield correction_change(operation, result, recorded_at, difference)
 
 
 class Correction(NamedTuple):

@@ -47,13 +47,20 @@ from pathlib import Path
 
 from kgray.domain import times
 from kgray.domain.ontology import Ontology
-from kgray.domain.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value, clean_text
+from kgray.domain.records import (
+    Episode,
+    ExtractedEntity,
+    ExtractedFact,
+    Extraction,
+    Value,
+    clean_text,
+    with_entities,
+)
 from kgray.domain.times import Instant
 from kgray.graph import names
 from kgray.graph.sentences import is_plain_word, without_each
 from kgray.graph.texts import default_sentence, object_words
 from kgray.ingest.candidates import code, code_match
-from kgray.models.prompting.replies import with_entities
 from kgray.models.prompting.reply_schemas import ENTITY_TYPES
 from kgray.ports import ExtractionRequest
 

@@ -21,8 +21,7 @@ from kgray.domain.records import Episode, Extraction
 from kgray.errors import Cost
 from kgray.ingest.compare import statement_floor
 from kgray.ingest.state import Rules
-from kgray.ingest.steps import Place, Reading, Stepping, local_extracting, local_resolving
-from kgray.ingest.units import UnitSize
+from kgray.ingest.steps import Place, Reading, Stepping, UnitSize, local_extracting, local_resolving
 from kgray.ports import Embedder, Extractor, Judge, Judged, QuestionRequest, RowChanges, Store, Writer
 from kgray.schema.kinds import R, Read
 from kgray.settings import PipelineSettings

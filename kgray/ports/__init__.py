@@ -7,7 +7,6 @@ domain: accepting, retrying, removing and deriving happen above it. Its calls ar
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
@@ -175,13 +174,6 @@ class SparseEmbedder(Protocol):
 
     async def embed_both(self, texts: Sequence[str]) -> tuple[Matrix, list[bytes]]:
         """Return the vectors of `Embedder.embed` and, from the same pass, the weights of each text."""
-
-
-async def embedded(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
-    """Return the embedding of each text, in a single pass."""
-    if isinstance(embedder, SparseEmbedder):
-        return [Embedding(*both) for both in zip(*await embedder.embed_both(texts), strict=True)]
-    return [Embedding(vector) for vector in await embedder.embed(texts)]
 
 
 class Reranker(Protocol):
@@ -433,19 +425,11 @@ class Store(Protocol):
         """Release files and memory; idempotent."""
 
 
-SLOTS = 1024
-
-
 class ShardMap(NamedTuple):
     """The division of the slots: the number of shards, and the shard of each slot."""
 
     shards: int
     owners: Sequence[int]
-
-
-def slot_of(group: str) -> int:
-    """Return the slot of a group: the same in every process. The store knows the slot's shard."""
-    return zlib.crc32(group.encode(errors="surrogatepass")) % SLOTS
 
 
 def at_one_moment(store: Store, read: Callable[[], T]) -> T:

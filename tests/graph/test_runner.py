@@ -40,7 +40,7 @@ COUNT = 40  # episodes of the histories that runs are compared on
 @pytest.fixture(autouse=True)
 def always_decide_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have episodes decided ahead, though the models of these tests answer at once."""
-    monkeypatch.setattr("kgray.ingest.traffic.AT_ONCE_S", (0.0, 0.0))
+    monkeypatch.setattr("kgray.ingest.flight.AT_ONCE_S", (0.0, 0.0))
 
 
 class Shuffled:
@@ -539,7 +539,7 @@ def test_a_model_that_answers_at_once_is_asked_at_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is decided ahead for it, but at first; the graph is the plain loop's."""
-    monkeypatch.setattr("kgray.ingest.traffic.AT_ONCE_S", (60.0, 60.0))
+    monkeypatch.setattr("kgray.ingest.flight.AT_ONCE_S", (60.0, 60.0))
     engine, plain = (
         Engine(tmp_path / "windowed", judge=WildJudge()),
         Engine(tmp_path / "plain", judge=WildJudge()),
@@ -557,7 +557,7 @@ def test_slow_questions_about_episodes_that_are_read_at_once_are_asked_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if a cache held extractions, and no answers: one question at a time would take minutes."""
-    monkeypatch.setattr("kgray.ingest.traffic.AT_ONCE_S", (60.0, 0.05))
+    monkeypatch.setattr("kgray.ingest.flight.AT_ONCE_S", (60.0, 0.05))
     calls_in_flight = max_in_flight = 0
 
     class Slow(WildJudge):

@@ -23,10 +23,11 @@ from kgray.errors import Locked, Outrun, SettingsError, StaleWriter, StoreError,
 from kgray.graph.stored import StoredView
 from kgray.ingest import runner
 from kgray.ingest.runner import Runner
-from kgray.ports import Patch, at_one_moment, slot_of
+from kgray.ports import Patch, at_one_moment
 from kgray.schema import kinds, rows
 from kgray.schema.kinds import KINDS
 from kgray.search import Query, Searcher
+from kgray.storage.alike import slot_of
 from kgray.storage.ledger import accept, failures, pending, request, result, retry
 from kgray.storage.neo4j import groups as grouped
 from kgray.storage.neo4j.connection import Connection

@@ -15,7 +15,7 @@ from kgray.domain import times
 from kgray.domain.records import Draft, Extraction
 from kgray.errors import Cost, InvalidAnswer, Unavailable
 from kgray.ingest.runner import Runner
-from kgray.ingest.units import UnitSize
+from kgray.ingest.steps import UnitSize
 from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest
 from kgray.storage.ledger import failures, retry
