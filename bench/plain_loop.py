@@ -15,8 +15,7 @@ from kgray.ingest.outbox import Outbox
 from kgray.ingest.parts import Parts
 from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
 from kgray.ports import Answer, QuestionRequest
-from kgray.ports.calls import embedded
-from kgray.ports.ingest import OnStep, Stop, Totals
+from kgray.ports.ingest import OnStep, Stop, Totals, embedded
 from kgray.storage.ledger import pending, pending_groups
 
 _CLAIM = 64  # entries read from the log at a time

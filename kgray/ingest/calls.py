@@ -22,8 +22,7 @@ from kgray.ingest.state import Answers, Decision, Quantised, Questions, ReadEpis
 from kgray.ingest.steps import Place, Reading, TextUnit, excerpt, unit_requests
 from kgray.io.intake import triples
 from kgray.ports import Answer, Embedding, ExtractionRequest, Question, QuestionRequest
-from kgray.ports.calls import total
-from kgray.ports.ingest import Stop
+from kgray.ports.ingest import Stop, total
 from kgray.schema import rows
 from kgray.schema.reads import ANSWERS_TO, EXTRACTIONS_AT, REQUESTS
 from kgray.storage.ledger import previous

@@ -34,7 +34,7 @@ from kgray.ingest.outbox import (
 from kgray.ingest.parts import THREADS, Direct, OnStage, Parts, at_length, off_the_loop, rows_of
 from kgray.ingest.state import GroupState, Quantised
 from kgray.ports import RowChanges, Store
-from kgray.ports.calls import embedded
+from kgray.ports.ingest import embedded
 from kgray.schema import reads, rows
 from kgray.schema.record_rows import vector_at
 from kgray.storage.alike import slot_of

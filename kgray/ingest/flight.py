@@ -30,8 +30,7 @@ from kgray.ingest.committer import Committer
 from kgray.ingest.parts import OnStage, Parts, off_the_loop
 from kgray.ingest.state import Decision, ReadEpisode
 from kgray.ports import Answer, Embedding, Question, Store
-from kgray.ports.calls import Gate
-from kgray.ports.ingest import Stop, Totals
+from kgray.ports.ingest import Gate, Stop, Totals
 
 Stage = Literal["accepted", "reading", "asking", "ready", "committed", "failed"]
 STAGES_AFTER: dict[Stage, frozenset[Stage]] = {

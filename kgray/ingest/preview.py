@@ -22,7 +22,7 @@ from kgray.ingest.decide import decide
 from kgray.ingest.parts import Parts
 from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
 from kgray.ports import Answer, QuestionRequest, Store
-from kgray.ports.calls import embedded
+from kgray.ports.ingest import embedded
 from kgray.schema import kinds, reads
 from kgray.storage.ledger import Foresight, dumped_episodes, find, named
 

@@ -43,7 +43,7 @@ from kgray.ingest.extract import ground
 from kgray.ingest.repeats import without_repeats
 from kgray.models.prompting.tokens import SHARE, cost_of
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, QuestionRequest
-from kgray.ports.calls import ModelCall, NextCall, Reply, replayed, steps_of, total
+from kgray.ports.ingest import ModelCall, NextCall, Reply, replayed, steps_of, total
 
 # An accented letter costs this, and no character costs more. So short texts need no count, which takes time.
 _MOST_TOKENS_A_CHARACTER = 2.5

@@ -45,7 +45,7 @@ from kgray.ingest.state import (
     ReadKey,
 )
 from kgray.ports import Embedding, QuestionRequest
-from kgray.ports.calls import Urgency, embedded
+from kgray.ports.ingest import Urgency, embedded
 
 # The extraction of the next entry to commit is sent a second time after `Parts.late_s`, but not before
 # LATE_TIMES the median of the latest extractions: a model that is slow as a whole is not late. With 1 % of

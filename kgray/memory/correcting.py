@@ -33,8 +33,7 @@ from kgray.memory.exploring import Exploration
 from kgray.memory.options import CorrectionOptions
 from kgray.memory.results import Correction, Rereading, WithdrawalCounts
 from kgray.ports import Embedder, Store, at_one_moment
-from kgray.ports.calls import embedded
-from kgray.ports.ingest import Ingest, IngestOutcome, OnWait, Queued, Sequences, Stop, never
+from kgray.ports.ingest import Ingest, IngestOutcome, OnWait, Queued, Sequences, Stop, embedded, never
 from kgray.schema.reads import EpisodeHeadRow, TakenRow
 from kgray.storage.ledger import find, named, read_with, request, request_reading_again, result
 from kgray.system.locks import explained

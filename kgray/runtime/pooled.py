@@ -23,7 +23,7 @@ from kgray.ports import (
     Summarizer,
     SummaryRequest,
 )
-from kgray.ports.calls import embedded, query_embedding
+from kgray.ports.ingest import embedded, query_embedding
 from kgray.runtime.pools import FIRST_DELAY_S, ActorEnded, Lost, Pool, PoolCall, Unfit
 
 

@@ -25,8 +25,7 @@ from kgray.ingest.parts import Parts, tell_lag
 from kgray.ingest.runner import Runner, WindowedRun
 from kgray.ingest.steps import Reading, Stepping, resolve_node
 from kgray.ports import Judged, QuestionRequest
-from kgray.ports.calls import Gate, NextCall, Reply
-from kgray.ports.ingest import Totals
+from kgray.ports.ingest import Gate, NextCall, Reply, Totals
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, reached
 from kgray.runtime.draining import when_draining

@@ -22,7 +22,7 @@ from kgray.domain.times import now, to_datetime
 from kgray.errors import InputError
 from kgray.graph.stored import view_now
 from kgray.graph.texts import summarised
-from kgray.ports.calls import query_embedding
+from kgray.ports.ingest import query_embedding
 from kgray.search import index as indexing
 from kgray.search import loading
 from kgray.search.around import Around, Chosen, one_list, spans_of

@@ -25,7 +25,7 @@ from kgray.graph.change import Difference, EpisodeChange
 from kgray.ingest.outbox import commit_change, correction_change
 from kgray.models.hashing import HashingEmbedder
 from kgray.ports import Patch, Store
-from kgray.ports.calls import embedded
+from kgray.ports.ingest import embedded
 from kgray.schema.kinds import EPISODES
 from kgray.storage.ledger import accept, episodes_at, request
 from kgray.storage.sqlite import open_sqlite

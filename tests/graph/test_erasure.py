@@ -21,7 +21,7 @@ from kgray.ingest.correct import withdraw_requested
 from kgray.ingest.parts import Parts
 from kgray.ingest.runner import Runner
 from kgray.ports import Matrix
-from kgray.ports.calls import embedded
+from kgray.ports.ingest import embedded
 from kgray.schema.kinds import DONE, KINDS, OPERATIONS, Row
 from kgray.schema.record_rows import UnpackedRecords, judgements, name_vectors, search_columns
 from kgray.schema.rows import vector_bytes

@@ -16,7 +16,7 @@ from kgray.errors import InvalidAnswer, Unavailable
 from kgray.ingest.correct import withdraw_requested
 from kgray.ingest.runner import Runner
 from kgray.ports import ExtractionRequest
-from kgray.ports.calls import embedded
+from kgray.ports.ingest import embedded
 from kgray.settings import PipelineSettings
 from kgray.storage.ledger import pending, request, result
 from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, engine_on, reading, works

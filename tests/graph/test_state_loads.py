@@ -19,7 +19,7 @@ from kgray.ingest.correct import withdraw_requested
 from kgray.ingest.parts import Direct
 from kgray.ingest.state import GroupState
 from kgray.ports import Judged, QuestionRequest, RowChanges
-from kgray.ports.calls import embedded
+from kgray.ports.ingest import embedded
 from kgray.storage.ledger import pending, request
 from tests.graph.by_hand import answered
 from tests.graph.engine import SMALL, Engine, fingerprint, triples, works

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.ports.calls import Gate, Urgency
+from kgray.ports.ingest import Gate, Urgency
 from tests.waiting import HANGS_S
 
 

@@ -27,7 +27,7 @@ from kgray.errors import Cost, Garbled, Refused, SettingsError, StaleWriter, Una
 from kgray.ingest.outbox import refusal_change
 from kgray.models.hashing import HashingEmbedder
 from kgray.ports import ExtractionRequest, SummaryRequest
-from kgray.ports.calls import NextCall
+from kgray.ports.ingest import NextCall
 from kgray.settings import Settings, load
 from kgray.storage.alike import slot_of
 from kgray.storage.ledger import request, result

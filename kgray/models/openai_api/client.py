@@ -23,7 +23,7 @@ from typing import Any
 
 from kgray.errors import Cost, KgrayError, Unavailable
 from kgray.models.prompting.prompts import tokens
-from kgray.ports.calls import Gate, Urgency
+from kgray.ports.ingest import Gate, Urgency
 from kgray.settings.checks import Secret
 from kgray.system.outages import OUTAGES
 from kgray.system.spans import model_call

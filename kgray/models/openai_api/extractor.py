@@ -24,7 +24,7 @@ from kgray.models.prompting.prompts import Prompt, Prompts, dating_data, extract
 from kgray.models.prompting.replies import parse_extraction
 from kgray.models.prompting.reply_schemas import Schema, extraction_schemas
 from kgray.ports import ExtractionRequest
-from kgray.ports.calls import ModelCall, ModelReply, Steps
+from kgray.ports.ingest import ModelCall, ModelReply, Steps
 
 _T = TypeVar("_T")
 # Maximum tokens of a reply, because a bad reply may repeat itself: twice the longest good replies, and less

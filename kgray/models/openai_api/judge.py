@@ -16,7 +16,7 @@ from kgray.models.prompting.prompts import Prompt, Prompts, questions_data
 from kgray.models.prompting.replies import parse_answer
 from kgray.models.prompting.reply_schemas import Schema, answers_schema
 from kgray.ports import Answer, Judged, Question, QuestionRequest
-from kgray.ports.calls import ModelCall, ModelReply, Steps
+from kgray.ports.ingest import ModelCall, ModelReply, Steps
 
 _TASKS: Mapping[str, str] = {"entity": "resolve_entity", "compare": "compare"}  # by the kind of question
 _ROOM = (256, 128)  # tokens for a reply, and for each question

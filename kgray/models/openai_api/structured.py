@@ -28,7 +28,7 @@ from kgray.models.openai_api.client import Client, Rejected, TokensSpent
 from kgray.models.openai_api.streaming import ReplyWatch
 from kgray.models.prompting.prompts import Prompt, repair_data
 from kgray.models.prompting.reply_schemas import Schema
-from kgray.ports.calls import Mode, ModelCall, ModelReply, Steps
+from kgray.ports.ingest import Mode, ModelCall, ModelReply, Steps
 
 _T = TypeVar("_T")
 FormOf = Callable[[ModelCall], tuple[Prompt, Schema]]  # the prompt and the schema of a call
