@@ -38,7 +38,7 @@ from kgray.ports.ingest import embedded
 from kgray.schema import reads, rows
 from kgray.schema.record_rows import vector_at
 from kgray.storage.alike import slot_of
-from kgray.storage.ledger import removals
+from kgray.storage.ledger import pending_withdrawals
 from kgray.system.garbage import let_go
 
 _FEW_GROUPS = 50  # up to this many groups, a read of their counters does not delay the loop
@@ -255,7 +255,7 @@ class Committer:
         Return (sequence, outcome) of each. The caller must discard decisions ahead in the group first.
         """
         store = self._parts.store
-        requested = await off_the_loop(store, lambda: removals(store, group))
+        requested = await off_the_loop(store, lambda: pending_withdrawals(store, group))
         outcomes = [(operation.sequence, await self.correct(operation)) for operation in requested]
         # The removals are done; the next run will hit the same error.
         with suppress(KgrayError, TimeoutError):

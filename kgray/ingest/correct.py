@@ -58,7 +58,7 @@ from kgray.schema.record_rows import (
     statement_texts,
     with_statement_vectors,
 )
-from kgray.storage.ledger import named, removals
+from kgray.storage.ledger import named, pending_withdrawals
 from kgray.system.garbage import let_go
 
 # Rows: more than AT_ONCE are changed in pieces. On Neo4j 20,600 rows, of 3,000 facts with vectors of 1,024
@@ -72,7 +72,7 @@ _UNEMBEDDED = "unembedded"
 
 async def withdraw_requested(store: Store, embed: Embed, group: str) -> None:
     """Carry out the requested retractions and removals of a group; call it inside `store.writing()`."""
-    requested = removals(store, group)
+    requested = pending_withdrawals(store, group)
     for operation in requested:
         while True:
             rests_on = store.heads([group])[group].last_recorded
@@ -188,7 +188,7 @@ def _whole_change(store: Store, operation: Operation, recorded_at: Instant) -> t
     new = GroupGraph.build(changed.records)
     difference = compare(old, new, records, changed.records)
     live = [row for row in withdrawn if row.retired_at is None]  # an earlier retirement stays
-    requested = {removal.sequence for removal in removals(store, group)}
+    requested = {withdrawal.sequence for withdrawal in pending_withdrawals(store, group)}
     pending = store.pending_sequences(group, 0, len(requested) + 1)
     last_ended = min([operation.sequence, *(at for at, _ in pending if at not in requested)]) - 1
     counted: dict[str, Any] = {"after": last_ended, "episodes": len(withdrawn if hard else live)}

@@ -29,7 +29,7 @@ from kgray.ingest.state import (
 )
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
 from kgray.ports.ingest import Totals
-from kgray.storage.ledger import accept, failures, pending_groups, request, retry
+from kgray.storage.ledger import accept, failures, pending_groups, request, retry_failed
 from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, in_group, reading, triples, works
 from tests.graph.test_promises import ORGANIZATIONS, PEOPLE, RELATIONS, WORDINGS, fact_of
 from tests.waiting import HANGS_S
@@ -414,7 +414,7 @@ def test_commits_of_another_process_during_a_run_are_read(tmp_path: Path, plain:
     def step(_group: str, _sequence: int, outcome: str) -> None:
         if outcome == "failed" and not retried:
             # A day ahead: as far as clocks of two machines may be apart, and more.
-            retried.append(retry(elsewhere.store, GROUP, (), now=times.now() + times.DAY))
+            retried.append(retry_failed(elsewhere.store, GROUP, (), now=times.now() + times.DAY))
 
     with engine.store.writing():
         asyncio.run(Runner(parts).run(on_step=step))
