@@ -28,7 +28,7 @@ from kgray.domain.records import (
 )
 from kgray.domain.times import Instant, to_datetime
 from kgray.graph.names import Fold, Relations
-from kgray.graph.verbs import ENGLISH
+from kgray.graph.sentences import ENGLISH
 from kgray.schema.kinds import ShownEvidenceRow
 from kgray.timeline import Claim
 

@@ -24,7 +24,7 @@ from kgray.domain.ontology import Ontology
 from kgray.domain.records import Evidence, EvidenceKind, ExtractedEntity, ExtractedFact, Extraction
 from kgray.domain.times import Instant, show
 from kgray.graph.names import EntityNote, Relations
-from kgray.graph.sentences import reads_true
+from kgray.graph.sentences import reads_true, verb_phrase
 from kgray.graph.statements import (
     NEGATIONS,
     NOT_ENDINGS,
@@ -35,7 +35,6 @@ from kgray.graph.statements import (
     marks_of,
     remaining_marks,
 )
-from kgray.graph.verbs import verb_phrase
 from kgray.ports import GraphView, Store
 from kgray.schema import reads, rows
 from kgray.timeline import Claim, Said, Span
