@@ -18,9 +18,8 @@ from kgray.domain import times
 from kgray.domain.ontology import shipped
 from kgray.domain.records import Draft, Episode, Extraction
 from kgray.graph.change import EpisodeChange
-from kgray.ingest.calls import EpisodeReading
+from kgray.ingest.calls import Direct, EpisodeReading, Parts
 from kgray.ingest.outbox import Outbox, commit_change
-from kgray.ingest.parts import Direct, Parts
 from kgray.ingest.state import GroupState, ReadEpisode
 from kgray.models.prompting.replies import parse_extraction
 from kgray.models.rules import RulesJudge

@@ -20,6 +20,7 @@ from kgray.errors import ContentError, Garbled, InputError, KgrayError, NotFound
 from kgray.graph.change import Difference, EpisodeChange, compare, with_change
 from kgray.graph.group import GroupGraph
 from kgray.graph.stored import records_of
+from kgray.ingest.calls import THREADS, Direct, OnStage, Parts, at_length, off_the_loop, rows_of
 from kgray.ingest.candidates import quantised
 from kgray.ingest.correct import EMBEDDER_S, correct, embed_missing
 from kgray.ingest.outbox import (
@@ -31,7 +32,6 @@ from kgray.ingest.outbox import (
     failure_change,
     refusal_change,
 )
-from kgray.ingest.parts import THREADS, Direct, OnStage, Parts, at_length, off_the_loop, rows_of
 from kgray.ingest.state import GroupState, Quantised
 from kgray.ports import RowChanges, Store
 from kgray.ports.ingest import embedded

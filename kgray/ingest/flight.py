@@ -25,9 +25,8 @@ from weakref import WeakSet
 
 from kgray.domain.records import Episode, Operation
 from kgray.errors import is_groups_own
-from kgray.ingest.calls import EpisodeReading
+from kgray.ingest.calls import EpisodeReading, OnStage, Parts, off_the_loop
 from kgray.ingest.committer import Committer
-from kgray.ingest.parts import OnStage, Parts, off_the_loop
 from kgray.ingest.state import Decision, ReadEpisode
 from kgray.ports import Answer, Embedding, Question, Store
 from kgray.ports.ingest import Gate, Stop, Totals

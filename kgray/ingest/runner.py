@@ -19,9 +19,9 @@ from itertools import islice
 from kgray.domain import times
 from kgray.domain.records import Episode, Operation
 from kgray.errors import Outrun, Unavailable, is_groups_own
+from kgray.ingest.calls import Parts, off_the_loop
 from kgray.ingest.committer import Committer
 from kgray.ingest.flight import BacklogEnd, Traffic
-from kgray.ingest.parts import Parts, off_the_loop
 from kgray.ingest.window import GroupWindow
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.schema import kinds

@@ -37,7 +37,7 @@ from kgray.storage.ledger import retry_failed
 from kgray.system.spans import span
 
 if TYPE_CHECKING:
-    from kgray.ingest.parts import OnCall, OnStage, Parts
+    from kgray.ingest.calls import OnCall, OnStage, Parts
     from kgray.memory.asking import MemoryQuestion
     from kgray.search.answering import Answered, OnText
 

@@ -21,7 +21,7 @@ import ray
 
 from kgray.domain.records import Episode, Extraction
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
-from kgray.ingest.parts import Parts, tell_lag
+from kgray.ingest.calls import Parts, tell_lag
 from kgray.ingest.runner import Runner, WindowedRun
 from kgray.ingest.steps import Reading, Stepping, resolve_node
 from kgray.ports import Judged, QuestionRequest

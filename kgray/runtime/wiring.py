@@ -19,7 +19,7 @@ from kgray.system import locks
 
 if TYPE_CHECKING:
     from kgray.domain.ontology import Ontology
-    from kgray.ingest.parts import Parts
+    from kgray.ingest.calls import Parts
     from kgray.ingest.steps import UnitSize
     from kgray.models.openai_api.client import Client
     from kgray.models.prompting.prompts import PromptFiles, Prompts
@@ -88,7 +88,7 @@ def open_reader(
 
 def ingesting(opened: OpenStore) -> Parts:
     """Return the parts that ingesting into an open store needs. Raises SettingsError."""
-    from kgray.ingest.parts import Parts
+    from kgray.ingest.calls import Parts
 
     settings = opened.settings
     ontology = build_ontology(settings)

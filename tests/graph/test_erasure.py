@@ -17,8 +17,8 @@ from bench.plain_loop import Loop
 from kgray.domain.records import Operation
 from kgray.errors import Garbled, KgrayError, Refused, SettingsError, Unavailable
 from kgray.ingest import committer, correct
+from kgray.ingest.calls import Parts
 from kgray.ingest.correct import withdraw_requested
-from kgray.ingest.parts import Parts
 from kgray.ingest.runner import Runner
 from kgray.ports import Matrix
 from kgray.ports.ingest import embedded

@@ -14,7 +14,7 @@ from kgray.domain.records import Episode, Extraction, Operation
 from kgray.errors import SettingsError, Unwritable
 from kgray.graph.repair import differences
 from kgray.ingest import window
-from kgray.ingest.parts import Direct
+from kgray.ingest.calls import Direct
 from kgray.ingest.runner import Runner
 from kgray.ports import ExtractionRequest, RowChanges
 from kgray.ports.ingest import Totals

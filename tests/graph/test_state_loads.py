@@ -13,10 +13,9 @@ import pytest
 
 from kgray.domain.records import Operation
 from kgray.errors import Unwritable
-from kgray.ingest.calls import journaled
+from kgray.ingest.calls import Direct, journaled
 from kgray.ingest.committer import Committer
 from kgray.ingest.correct import withdraw_requested
-from kgray.ingest.parts import Direct
 from kgray.ingest.state import GroupState
 from kgray.ports import Judged, QuestionRequest, RowChanges
 from kgray.ports.ingest import embedded
