@@ -309,10 +309,7 @@ def summarised(view: GraphView, entities: Iterable[Entity], as_of: Instant | Non
 
 
 def newest_facts(
-    graph: GroupGraph,
-    entity: str,
-    former_spans: Mapping[str, Sequence[Span]] | None = None,
-    count: int = 0,
+    graph: GroupGraph, entity: str, former_spans: Mapping[str, Sequence[Span]] | None = None, count: int = 0
 ) -> NewestFacts:
     """Return the newest open facts of an entity; sweep as few statements as possible.
 

@@ -29,12 +29,7 @@ from kgray.domain.records import GroupRecords, Operation, Place, entity_id
 from kgray.domain.times import Instant
 from kgray.errors import InputError, KgrayError, NotFound, Outrun
 from kgray.graph import names
-from kgray.graph.change import (
-    Difference,
-    borne,
-    compare,
-    retracted,
-)
+from kgray.graph.change import Difference, borne, compare, retracted
 from kgray.graph.group import GroupGraph
 from kgray.graph.stored import records_of_entities, stale, stored_records
 from kgray.graph.texts import corrected_entities
@@ -52,12 +47,7 @@ from kgray.ports import Embed, Patch, RowChanges, Store
 from kgray.schema import kinds, reads, rows
 from kgray.schema.kinds import Key, Kind, OperationRow, Row
 from kgray.schema.reads import TakenRow
-from kgray.schema.record_rows import (
-    EntryRecords,
-    TextVector,
-    statement_texts,
-    with_statement_vectors,
-)
+from kgray.schema.record_rows import EntryRecords, TextVector, statement_texts, with_statement_vectors
 from kgray.storage.ledger import named, pending_withdrawals
 from kgray.system.garbage import let_go
 

@@ -20,27 +20,11 @@ from itertools import count
 from typing import Any
 
 from kgray.domain.ontology import Ontology
-from kgray.domain.records import (
-    Evidence,
-    EvidenceKind,
-    ExtractedFact,
-    Place,
-    Value,
-    Verdict,
-    statement_id,
-)
+from kgray.domain.records import Evidence, EvidenceKind, ExtractedFact, Place, Value, Verdict, statement_id
 from kgray.graph.change import EpisodeChange
 from kgray.graph.names import Relations
 from kgray.graph.rivals import with_key
-from kgray.graph.statements import (
-    CLOSING,
-    ENDS_ONLY,
-    Statement,
-    fold_key,
-    marks_of,
-    names_variant,
-    says_same,
-)
+from kgray.graph.statements import CLOSING, ENDS_ONLY, Statement, fold_key, marks_of, names_variant, says_same
 from kgray.ingest.compare import NEWEST, Compared, Comparer, NewFact
 from kgray.ingest.extract import shape, told_names
 from kgray.ingest.resolve import Resolved, declare, resolve_entities

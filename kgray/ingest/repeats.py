@@ -92,11 +92,7 @@ def _is_exchanged(first: ExtractedFact, second: ExtractedFact) -> bool:
 
 
 def _is_stated_once(
-    first: ExtractedFact,
-    second: ExtractedFact,
-    extraction: Extraction,
-    episode: Episode,
-    ontology: Ontology,
+    first: ExtractedFact, second: ExtractedFact, extraction: Extraction, episode: Episode, ontology: Ontology
 ) -> bool:
     """Return whether two exchanged facts have one meaning, or come from a single statement of the episode."""
     name, is_turned = _declared(first.relation, ontology)

@@ -30,14 +30,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkabl
 
 from kgray.domain.records import Extraction, Spent
 from kgray.errors import Cost
-from kgray.ports import (
-    Embedder,
-    Embedding,
-    ExtractionRequest,
-    Judged,
-    QuestionRequest,
-    SparseEmbedder,
-)
+from kgray.ports import Embedder, Embedding, ExtractionRequest, Judged, QuestionRequest, SparseEmbedder
 
 Stop = Callable[[], bool]
 OnStep = Callable[[str, int, str], None]  # group, sequence, outcome: committed | failed | done | refused

@@ -75,12 +75,7 @@ class OpenAIExtractor:
     """Extractions by a model behind HTTP; `combined` or `separate`, with rounds of reflection."""
 
     def __init__(
-        self,
-        client: Client,
-        prompts: Prompts,
-        *,
-        separate: bool = False,
-        reflect_rounds: int = 0,
+        self, client: Client, prompts: Prompts, *, separate: bool = False, reflect_rounds: int = 0
     ) -> None:
         self._asker = Asker(client)
         self._prompts = prompts

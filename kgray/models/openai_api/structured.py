@@ -179,10 +179,7 @@ class Asker:
     _probing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(
-        self,
-        request: StructuredRequest,
-        accept: Callable[[Mapping[str, Any]], _T],
-        spent: TokensSpent,
+        self, request: StructuredRequest, accept: Callable[[Mapping[str, Any]], _T], spent: TokensSpent
     ) -> tuple[_T, bool]:
         """Return the result of `accept` on the reply, and whether the reply was cut.
 

@@ -13,14 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    StrictInt,
-    ValidationError,
-    ValidationInfo,
-    create_model,
-)
+from pydantic import AfterValidator, BeforeValidator, StrictInt, ValidationError, ValidationInfo, create_model
 from pydantic_core import PydanticCustomError
 
 from kgray.domain import times
