@@ -109,7 +109,9 @@ def withdraw(store: Store, operation: Operation, recorded_at: Instant) -> Iterat
             kinds.COMMUNITIES: change.drops.get(kinds.COMMUNITIES, ()),
             kinds.RECORDS: [key for key in change.drops.get(kinds.RECORDS, ()) if key not in erased],
         }
-        begun = rows.operation_row(replace(operation, retired=_retirements(ended)), kinds.PENDING)
+        begun = rows.operation_row(
+            replace(operation, retired=rows.operation("", ended).retired), kinds.PENDING
+        )
         yield replace(
             change,
             drops=drops,
@@ -120,10 +122,6 @@ def withdraw(store: Store, operation: Operation, recorded_at: Instant) -> Iterat
             patches=(*change.patches, *marked, *judged),
         )
     yield from _pieces(store, operation)
-
-
-def _retirements(ended: OperationRow) -> tuple[tuple[str, int, int], ...]:
-    return rows.operation("", ended).retired
 
 
 def _pieces(store: Store, operation: Operation) -> Iterator[RowChanges]:
