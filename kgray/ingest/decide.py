@@ -6,29 +6,46 @@ adds nothing to the sentence of that statement. Any other fact is compared with 
 model's answer attaches it to a statement, ends a state under another name, or names the statements that
 exclude it.
 
-Statements of one key are its variants. The marks of a sentence (digits, negation, qualifiers) tell variants
-apart (`statements.py` of `kgray/graph`).
+Before, `shape` settles conflicts between the extraction and the ontology. Once the settings declare a type of
+entity, a type that is neither shipped nor declared (ignoring case) becomes unknown. A relation that they
+declare with subject_type and object_type allows that pair only, a symmetric one either way round: a fact with
+an end of another known type is dropped; unknown types and values pass. A dropped fact leaves no evidence.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
 from typing import Any
 
 from kgray.domain.ontology import Ontology
-from kgray.domain.records import Evidence, EvidenceKind, ExtractedFact, Place, Value, Verdict, statement_id
+from kgray.domain.records import (
+    Episode,
+    Evidence,
+    EvidenceKind,
+    ExtractedEntity,
+    ExtractedFact,
+    Extraction,
+    Place,
+    Value,
+    Verdict,
+    clean_text,
+    statement_id,
+    with_entities,
+)
+from kgray.graph import names
 from kgray.graph.change import EpisodeChange
 from kgray.graph.names import Relations
 from kgray.graph.rivals import with_key
 from kgray.graph.statements import CLOSING, ENDS_ONLY, Statement, fold_key, marks_of, names_variant, says_same
+from kgray.ingest.candidates import told_names
 from kgray.ingest.compare import NEWEST, Compared, Comparer, NewFact
-from kgray.ingest.extract import shape, told_names
 from kgray.ingest.resolve import Resolved, declare, resolve_entities
 from kgray.ingest.state import Answers, Case, Decision, KnownState, Questions, ReadEpisode, Rules
+from kgray.models.prompting.reply_schemas import ENTITY_TYPES
 
 
 def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules) -> Decision:
@@ -407,3 +424,72 @@ def _stems(text: str) -> frozenset[str]:
     """Return the stems of the content words of a text, in lower case."""
     words = (word.replace("’", "'").removesuffix("'s") for word in _WORD.findall(text.casefold()))
     return frozenset(_ENDING.sub("", word).rstrip("e") for word in words if word not in _EMPTY)
+
+
+ANY_THING = "Thing"  # an end's type in the shipped relations that allows every type
+
+
+def shape(extraction: Extraction, episode: Episode, ontology: Ontology) -> Extraction:
+    """Return the extraction in the shape of the ontology, with one entity for each name (R14, R18).
+
+    If the relation takes a value, a named object becomes a text value, and the name is dropped if it served
+    only as an object. If it takes an entity, a text value becomes a name; a number, date or boolean stays.
+    """
+    entities = extraction.entities
+    if ontology.entities:  # a type that is neither shipped nor declared is unknown
+        types = {name.casefold(): name for name in (*ENTITY_TYPES, *ontology.entities)}
+        entities = tuple(replace(entity, type=types.get(entity.type.casefold(), "")) for entity in entities)
+    # Records with different keys are different, also with equal names.
+    keys = {entity.key_of: names.key(entity.name) for entity in entities if entity.key_of is not None}
+    keys_by_place = [(names.key(entity.name), keys.get(place)) for place, entity in enumerate(entities)]
+    distinct: dict[tuple[str, str | None], ExtractedEntity] = {}
+    for key, entity in zip(keys_by_place, entities, strict=True):
+        first = distinct.setdefault(key, replace(entity, name=clean_text(entity.name)))
+        if not first.type and entity.type:
+            distinct[key] = replace(first, type=entity.type)
+    places = {key: place for place, key in enumerate(distinct)}
+    index = [places[key] for key in keys_by_place]
+    merged = [e if e.key_of is None else replace(e, key_of=index[e.key_of]) for e in distinct.values()]
+    listed = len(merged)
+    facts: list[ExtractedFact] = []
+    turned: set[int] = set()
+    for fact in extraction.facts:
+        target = None if fact.target is None else index[fact.target]
+        shaped = _objects(replace(fact, source=index[fact.source], target=target), merged, turned, ontology)
+        relation = ontology.get(shaped.relation)
+        if relation is not None and ontology.entities and shaped.relation in ontology.paired:
+            ends = (merged[shaped.source].type, "" if shaped.target is None else merged[shaped.target].type)
+            pair = (relation.subject_type, relation.object_type)
+            pairs = (pair, pair[::-1]) if relation.symmetric else (pair,)
+            if not any(
+                all(not k or d in ("", ANY_THING, k) for k, d in zip(ends, end_types, strict=True))
+                for end_types in pairs
+            ):
+                continue
+        facts.append(shaped)
+    used = {f.source for f in facts} | {f.target for f in facts if f.target is not None}
+    if episode.kind == "message" and episode.speaker and merged:
+        used.add(0)
+    retained = [i for i in range(len(merged)) if i in used or (i < listed and i not in turned)]
+    return with_entities(replace(extraction, entities=tuple(merged), facts=tuple(facts)), retained)
+
+
+def _objects(
+    fact: ExtractedFact, entities: list[ExtractedEntity], turned: set[int], ontology: Ontology
+) -> ExtractedFact:
+    """Return the fact with an object of the kind its relation declares.
+
+    May append a name to `entities`; adds the index of a name that became a value to `turned`.
+    """
+    declared = ontology.object_kind(fact.relation)
+    if declared == "value" and fact.target is not None:
+        turned.add(fact.target)
+        return replace(fact, target=None, value=Value("text", entities[fact.target].name))
+    if declared == "entity" and fact.value is not None and fact.value.type == "text":
+        key = names.key(fact.value.value)
+        for place, entity in enumerate(entities):
+            if names.key(entity.name) == key:
+                return replace(fact, target=place, value=None)
+        entities.append(ExtractedEntity(name=clean_text(fact.value.value)))
+        return replace(fact, target=len(entities) - 1, value=None)
+    return fact

@@ -39,8 +39,7 @@ from kgray.errors import Cost, KgrayError
 from kgray.graph import names
 from kgray.graph.statements import says_same
 from kgray.graph.texts import with_own_sentences
-from kgray.ingest.extract import ground
-from kgray.ingest.repeats import without_repeats
+from kgray.ingest.extract import ground, without_repeats
 from kgray.models.prompting.tokens import SHARE, cost_of
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, QuestionRequest
 from kgray.ports.ingest import ModelCall, NextCall, Reply, replayed, steps_of, total
