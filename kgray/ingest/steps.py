@@ -289,7 +289,6 @@ def joined(parts: Sequence[tuple[TextUnit, Extraction]]) -> Extraction:
     for number, (unit, part) in enumerate(parts):
         previous_end = parts[number - 1][0].end if number else 0
         union.add(unit, part, unit.text[: max(0, previous_end - unit.start)])
-    costs = zip(*(part.cost for _, part in parts), strict=True)
     dropped = (
         f"unit {number} of {len(parts)}: {line}"
         for number, (_, part) in enumerate(parts, start=1)
@@ -301,7 +300,7 @@ def joined(parts: Sequence[tuple[TextUnit, Extraction]]) -> Extraction:
         facts=tuple(union.facts),
         dropped=tuple(dropped),
         prompts=tuple(dict.fromkeys(prompt for _, part in parts for prompt in part.prompts)),
-        **Cost(*map(sum, costs))._asdict(),
+        **total([part.cost for _, part in parts])._asdict(),
     )
 
 
