@@ -33,7 +33,7 @@ from kgray.ingest.calls import (
     stored_extraction,
 )
 from kgray.ingest.decide import decide
-from kgray.ingest.flight import Asking, GivenAnswers, InFlight
+from kgray.ingest.flight import Asking, GivenAnswers, InFlight, Traffic
 from kgray.ingest.state import (
     AheadRows,
     AheadState,
@@ -44,9 +44,8 @@ from kgray.ingest.state import (
     ReadEpisode,
     ReadKey,
 )
-from kgray.ingest.traffic import Traffic
-from kgray.models.gate import Urgency
-from kgray.ports import Embedding, QuestionRequest, embedded
+from kgray.ports import Embedding, QuestionRequest
+from kgray.ports.ingest import Urgency, embedded
 
 # The extraction of the next entry to commit is sent a second time after `Parts.late_s`, but not before
 # LATE_TIMES the median of the latest extractions: a model that is slow as a whole is not late. With 1 % of
