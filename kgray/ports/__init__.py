@@ -7,7 +7,6 @@ domain: accepting, retrying, removing and deriving happen above it. Its calls ar
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
@@ -39,6 +38,7 @@ class Question:
     compare  the new sentence    sentences of known statements     {"answers": [word, ...]}, a word for each candidate
 
     The words of a comparison:
+
     same         the item says the same as this candidate; at most one candidate has this word
     contradicts  both cannot be true at the same moment
     ends         the item says that this candidate is over: an end, a denial, or an event such as "Alice left
@@ -154,10 +154,14 @@ class Embedder(Protocol):
 
 
 class Embedding(NamedTuple):
-    """The embedding of a text. The similarity of weights is the sum of products over their shared tokens."""
+    """The embedding of a text.
+
+    weights     of its tokens, from `rows.weight_bytes` (b"" = no words); None: the embedder has no weights.
+                The similarity of two texts is the sum of the products of weights over their shared tokens
+    """
 
     vector: Vector
-    weights: bytes | None = None  # of its tokens (`rows.weight_bytes`); None: the embedder has no weights
+    weights: bytes | None = None
 
 
 Embed = Callable[[Sequence[str]], Awaitable[list[Embedding]]]
@@ -169,29 +173,6 @@ class SparseEmbedder(Protocol):
 
     async def embed_both(self, texts: Sequence[str]) -> tuple[Matrix, list[bytes]]:
         """Return the vectors of `Embedder.embed` and, from the same pass, the weights of each text."""
-
-
-async def embedded(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
-    """Return the embedding of each text, in a single pass."""
-    if isinstance(embedder, SparseEmbedder):
-        return [Embedding(*both) for both in zip(*await embedder.embed_both(texts), strict=True)]
-    return [Embedding(vector) for vector in await embedder.embed(texts)]
-
-
-@runtime_checkable
-class QueryEmbedder(Protocol):
-    """An embedder that takes the text of a query before the texts of other calls."""
-
-    async def embed_query(self, text: str) -> Embedding:
-        """Return the embedding of a text, as `embedded` does."""
-
-
-async def query_embedding(embedder: Embedder, text: str) -> Embedding:
-    """Return the embedding of a query's text; a QueryEmbedder makes it before the texts of other calls."""
-    if isinstance(embedder, QueryEmbedder):
-        return await embedder.embed_query(text)
-    (embedding,) = await embedded(embedder, [text])
-    return embedding
 
 
 class Reranker(Protocol):
@@ -255,6 +236,13 @@ class GroupCounts:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     held: int = 0  # accepted and extracted entries of a held group
+
+
+class Writer(Protocol):
+    """Carries out a run's writes: the store itself, or a writer in the process that has the store open."""
+
+    async def write(self, changes: Sequence[RowChanges]) -> None:
+        """Carry out `Store.apply`, a batch at a time; after a transient fault, wait and send the batch again."""
 
 
 class Appending(Protocol):
@@ -413,7 +401,10 @@ class Store(Protocol):
         """
 
     def everywhere(self, read: Read[R], values: Sequence[Any] = ()) -> Iterator[tuple[str, R]]:
-        """Yield (group, row) of a read in `reads.EVERYWHERE`, of all groups by name, in a single query."""
+        """Yield (group, row) of a read in `reads.EVERYWHERE`, of all groups by name, in a single query.
+
+        values  the keys to look up; a scan has no values
+        """
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
@@ -472,19 +463,11 @@ class GraphView(Protocol):
         """Return episode id -> client id."""
 
 
-SLOTS = 1024
-
-
 class ShardMap(NamedTuple):
     """The division of the slots: the number of shards, and the shard of each slot."""
 
     shards: int
     owners: Sequence[int]
-
-
-def slot_of(group: str) -> int:
-    """Return the slot of a group: the same in every process. The store knows the slot's shard."""
-    return zlib.crc32(group.encode(errors="surrogatepass")) % SLOTS
 
 
 def at_one_moment(store: Store, read: Callable[[], T]) -> T:

@@ -19,9 +19,9 @@ from typing import Literal, NamedTuple
 from kgray.domain.graph import Entity, Fact
 from kgray.domain.ontology import Ontology
 from kgray.domain.times import Instant
-from kgray.language.words import MAX_QUERY_WORDS, plain_words, stem, term
+from kgray.language.words import MAX_QUERY_WORDS, languages, plain_words, stem, term
 from kgray.ports import GraphView
-from kgray.search.query import asking, kinds_of, languages, lemma, senses_of
+from kgray.search.query import asking, kinds_of, lemma, senses_of
 
 # Role of a name next to a word: subject or object of a verb; owner ("the boss of Ada") or bearer of a noun.
 Role = Literal["before", "after", "owner", "bearer"]

@@ -21,7 +21,8 @@ from kgray.domain.records import Episode
 from kgray.domain.times import now, to_datetime
 from kgray.errors import InputError
 from kgray.graph.stored import view_now
-from kgray.graph.summaries import summarised
+from kgray.graph.texts import summarised
+from kgray.ports.ingest import query_embedding
 from kgray.search import index as indexing
 from kgray.search import loading
 from kgray.search.matching import Matcher, StateQuestion, Vocabulary
@@ -103,7 +104,7 @@ class Searcher:
             counted_from = latest if query.as_of is None else query.as_of
             question = read_question(text, speakers=index.messages.known, clock=counted_from)
         by_vectors = {"cosine", "sparse"} & {*recipe.methods} or recipe.reranker == "mmr"
-        topic = await ports.query_embedding(self.embedder, question.topic) if by_vectors else None
+        topic = await query_embedding(self.embedder, question.topic) if by_vectors else None
         with self._indexes.lock:
             summaries = self._current_summaries(query)
             ranked, state_question, near = _first_stage(self.store, index, question, query, topic, summaries)
