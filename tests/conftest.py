@@ -16,6 +16,7 @@ from kgray.system.outages import OUTAGES
 from tests import ray_session as ray_session_of
 from tests.neo4j_server import neo4j_driver, neo4j_server, own_neo4j
 from tests.ray_session import ray_session
+from tests.tries import FEW, FEW_EXAMPLES
 
 __all__ = ["neo4j_driver", "neo4j_server", "own_neo4j", "ray_session"]
 
@@ -43,9 +44,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A test that needs Ray asks for `ray_session`: else the first call would start a Ray by itself, unseen.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
-# The same examples at every run, and no deadline: a failure is the fault of the change, not of chance.
-# `--hypothesis-profile default` looks for others.
-hypothesis.settings.load_profile("ci")
+# The same few examples at every run, and no deadline: a failure is the fault of the change, not of chance.
+# `--hypothesis-profile default` looks for others, and for more.
+hypothesis.settings.register_profile(FEW, hypothesis.settings.get_profile("ci"), max_examples=FEW_EXAMPLES)
+hypothesis.settings.load_profile(FEW)
 
 
 @pytest.hookimpl(tryfirst=True)  # the group is to be known before xdist reads it
