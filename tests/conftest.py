@@ -41,6 +41,9 @@ if (
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# What is imported and collected is no garbage: searches for garbage wait for the end of the collection.
+gc.disable()
+
 # A test that needs Ray asks for `ray_session`: else the first call would start a Ray by itself, unseen.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
@@ -68,6 +71,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # A search for garbage among 4,000 tests and all that they import takes a second, again and again.
     gc.collect()
     gc.freeze()
+    gc.enable()
     if "PYTEST_XDIST_WORKER" not in os.environ or not session.config.getvalue("loadgroup"):
         return
     for item in session.items:
