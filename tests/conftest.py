@@ -16,7 +16,7 @@ from kgray.system.outages import OUTAGES
 from tests import ray_session as ray_session_of
 from tests.neo4j_server import neo4j_driver, neo4j_server, own_neo4j
 from tests.ray_session import ray_session
-from tests.tries import FEW, FEW_EXAMPLES
+from tests.tries import FEW, FEW_EXAMPLES, RANDOM_PROFILE
 
 __all__ = ["neo4j_driver", "neo4j_server", "own_neo4j", "ray_session"]
 
@@ -49,6 +49,9 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
 # The same few examples at every run, and no deadline: a failure is the fault of the change, not of chance.
 # `--hypothesis-profile default` looks for others, and for more.
+hypothesis.settings.register_profile(
+    RANDOM_PROFILE, hypothesis.settings.get_profile(RANDOM_PROFILE), deadline=None
+)
 hypothesis.settings.register_profile(FEW, hypothesis.settings.get_profile("ci"), max_examples=FEW_EXAMPLES)
 hypothesis.settings.load_profile(FEW)
 
@@ -59,6 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"neo4j_server", "own_neo4j"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("neo4j")
+        if item.get_closest_marker("seldom_on_neo4j") and item.get_closest_marker("neo4j"):
+            item.add_marker("slow")
         if group := _group(item):
             item.add_marker(pytest.mark.xdist_group(group))
     if "PYTEST_XDIST_WORKER" in os.environ:

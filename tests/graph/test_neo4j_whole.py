@@ -122,6 +122,7 @@ def waits():
     return [waited.reason for waited in OUTAGES.current(time.time() + 60)]
 
 
+@pytest.mark.slow  # the test before has a schema that can be repaired
 @pytest.mark.usefixtures("repaired")
 def test_a_constraint_that_cannot_be_made_is_one_clear_line(
     stores, own_neo4j, neo4j_driver, ask, monkeypatch
@@ -166,6 +167,7 @@ def test_processes_that_found_a_database_at_once_make_it_together(stores, own_ne
         assert list(pool.map(missing, range(4))) == [[]] * 4
 
 
+@pytest.mark.slow  # test_store_log has them among the groups of other tests
 def test_queries_about_all_groups_cover_all_groups(stores):
     """As on the embedded store (test_store_log), in a database of its own."""
     store = stores.open()
