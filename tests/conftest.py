@@ -24,7 +24,7 @@ RUNTIME = Path(__file__).parent / "runtime"
 # Modules outside the groups with tests of 7 to 17 s on a busy machine.
 LONG = frozenset(
     {"test_backfill_urls", "test_cli_backfill", "test_cli_backup", "test_cli_process", "test_outages"}
-    | {"test_state_bound", "test_tutorial", "test_upgrade", "test_worked_cases"}
+    | {"test_page", "test_state_bound", "test_tutorial", "test_upgrade", "test_worked_cases"}
 )
 MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder there that is its user's alone
 ROOM = 4 * 2**30  # bytes that must be free there: several times the size of the tests' folders
