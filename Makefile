@@ -122,7 +122,7 @@ test-slow: $(DEV)
 	@$(BIN)/python -m pytest -rs -m 'hypothesis and not slow' --hypothesis-profile default
 
 test-neo4j: $(DEV)
-	@$(if $(NEO4J_VERSION),NEO4J_VERSION=$(NEO4J_VERSION) )$(BIN)/python -m pytest -n 2 --dist loadgroup -rs -m 'neo4j and not slow'
+	@$(if $(NEO4J_VERSION),NEO4J_VERSION=$(NEO4J_VERSION) )$(BIN)/python -m pytest -n 2 --dist loadgroup -rs -m 'neo4j and not slow' --durations=20
 
 # The frameworks themselves, in an environment of their own.
 test-adapters: $(VENV)/adapters/.stamp

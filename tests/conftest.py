@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if {"neo4j_server", "own_neo4j"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("neo4j")
         if item.get_closest_marker("seldom_on_neo4j") and item.get_closest_marker("neo4j"):
-            item.add_marker("slow")
+            item.add_marker("neo4j_alone")
         if group := _group(item):
             item.add_marker(pytest.mark.xdist_group(group))
     if "PYTEST_XDIST_WORKER" in os.environ:

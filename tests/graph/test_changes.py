@@ -35,6 +35,7 @@ def read(store, monkeypatch):
     return result
 
 
+@pytest.mark.seldom_on_neo4j
 def test_only_changed_rows_are_read(store, group, read):
     with store.writing():
         for n in range(20):

@@ -40,6 +40,7 @@ def texts(facts):
     return [fact.text for fact in facts]
 
 
+@pytest.mark.seldom_on_neo4j
 async def test_the_graph_has_the_most_connected_entities_and_their_total(memory, group):
     complete = await memory.neighbourhood(group=group)
     assert names(complete) == ["Alice", "Bob", "Acme", "Beta", "Tea", "Alyce"]
@@ -60,6 +61,7 @@ async def test_around_an_entity_the_nearest_come_first(memory, group):
         await memory.neighbourhood("Nobody", group=group)
 
 
+@pytest.mark.seldom_on_neo4j
 async def test_names_are_completed_by_most_facts(memory, group, engine):
     assert [(row.name, row.facts) for row in await memory.complete("al", group=group)] == [
         ("Alice", 3),

@@ -63,6 +63,7 @@ def test_an_adopted_group_is_the_same_in_every_row_and_search_and_goes_on(store,
     assert worded(store, "fact", "ed", group) == [(9, 0)]
 
 
+@pytest.mark.seldom_on_neo4j
 def test_no_other_reader_sees_an_adopted_group_before_it_is_verified(store, stores, source, group, mine):
     second_store = stores.open()
     observations = []
@@ -91,7 +92,8 @@ def test_no_other_reader_sees_an_adopted_group_before_it_is_verified(store, stor
     assert everything(second_store, group) == everything(source, group)
 
 
-@pytest.mark.parametrize("fault_place", ["rows", pytest.param("verify", marks=pytest.mark.seldom_on_neo4j)])
+@pytest.mark.parametrize("fault_place", ["rows", "verify"])
+@pytest.mark.seldom_on_neo4j
 def test_an_adoption_that_fails_leaves_nothing_and_can_be_tried_again(
     store, source, group, mine, fault_place
 ):
