@@ -118,6 +118,7 @@ test: $(DEV)
 # One process: some of these start a Ray or a server of their own, and measure. Then other examples of properties,
 # and more of them, than `make test` tries.
 test-slow: $(DEV)
+	$(PAGE_OR_NOTE)
 	@$(BIN)/python -m pytest -rs -m 'slow and not k8s and not small' --durations=40
 	@$(BIN)/python -m pytest -rs -m 'hypothesis and not slow' --hypothesis-profile default
 
