@@ -76,6 +76,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # A search for garbage among 4,000 tests and all that they import takes a second, again and again.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # as the command has it: by default a search after 700 objects
     gc.enable()
     if "PYTEST_XDIST_WORKER" not in os.environ or not session.config.getvalue("loadgroup"):
         return
