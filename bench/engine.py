@@ -26,7 +26,7 @@ from kgray.domain import times
 from kgray.domain.ontology import shipped
 from kgray.domain.records import Draft
 from kgray.errors import KgrayError
-from kgray.ingest.parts import Parts
+from kgray.ingest.calls import Parts
 from kgray.memory import AsyncMemory
 from kgray.memory.opening import open_with
 from kgray.ports import Embedder, Extractor, Judge, Store

@@ -21,7 +21,7 @@ import kgray
 from bench.tables import Column, aligned
 from kgray.domain import times
 from kgray.domain.records import Draft, Extraction
-from kgray.ingest.parts import Parts, tell_lag
+from kgray.ingest.calls import Parts, tell_lag
 from kgray.ingest.runner import Runner, WindowedRun
 from kgray.memory import Memory
 from kgray.ports import ExtractionRequest, Extractor

@@ -17,8 +17,8 @@ from bench.empty_stores import StoreKind, empty_store
 from bench.processes import rss_mb
 from kgray.domain import times
 from kgray.domain.records import Draft, Extraction
+from kgray.ingest.calls import Parts
 from kgray.ingest.committer import Committer
-from kgray.ingest.parts import Parts
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import BYTES_A_NAME, BYTES_A_STATEMENT
 from kgray.ports import ExtractionRequest, Extractor

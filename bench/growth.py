@@ -18,10 +18,8 @@ from kgray.domain import times
 from kgray.domain.ontology import shipped
 from kgray.domain.records import Draft, Episode, Extraction
 from kgray.graph.change import EpisodeChange
-from kgray.ingest.calls import EpisodeReading
-from kgray.ingest.changes import committed
-from kgray.ingest.outbox import Outbox
-from kgray.ingest.parts import Direct, Parts
+from kgray.ingest.calls import Direct, EpisodeReading, Parts
+from kgray.ingest.outbox import Outbox, commit_change
 from kgray.ingest.state import GroupState, ReadEpisode
 from kgray.models.prompting.replies import parse_extraction
 from kgray.models.rules import RulesJudge
@@ -140,7 +138,7 @@ class GrowingStore:
         difference = state.commit(change, recorded_at)
         if difference is None:
             raise RuntimeError("the generated group never folds relation names")
-        commit = committed(change, difference, recorded_at, state.graph.births)
+        commit = commit_change(change, difference, recorded_at, state.graph.births)
         costs.commit.append(time.process_time() - start)
         costs.rows += _rows(change) + len(difference.facts) + len(difference.entities)
         self.statements[episode.group].update(

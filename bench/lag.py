@@ -22,7 +22,7 @@ from bench.growth import GrowingStore
 from kgray.domain import times
 from kgray.domain.records import Draft, Operation
 from kgray.errors import KgrayError
-from kgray.ingest.parts import tell_lag
+from kgray.ingest.calls import tell_lag
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.memory import Memory

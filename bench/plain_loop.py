@@ -8,14 +8,13 @@ from functools import partial
 from kgray.domain.records import Episode, Extraction, Operation
 from kgray.errors import ContentError, Outrun
 from kgray.graph.change import EpisodeChange
-from kgray.ingest.calls import EpisodeReading, journaled, keep, patiently, settle, stored_extraction
+from kgray.ingest.calls import EpisodeReading, Parts, journaled, keep, patiently, settle, stored_extraction
 from kgray.ingest.committer import Committer, statement_vectors
 from kgray.ingest.decide import decide
 from kgray.ingest.outbox import Outbox
-from kgray.ingest.parts import Parts
 from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
-from kgray.ports import Answer, QuestionRequest, embedded
-from kgray.ports.ingest import OnStep, Stop, Totals
+from kgray.ports import Answer, QuestionRequest
+from kgray.ports.ingest import OnStep, Stop, Totals, embedded
 from kgray.storage.ledger import pending, pending_groups
 
 _CLAIM = 64  # entries read from the log at a time

@@ -18,8 +18,9 @@ from snowballstemmer import stemmer
 
 from kgray.domain.times import from_datetime
 from kgray.evals.retrieval import Message
+from kgray.language.words import languages
 from kgray.ports import Matrix, Vector
-from kgray.search.query import Question, Speakers, languages
+from kgray.search.query import Question, Speakers
 from kgray.search.query import read_question as read
 
 _K1, _B = 1.2, 0.75

@@ -25,7 +25,7 @@ from kgray.domain.records import Episode
 from kgray.errors import ContentError, Cost, InputError, InvalidAnswer
 from kgray.models.openai_api.client import Client, Endpoint, TokensSpent
 from kgray.models.openai_api.judge import OpenAIJudge
-from kgray.models.openai_api.structured import Asker, StructuredRequest
+from kgray.models.openai_api.structured import Asker, StructuredRequest, structured
 from kgray.models.prompting.prompts import Prompt, Prompts, questions_data, section
 from kgray.models.prompting.replies import COMPARISONS, parse_answer
 from kgray.models.prompting.reply_schemas import INDEX, Schema, choice_of, listed_of, object_of
@@ -279,7 +279,8 @@ async def _answers(
         room=_ROOM[0] + _ROOM[1] * len(questions),
     )
     with spent.on_errors():
-        answers, _ = await Asker(client).ask(request, accept, spent)
+        steps, prompt_form = structured(request, accept), (request.prompt, request.schema)
+        answers, _ = await Asker(client).carry_out(steps, lambda _: prompt_form, spent)
     return answers, spent.cost
 
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from bench.talk.topics import Topic, small_talk, topics
 from kgray.evals.retrieval import Conversation, Message, Question
-from kgray.search.query import languages
+from kgray.language.words import languages
 from tests.world.dice import Dice
 
 _T = TypeVar("_T")

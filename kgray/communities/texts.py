@@ -19,12 +19,11 @@ from kgray.communities.found import Cluster, Snapshot
 from kgray.communities.partition import hash_of
 from kgray.domain.graph import PROFILE, Entity, Fact
 from kgray.domain.times import Instant, to_datetime
-from kgray.language.words import plain_words
+from kgray.language.words import languages, plain_words
 from kgray.models.prompting.prompts import section
 from kgray.models.prompting.tokens import count_tokens
 from kgray.ports import SummaryRequest, SummaryTask
 from kgray.search.context import best, entity_line, fact_line, safe
-from kgray.search.query import languages
 
 OFFLINE = "offline 1"  # the writer without a model, and its version
 CARDS, FACTS, _CARD, _FACT = 20, 30, 240, 160  # members and facts in a prompt, the best; characters of each

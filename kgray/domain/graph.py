@@ -29,7 +29,7 @@ class Entity:
     aliases: tuple[str, ...] = ()  # every other surface, sorted
     labels: tuple[str, ...] = ()  # sorted; () = no type known
     born: Place = (0, 0)
-    summary: str = ""  # its newest facts without a known end, in short (kgray.graph.summaries)
+    summary: str = ""  # its newest facts without a known end, in short (kgray.graph.texts)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON object."""

@@ -36,7 +36,7 @@ PairKey = Literal["excludes", "independent", "may_end"]  # keys of a relation th
 PAIR_KEYS: tuple[PairKey, ...] = get_args(PairKey)
 
 _LABEL = re.compile(r"[A-Z][A-Za-z0-9]*")
-# The slots at the end of a phrase; backends/rules defines them.
+# The slots at the end of a phrase; `kgray.models.rules` defines them.
 _SLOTS = (
     "before belonging employer group language name org person place price problem role someone status thing"
 ).split()
@@ -108,7 +108,7 @@ _Phrases = tuple[Annotated[str, AfterValidator(_phrase)], ...]
 class RelationType:
     """A declared relation; None and () = not declared.
 
-    text: its words in the text of a fact (derivation/statements.py).
+    text: its words in the text of a fact (`kgray.graph.texts`).
     phrases, starts, ends, events, nouns and fields are for the rules extractor: see ontology.toml.
     """
 

@@ -10,8 +10,8 @@ import json
 import re
 import unicodedata
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, NamedTuple
 
@@ -30,6 +30,7 @@ GROUP_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 MAX_CLIENT_ID = 256
 MAX_RELATION = 64
 _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # worksAt, HTTPServer
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _PLAIN_DIGITS = 40  # numbers longer than this are written with an exponent
 _NAMESPACE = uuid.UUID("6f1c1f5e-0d43-5b5c-9d5e-1f0b8e0c7a11").bytes
@@ -88,11 +89,7 @@ def clean_text(text: str) -> str:
 
 def is_storable(text: str) -> bool:
     """Return whether a text can be stored. A lone surrogate cannot, so no id or name has one."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return _SURROGATE.search(text) is None
 
 
 def clean_relation(text: str) -> str:
@@ -282,6 +279,56 @@ class Extraction(Spent):
 # How a mention found its entity: by an equal name, by code that compares spellings, or by a model's answer. A
 # merge by a person acts on mentions later, without changing them.
 ResolvedBy = Literal["name", "code", "model"]
+
+
+def speaker_first(extraction: Extraction, episode: Episode) -> Extraction:
+    """Return the extraction with the speaker of a message as entities[0], inserted or moved there (R18).
+
+    The speaker's own spelling wins over a spelling that differs only in case. Other kinds are unchanged.
+    """
+    speaker = clean_text(episode.speaker or "")
+    if episode.kind != "message" or not speaker:
+        return extraction
+    entities = list(extraction.entities)
+    if entities and entities[0].name == speaker:
+        return extraction
+    names = [entity.name for entity in entities]
+    folded = [name.casefold() for name in names]
+    if speaker.casefold() not in folded:
+        entities.append(ExtractedEntity(name=speaker, span=find_name(speaker, episode.text)))
+        names.append(speaker)
+    at = names.index(speaker) if speaker in names else folded.index(speaker.casefold())
+    entities[at] = replace(entities[at], name=speaker)
+    other_places = (place for place in range(len(entities)) if place != at)
+    return with_entities(replace(extraction, entities=tuple(entities)), [at, *other_places])
+
+
+def with_entities(extraction: Extraction, places: Sequence[int]) -> Extraction:
+    """Return the extraction with only the entities at these places, in this order, and facts between them."""
+    moved: dict[int | None, int] = {old: new for new, old in enumerate(places)}
+    return replace(
+        extraction,
+        entities=tuple(
+            entity if entity.key_of is None else replace(entity, key_of=moved.get(entity.key_of))
+            for entity in (extraction.entities[place] for place in places)
+        ),
+        facts=tuple(
+            replace(fact, source=moved[fact.source], target=moved.get(fact.target))
+            for fact in extraction.facts
+            if fact.source in moved and (fact.target is None or fact.target in moved)
+        ),
+    )
+
+
+def find_name(name: str, text: str) -> tuple[int, int] | None:
+    """Return (start, end) of the name's first occurrence as whole words; None if it does not occur."""
+    at = text.find(name)
+    while at >= 0:
+        end = at + len(name)
+        if not (text[at - 1 : at].isalnum() or text[end : end + 1].isalnum()):
+            return at, end
+        at = text.find(name, end)
+    return None
 
 
 class Mention(NamedTuple):  # a load makes 200,000 of them

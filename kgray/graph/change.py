@@ -25,6 +25,7 @@ from kgray.domain.records import (
 from kgray.domain.times import Instant
 from kgray.graph import names
 from kgray.graph.names import Fold, connected
+from kgray.graph.statements import moved_evidence
 from kgray.ports import Embedding, Vector
 from kgray.schema.kinds import ShownEvidenceRow
 from kgray.timeline import SpanChange
@@ -87,29 +88,9 @@ class Difference:
         )
 
 
-def shown_entities(graph: GroupGraph, recorded: Iterable[str]) -> set[tuple[str, str]]:
-    """Return the pairs (recorded id, shown id) of entities that show under another id, or under several."""
-    shows = {entity: graph.shows_as(entity) for entity in recorded}
-    return {(entity, shown_id) for entity, ids in shows.items() if ids != {entity} for shown_id in ids}
-
-
 def mentioned_entities(fold: Fold, mentions: Iterable[Mention]) -> set[tuple[str, int]]:
     """Return the pairs (entity as it shows, sequence) of mentions."""
     return {(fold.shown(m.entity, m.surface, m.sequence)[0], m.sequence) for m in mentions}
-
-
-def moved_evidence(
-    places: Mapping[Place, str], evidence: Iterable[Evidence], retired: Iterable[Evidence] = ()
-) -> dict[Place, ShownEvidenceRow]:
-    """Return the evidence that is about another statement than the recorded one, by place.
-
-    places   place of live evidence -> the statement that it shows as
-    retired  evidence that is about no statement any more
-    """
-    statements = ((e, places.get((e.sequence, e.ordinal))) for e in evidence)
-    pairs = (*((e, id_) for e, id_ in statements if id_ != e.statement), *((e, None) for e in retired))
-    moved = (ShownEvidenceRow(e.sequence, e.ordinal, e.statement, id_) for e, id_ in pairs)
-    return {(row.sequence, row.ordinal): row for row in moved}
 
 
 def with_change(records: GroupRecords, change: EpisodeChange, recorded_at: Instant) -> GroupRecords:
@@ -155,7 +136,7 @@ def compare(
     }
     entities = [(new.entity(e), old.entity(e) if e in old.entities else None) for e in sorted(entity_ids)]
     recorded = {*old.shows, *new.shows}
-    old_shown, new_shown = (shown_entities(graph, recorded) for graph in (old, new))
+    old_shown, new_shown = (graph.shown_entities(recorded) for graph in (old, new))
     old_mentioned = mentioned_entities(old.fold, old_records.mentions)
     new_mentioned = mentioned_entities(new.fold, new_records.mentions)
     live = {head.sequence for head in new_records.heads}

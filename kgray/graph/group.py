@@ -16,7 +16,7 @@ from kgray.domain.graph import Entity, Fact
 from kgray.domain.records import EpisodeHead, Evidence, GroupRecords, Mention, Place, fact_id
 from kgray.domain.times import Instant
 from kgray.errors import damaged
-from kgray.graph.change import Difference, EpisodeChange, moved_evidence, shown_entities
+from kgray.graph.change import Difference, EpisodeChange
 from kgray.graph.names import EntityNote, Fold, Relations, as_flipped
 from kgray.graph.rivals import SlotKey, StatementRivals
 from kgray.graph.statements import (
@@ -26,11 +26,12 @@ from kgray.graph.statements import (
     StatementIdentity,
     StatementKey,
     by_episode,
+    evidenced_statements,
     identify_statements,
+    moved_evidence,
     with_keys,
 )
-from kgray.graph.summaries import NewestFacts, summary_in, update_summaries
-from kgray.graph.texts import Sentence, fact_text
+from kgray.graph.texts import NewestFacts, Sentence, fact_text, summary_in, update_summaries
 from kgray.timeline import Claim, Said, Span, SpanChange, Sweep
 
 SpanChanges = dict[str, SpanChange]  # by statement
@@ -112,7 +113,7 @@ class GroupGraph(StatementRivals):
         mentions = by_episode(records.mentions)
         pieces = with_keys(records.evidence, mentions, self.fold, self.relations, self.births, heads)
         identities = identify_statements(records.group, pieces, mentions, self.births)
-        with_wording = _with_wording(pieces, identities)
+        with_wording = evidenced_statements(pieces, identities)
         # An end without a variant can precede all evidence of the variant that it applies to. It is read
         # after that evidence; otherwise its sentence would be the statement's first wording.
         late: list[tuple[KeyedEvidence, StatementIdentity]] = []
@@ -257,13 +258,9 @@ class GroupGraph(StatementRivals):
         if statement in self._current_spans:
             return self._current_spans[statement]
         key, members = self.component(statement)
-        sweep = None if key is None else self._sweeps.get(key)
-        if sweep is None:
-            sweep = self._swept(members)
-            if key is not None and len(sweep) >= KEEP_SWEEP_FROM:
-                self._sweeps[key] = sweep
-            else:
-                self._current_spans.update((member, sweep.spans(member)) for member in members)
+        sweep = self._kept_sweep(key, members)
+        if key not in self._sweeps:
+            self._current_spans.update((member, sweep.spans(member)) for member in members)
         return sweep.spans(statement)
 
     def facts_of(self, statements: Iterable[str]) -> list[Fact]:
@@ -321,6 +318,15 @@ class GroupGraph(StatementRivals):
         sweep.add([claim for member in members for claim in self.statements[member].claims])
         return sweep
 
+    def _kept_sweep(self, key: Hashable | None, members: Sequence[str]) -> Sweep:
+        """Return the kept sweep of a component, or else a new one, which is kept if it is large."""
+        sweep = None if key is None else self._sweeps.get(key)
+        if sweep is None:
+            sweep = self._swept(members)
+            if key is not None and len(sweep) >= KEEP_SWEEP_FROM:
+                self._sweeps[key] = sweep
+        return sweep
+
     def places(self) -> dict[Place, str]:
         """Return evidence place -> the statement it shows as."""
         own_claims = (c for s in self.statements.values() for c in s.claims if not c.other_variant)
@@ -329,6 +335,11 @@ class GroupGraph(StatementRivals):
     def shows_as(self, recorded: str) -> frozenset[str]:
         """Return the entities that a recorded one's mentions show as."""
         return frozenset(self.shows.get(recorded) or {recorded} & self.entities.keys())
+
+    def shown_entities(self, recorded: Iterable[str]) -> set[tuple[str, str]]:
+        """Return the pairs (recorded id, shown id) of entities that show as another id, or as several."""
+        shows = {entity: self.shows_as(entity) for entity in recorded}
+        return {(entity, shown_id) for entity, ids in shows.items() if ids != {entity} for shown_id in ids}
 
     def absorb(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
         """Take an episode's records into the graph and return the difference."""
@@ -344,7 +355,7 @@ class GroupGraph(StatementRivals):
         changed_notes: dict[str, EntityNote] = {}
         names: dict[str, str] = {}
         recorded = {mention.entity for mention in change.mentions}
-        shows_before = shown_entities(self, recorded)
+        shows_before = self.shown_entities(recorded)
         mentioned: dict[tuple[str, int], None] = {}
         for mention in change.mentions:
             note, changed, name = self.take_mention(mention)
@@ -377,7 +388,7 @@ class GroupGraph(StatementRivals):
             facts=facts,
             gone_facts=gone_facts,
             mentioned=tuple(sorted(mentioned)),
-            shown=tuple(sorted(shown_entities(self, recorded) - shows_before)),
+            shown=tuple(sorted(self.shown_entities(recorded) - shows_before)),
             moved=tuple(moved_evidence(statement_at, change.evidence).values()),
         )
 
@@ -457,12 +468,7 @@ class GroupGraph(StatementRivals):
             part[2].extend(added)
         changes: SpanChanges = {}
         for key, members, added in parts.values():
-            sweep = self._sweeps.get(key) if key is not None else None
-            if sweep is None:
-                sweep = self._swept(members)
-                if key is not None and len(sweep) >= KEEP_SWEEP_FROM:
-                    self._sweeps[key] = sweep
-            changes.update(sweep.add(added))
+            changes.update(self._kept_sweep(key, members).add(added))
         for statement, added in claims.items():
             self.statements[statement].claims.extend(added)
         return changes
@@ -483,15 +489,3 @@ class GroupGraph(StatementRivals):
             for s, spans in new_spans.items()
             if former_spans.get(s, ()) != spans
         }
-
-
-def _with_wording(
-    pieces: Sequence[KeyedEvidence], identities: Sequence[StatementIdentity | None]
-) -> set[str]:
-    """Return the statements with other evidence than ends without a variant; none if there is no such end."""
-    if not any(item.evidence.every_variant for item in pieces):
-        return set()
-    pairs = (
-        (item, identity) for item, identity in zip(pieces, identities, strict=True) if identity is not None
-    )
-    return {statement for item, (_, statement, _) in pairs if not item.evidence.every_variant}

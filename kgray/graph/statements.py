@@ -28,7 +28,8 @@ from kgray.domain.records import (
 )
 from kgray.domain.times import Instant, to_datetime
 from kgray.graph.names import Fold, Relations
-from kgray.graph.verbs import ENGLISH
+from kgray.graph.sentences import ENGLISH
+from kgray.schema.kinds import ShownEvidenceRow
 from kgray.timeline import Claim
 
 Marks = tuple[frozenset[str], bool, frozenset[str]]  # digits, negated, qualifiers
@@ -444,3 +445,30 @@ def _match_by_wording(
             numbers[statement] = len(used)
             used.append([statement])
     return numbers
+
+
+def evidenced_statements(
+    pieces: Sequence[KeyedEvidence], identities: Sequence[StatementIdentity | None]
+) -> set[str]:
+    """Return the statements with other evidence than ends without a variant; none if there is no such end."""
+    if not any(item.evidence.every_variant for item in pieces):
+        return set()
+    return {
+        identity[1]
+        for item, identity in zip(pieces, identities, strict=True)
+        if identity is not None and not item.evidence.every_variant
+    }
+
+
+def moved_evidence(
+    places: Mapping[Place, str], evidence: Iterable[Evidence], retired: Iterable[Evidence] = ()
+) -> dict[Place, ShownEvidenceRow]:
+    """Return the evidence that is about another statement than the recorded one, by place.
+
+    places   place of live evidence -> the statement that it shows as
+    retired  evidence that is about no statement any more
+    """
+    statements = ((e, places.get((e.sequence, e.ordinal))) for e in evidence)
+    pairs = (*((e, id_) for e, id_ in statements if id_ != e.statement), *((e, None) for e in retired))
+    moved = (ShownEvidenceRow(e.sequence, e.ordinal, e.statement, id_) for e, id_ in pairs)
+    return {(row.sequence, row.ordinal): row for row in moved}

@@ -14,14 +14,11 @@ from kgray.domain.graph import Entity, Fact
 from kgray.domain.records import Episode, EpisodeHead, GroupRecords, Operation, Place
 from kgray.domain.times import Instant
 from kgray.errors import damaged
-from kgray.graph.change import (
-    mentioned_entities,
-    moved_evidence,
-    shown_entities,
-)
+from kgray.graph.change import mentioned_entities
 from kgray.graph.group import GroupGraph
 from kgray.graph.names import connected
-from kgray.graph.summaries import summaries_of
+from kgray.graph.statements import moved_evidence
+from kgray.graph.texts import summaries_of
 from kgray.ports import GraphView, Store, at_one_moment
 from kgray.schema import kinds, reads, rows
 from kgray.schema.kinds import Key, Kind, R, Read, Row
@@ -301,7 +298,7 @@ def stale(store: Store, group: str) -> StaleRows:
     derived: dict[Kind[Any], Iterable[Row]] = {
         kinds.ENTITIES: (rows.entity_row(replace(e, summary=texts.get(e.id, ""))) for e in entities),
         kinds.MENTIONS: mentioned_entities(graph.fold, records.mentions),
-        kinds.SHOWN_ENTITIES: shown_entities(graph, graph.shows),
+        kinds.SHOWN_ENTITIES: graph.shown_entities(graph.shows),
         kinds.SHOWN_EVIDENCE: moved.values(),
         kinds.FACTS: map(rows.fact_row, derived_facts),
     }

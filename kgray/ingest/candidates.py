@@ -10,20 +10,29 @@ whose products sum to less than 2**24, so a float32 matrix product is exact in a
 Above EXACT_UP_TO rows, the signs of each 16 dimensions form a band, and only rows that share a whole band
 with the query are candidates: with 64 bands 0.1 % of rows of cosine 0, 81 % of 0.8, 99.6 % of 0.9.
 (Charikar, STOC 2002, for the sign bits; Leskovec et al., Mining of Massive Datasets, 3.4, for the bands.)
+
+`told_names` adds names that the text gives: "call me Kathi", "Katharina, known as Kathi", "née Schmidt". Such
+a name may share no letters with the first name, so that no other step could match it. It becomes a mention,
+also if the extractor did not list it, and the entity beside it becomes its candidate: the judge decides, and
+no merge happens without it. The sources are cue words (`_CUES`) and facts about names (`NAMING`).
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kgray.domain.records import Episode, ExtractedEntity, Extraction, clean_text
 from kgray.graph import names
 from kgray.ports import Matrix, Vector
 
@@ -341,3 +350,133 @@ def _keys(bands: NDArray[np.uint16]) -> NDArray[np.uint32]:
     places = np.arange(bands.shape[1], dtype=np.uint32) << 16
     keys: NDArray[np.uint32] = np.bitwise_or(places[None, :], bands.astype(np.uint32))
     return keys
+
+
+_NAMED = tomllib.loads(Path(__file__).with_name("aliases.toml").read_text(encoding="utf-8"))
+NAMING, _PARTS = frozenset(_NAMED["naming"].split()), _NAMED["cues"]
+_CUES = re.compile(
+    rf"(?:(?<!\w)(?:(?P<speaker>{_PARTS['of_speaker']})|{_PARTS['of_name']})|{_PARTS['after_comma']})(?!\w)"
+    "[ :,]*[\"'“„«(]?[ ]*",
+    re.VERBOSE | re.IGNORECASE,
+)
+_STEMS = tuple(stem.replace("_", " ") for stem in _PARTS["stems"].split())
+_PRESENT_NAME = re.compile(
+    r"\b(?:I['’]m|I am|ich bin|je suis|soy)[ ]+(?=[^.!?\n]{2,60}?[ ](?:now|jetzt|maintenant|ahora)\b)"
+)
+_FIRST_PERSON = re.compile(r"\b(?:I|I['’]m|me|my|ich|mein\w*|mich|je|moi|yo|io)\b")
+_BORN = re.compile(r"née|nee|geb|урожд|maiden|Mädchen", re.IGNORECASE)
+_NAME_WORD = re.compile(r"[^\W\d_][\w'’-]*")
+_NAME_BEFORE = re.compile(r"(?<!\w)([^\W\d_][\w'’-]*(?: [^\W\d_][\w'’-]*){1,2})[ ,(]*$")
+_MOST_WORDS = 3
+_REACH = 80  # characters between a cue and the name before it
+
+
+@dataclass(slots=True)
+class ToldNames:
+    """An extraction with the names that the text gives to its entities.
+
+    same_entities  ordinal of an entity -> ordinals of the entities that the text declares to be the same
+    """
+
+    extraction: Extraction
+    same_entities: dict[int, list[int]] = field(default_factory=dict)
+
+    def note(self, ordinal: int, name: str, span: tuple[int, int] | None) -> None:
+        """Note that the text gives a name to the entity at `ordinal`; add the name if it is not listed."""
+        listed, key = self.extraction.entities, names.key(name)
+        at = next(
+            (place for place, entity in enumerate(listed) if names.key(entity.name) == key), len(listed)
+        )
+        if at == len(listed):
+            added = ExtractedEntity(name=name, type=listed[ordinal].type, span=span)
+            self.extraction = replace(self.extraction, entities=(*listed, added))
+        if at != ordinal:
+            self.same_entities.setdefault(at, []).append(ordinal)
+            self.same_entities.setdefault(ordinal, []).append(at)
+
+
+def told_names(extraction: Extraction, episode: Episode) -> ToldNames:
+    """Return the extraction with the other names that the episode gives its entities."""
+    names_told = ToldNames(extraction)
+    for fact in extraction.facts:
+        if fact.relation in NAMING and fact.kind != "denied":
+            if fact.target is not None:
+                names_told.note(fact.source, extraction.entities[fact.target].name, None)
+            elif fact.value is not None and fact.value.type == "text":
+                name, at = fact.value.value, episode.text.find(fact.value.value)
+                names_told.note(fact.source, name, (at, at + len(name)) if at >= 0 else None)
+    if episode.kind in ("message", "text") and extraction.entities:
+        for ordinal, name, span in _in_words(extraction, episode):
+            names_told.note(ordinal, name, span)
+    return names_told
+
+
+def _in_words(extraction: Extraction, episode: Episode) -> Iterator[tuple[int, str, tuple[int, int]]]:
+    """Yield (ordinal of an entity, a name that the text gives it, span of the name) for each cue."""
+    text, spoken = episode.text, episode.kind == "message" and bool(episode.speaker)
+    lower = text.lower()
+    cues = (
+        [*_CUES.finditer(text), *_PRESENT_NAME.finditer(text)]
+        if any(stem in lower for stem in _STEMS)
+        else []
+    )
+    places = sorted(
+        (match.start(), match.end(), ordinal)
+        for ordinal, entity in enumerate(extraction.entities if cues else ())
+        for match in re.finditer(rf"(?<!\w){re.escape(entity.name)}(?!\w)", text, re.IGNORECASE)
+    )
+    for cue in cues:
+        name_span = _name_at(text, cue.end(), places)
+        if name_span is None:
+            continue
+        bearer = 0 if spoken else None
+        if cue.re is _CUES and not cue["speaker"]:
+            first = _unlisted_before(text, cue.start(), places)
+            second = next((ordinal for start, end, ordinal in places if (start, end) == name_span), None)
+            if first is not None and second is not None:
+                # "Anna Weber, formerly Anna Schmidt", the second known
+                yield second, clean_text(text[slice(*first)]), first
+                continue
+            bearer = _last_name_before(text, cue.start(), places, bearer)
+        if bearer is None:
+            continue
+        start, end = name_span
+        name, full_name = clean_text(text[start:end]), extraction.entities[bearer].name
+        if _BORN.search(cue[0]) and " " not in name and " " in full_name:
+            name = f"{full_name.rsplit(' ', 1)[0]} {name}"  # "Anna Weber, née Schmidt" was Anna Schmidt
+        yield bearer, name, (start, end)
+
+
+def _name_at(text: str, at: int, places: list[tuple[int, int, int]]) -> tuple[int, int] | None:
+    """Return the span of the name that begins at `at`: a listed name, else capitalised words."""
+    stop = max((end for start, end, _ in places if start == at), default=at)
+    if stop > at:
+        return at, stop
+    for _ in range(_MOST_WORDS):
+        word = _NAME_WORD.match(text, stop + (stop > at and text[stop : stop + 1] == " "))
+        if word is None or not word[0][0].isupper():
+            break
+        stop = word.end()
+    return (at, stop) if stop > at else None
+
+
+def _last_name_before(
+    text: str, at: int, places: list[tuple[int, int, int]], speaker: int | None
+) -> int | None:
+    """Return the last entity before `at` in its sentence, or the speaker after a first person pronoun."""
+    start_of_search = max(at - _REACH, *(text.rfind(mark, 0, at) for mark in (". ", "! ", "? ", "\n")), 0)
+    earlier_names = (
+        (end, ordinal) for start, end, ordinal in places if start_of_search <= start and end <= at
+    )
+    named = max(earlier_names, default=None)
+    if named is None or (_FIRST_PERSON.search(text, named[0], at) and speaker is not None):
+        return speaker
+    return named[1]
+
+
+def _unlisted_before(text: str, at: int, places: list[tuple[int, int, int]]) -> tuple[int, int] | None:
+    """Return the span of an unlisted name of two or three words right before `at`."""
+    run = _NAME_BEFORE.search(text, max(0, at - _REACH), at)
+    if run is None or any(start < run.end(1) and end > run.start(1) for start, end, _ in places):
+        return None
+    return run.span(1) if all(word[0].isupper() for word in run[1].split(" ")) else None

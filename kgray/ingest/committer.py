@@ -20,16 +20,25 @@ from kgray.errors import ContentError, Garbled, InputError, KgrayError, NotFound
 from kgray.graph.change import Difference, EpisodeChange, compare, with_change
 from kgray.graph.group import GroupGraph
 from kgray.graph.stored import records_of
-from kgray.ingest import changes
+from kgray.ingest.calls import THREADS, Direct, OnStage, Parts, at_length, off_the_loop, rows_of
 from kgray.ingest.candidates import quantised
 from kgray.ingest.correct import EMBEDDER_S, correct, embed_missing
-from kgray.ingest.outbox import OnDurable, Outbox
-from kgray.ingest.parts import THREADS, Direct, OnStage, Parts, at_length, off_the_loop, rows_of
+from kgray.ingest.outbox import (
+    OnDurable,
+    Outbox,
+    births_of,
+    check_widths,
+    commit_change,
+    failure_change,
+    refusal_change,
+)
 from kgray.ingest.state import GroupState, Quantised
-from kgray.ports import RowChanges, Store, embedded, slot_of
+from kgray.ports import RowChanges, Store
+from kgray.ports.ingest import embedded
 from kgray.schema import reads, rows
 from kgray.schema.record_rows import vector_at
-from kgray.storage.ledger import removals
+from kgray.storage.alike import slot_of
+from kgray.storage.ledger import pending_withdrawals
 from kgray.system.garbage import let_go
 
 _FEW_GROUPS = 50  # up to this many groups, a read of their counters does not delay the loop
@@ -214,9 +223,9 @@ class Committer:
             let_go(*vars(new_graph).values(), *vars(old_graph).values(), records.mentions, records.evidence)
             return difference
 
-        changes.check_widths(change, self._parts.store.dimensions)
+        check_widths(change, self._parts.store.dimensions)
         recorded_at = _next_record_time(rests_on)
-        births = changes.births_of(change, state.graph.births)
+        births = births_of(change, state.graph.births)
         try:
             difference = state.commit(change, recorded_at)
             if difference is None:  # the state cannot absorb the change: derive the whole group
@@ -227,7 +236,7 @@ class Committer:
             self.forget(group)
             raise
         self._recorded[group] = recorded_at
-        committed = changes.committed(change, difference, recorded_at, births)
+        committed = commit_change(change, difference, recorded_at, births)
         self.outbox.post(replace(committed, rests_on=rests_on), on_durable)
         self._keep_within_bound(group)  # states grow without loads too
 
@@ -238,7 +247,7 @@ class Committer:
         self._loading.pop(group, None)
         if (state := self._states.get(group)) is not None:
             state.last_recorded = recorded_at
-        self.outbox.post(replace(changes.failed(episode, error, recorded_at), rests_on=rests_on), on_durable)
+        self.outbox.post(replace(failure_change(episode, error, recorded_at), rests_on=rests_on), on_durable)
 
     async def withdraw(self, group: str) -> list[tuple[int, str]]:
         """Carry out the requested retractions and removals of a group, before its pending entries (R27).
@@ -246,7 +255,7 @@ class Committer:
         Return (sequence, outcome) of each. The caller must discard decisions ahead in the group first.
         """
         store = self._parts.store
-        requested = await off_the_loop(store, lambda: removals(store, group))
+        requested = await off_the_loop(store, lambda: pending_withdrawals(store, group))
         outcomes = [(operation.sequence, await self.correct(operation)) for operation in requested]
         # The removals are done; the next run will hit the same error.
         with suppress(KgrayError, TimeoutError):
@@ -265,7 +274,7 @@ class Committer:
             while (change := await at_length(lambda: next(row_changes, None))) is not None:
                 await self._write_durably(change, recorded_at)
         except (NotFound, InputError) as error:
-            await self._write_durably(changes.refused(operation, str(error), recorded_at), recorded_at)
+            await self._write_durably(refusal_change(operation, str(error), recorded_at), recorded_at)
             return "refused"
         return "done"
 

@@ -29,16 +29,11 @@ from kgray.domain.records import GroupRecords, Operation, Place, entity_id
 from kgray.domain.times import Instant
 from kgray.errors import InputError, KgrayError, NotFound, Outrun
 from kgray.graph import names
-from kgray.graph.change import (
-    Difference,
-    borne,
-    compare,
-    retracted,
-)
+from kgray.graph.change import Difference, borne, compare, retracted
 from kgray.graph.group import GroupGraph
 from kgray.graph.stored import records_of_entities, stale, stored_records
-from kgray.graph.summaries import corrected_entities
-from kgray.ingest import changes
+from kgray.graph.texts import corrected_entities
+from kgray.ingest.outbox import PENDING, check_width, correction_change, patches_of, row_changes
 from kgray.ingest.removed_records import (
     keys_of,
     keys_of_episodes,
@@ -52,13 +47,8 @@ from kgray.ports import Embed, Patch, RowChanges, Store
 from kgray.schema import kinds, reads, rows
 from kgray.schema.kinds import Key, Kind, OperationRow, Row
 from kgray.schema.reads import TakenRow
-from kgray.schema.record_rows import (
-    EntryRecords,
-    TextVector,
-    statement_texts,
-    with_statement_vectors,
-)
-from kgray.storage.ledger import named, removals
+from kgray.schema.record_rows import EntryRecords, TextVector, statement_texts, with_statement_vectors
+from kgray.storage.ledger import named, pending_withdrawals
 from kgray.system.garbage import let_go
 
 # Rows: more than AT_ONCE are changed in pieces. On Neo4j 20,600 rows, of 3,000 facts with vectors of 1,024
@@ -72,7 +62,7 @@ _UNEMBEDDED = "unembedded"
 
 async def withdraw_requested(store: Store, embed: Embed, group: str) -> None:
     """Carry out the requested retractions and removals of a group; call it inside `store.writing()`."""
-    requested = removals(store, group)
+    requested = pending_withdrawals(store, group)
     for operation in requested:
         while True:
             rests_on = store.heads([group])[group].last_recorded
@@ -110,16 +100,18 @@ def withdraw(store: Store, operation: Operation, recorded_at: Instant) -> Iterat
         at = change.recorded_at
         # The records no longer say that the removed episodes were ever committed.
         marks = ((sequence, kinds.WITHDRAWN, at, at) for sequence in sorted(hidden))
-        marked = changes.patched(kinds.EPISODES, ("state", "ended_at", "retired_at"), marks)
+        marked = patches_of(kinds.EPISODES, ("state", "ended_at", "retired_at"), marks)
         unjudged = ((sequence, None, None) for sequence in sorted(hidden))
-        judged = changes.patched(kinds.RECORDS, ("timed", "judged"), unjudged)
+        judged = patches_of(kinds.RECORDS, ("timed", "judged"), unjudged)
         erased = {(sequence,) for sequence in hidden}
         drops: dict[Kind[Any], Sequence[Key]] = {
             kinds.OPERATIONS: change.drops.get(kinds.OPERATIONS, ()),
             kinds.COMMUNITIES: change.drops.get(kinds.COMMUNITIES, ()),
             kinds.RECORDS: [key for key in change.drops.get(kinds.RECORDS, ()) if key not in erased],
         }
-        begun = rows.operation_row(replace(operation, retired=_retirements(ended)), kinds.PENDING)
+        begun = rows.operation_row(
+            replace(operation, retired=rows.operation("", ended).retired), kinds.PENDING
+        )
         yield replace(
             change,
             drops=drops,
@@ -130,10 +122,6 @@ def withdraw(store: Store, operation: Operation, recorded_at: Instant) -> Iterat
             patches=(*change.patches, *marked, *judged),
         )
     yield from _pieces(store, operation)
-
-
-def _retirements(ended: OperationRow) -> tuple[tuple[str, int, int], ...]:
-    return rows.operation("", ended).retired
 
 
 def _pieces(store: Store, operation: Operation) -> Iterator[RowChanges]:
@@ -165,7 +153,7 @@ def _pieces(store: Store, operation: Operation) -> Iterator[RowChanges]:
         state = kinds.DONE if is_last else kinds.PENDING
         written[kinds.OPERATIONS].append(rows.operation_row(operation, state, begun.recorded_at, result))
         flags = {"erases": operation.kind == "remove", "unsettles": kinds.RECORDS in dropped}
-        yield changes.row_changes(operation, changes.PENDING, drops=dropped, puts=written, **flags)
+        yield row_changes(operation, PENDING, drops=dropped, puts=written, **flags)
 
 
 def _named(store: Store, operation: Operation) -> list[TakenRow]:
@@ -188,7 +176,7 @@ def _whole_change(store: Store, operation: Operation, recorded_at: Instant) -> t
     new = GroupGraph.build(changed.records)
     difference = compare(old, new, records, changed.records)
     live = [row for row in withdrawn if row.retired_at is None]  # an earlier retirement stays
-    requested = {removal.sequence for removal in removals(store, group)}
+    requested = {withdrawal.sequence for withdrawal in pending_withdrawals(store, group)}
     pending = store.pending_sequences(group, 0, len(requested) + 1)
     last_ended = min([operation.sequence, *(at for at, _ in pending if at not in requested)]) - 1
     counted: dict[str, Any] = {"after": last_ended, "episodes": len(withdrawn if hard else live)}
@@ -198,24 +186,22 @@ def _whole_change(store: Store, operation: Operation, recorded_at: Instant) -> t
     if remaining is None:
         ended = replace(operation, retired=changed.retired)
         patches = _retired(live, recorded_at)
-        return changes.corrected(ended, result, recorded_at, difference, drops=drops, patches=patches), set()
+        return correction_change(ended, result, recorded_at, difference, drops=drops, patches=patches), set()
     if operation.everything:
         row = rows.operation_row(operation, kinds.DONE, recorded_at, result)
         cleared = {"recorded_at": recorded_at, "clear": True, "erases": True, "unsettles": True}
-        return changes.row_changes(
-            operation, changes.PENDING, puts={kinds.OPERATIONS: (row,)}, **cleared
-        ), set()
+        return row_changes(operation, PENDING, puts={kinds.OPERATIONS: (row,)}, **cleared), set()
     saved, patches = saved_records(store, stored, remaining, changed, removed_sequences)
     waiting = statements_to_embed(stored, remaining, removed_sequences)
     saved.sequence, saved.recorded_at = operation.sequence, recorded_at
     saved.statements = {id_: vector for id_, vector in saved.statements.items() if id_ not in waiting}
     drops |= keys_of(store, stored, changed, removed_sequences)
     corrected = ((at, rows.operation_payload(o)) for at, o in sorted(changed.operations.items()) if o)
-    patches += changes.patched(kinds.OPERATIONS, ("payload",), corrected)
+    patches += patches_of(kinds.OPERATIONS, ("payload",), corrected)
     result |= {_UNEMBEDDED: [(id_, *place) for id_, place in sorted(waiting.items())]} if waiting else {}
     puts = {kinds.RECORDS: (saved.row(),)} if saved else {}
     difference = difference.without_evidence(removed_sequences)
-    change = changes.corrected(
+    change = correction_change(
         operation, result, recorded_at, difference, drops=drops, puts=puts, patches=patches, erases=True
     )
     return change, removed_sequences
@@ -233,8 +219,8 @@ def _retired(live: Iterable[TakenRow], at: Instant) -> list[Patch]:
     ended = ((row.sequence, at) for row in live if row.state >= kinds.COMMITTED)
     pending = ((row.sequence, kinds.WITHDRAWN, at, at) for row in live if row.state < kinds.COMMITTED)
     return [
-        *changes.patched(kinds.EPISODES, ("retired_at",), ended),
-        *changes.patched(kinds.EPISODES, ("state", "ended_at", "retired_at"), pending),
+        *patches_of(kinds.EPISODES, ("retired_at",), ended),
+        *patches_of(kinds.EPISODES, ("state", "ended_at", "retired_at"), pending),
     ]
 
 
@@ -270,7 +256,7 @@ async def embed_missing(
     changed = []
     for row, texts in await asyncio.to_thread(_unembedded, store, group, removals):
         embeddings = await embed(list(texts.values())) if texts else []
-        changes.check_width((len(embedding.vector) for embedding in embeddings), store.dimensions)
+        check_width((len(embedding.vector) for embedding in embeddings), store.dimensions)
         added = {
             id_: TextVector(rows.vector_bytes(embedding.vector), embedding.weights)
             for id_, embedding in zip(texts, embeddings, strict=True)
@@ -335,7 +321,7 @@ def correct(store: Store, operation: Operation, recorded_at: Instant) -> Iterato
     entities = corrected_entities(store, operation.group, difference, changed)
     difference = replace(difference, entities=entities)
     result = {"sequence": operation.sequence, **correction.result}
-    yield changes.corrected(operation, result, recorded_at, difference)
+    yield correction_change(operation, result, recorded_at, difference)
 
 
 class Correction(NamedTuple):

@@ -1,4 +1,4 @@
-"""Validate a model's extraction against the text, and give it the shape of the ontology (R14, R18).
+"""Validate a model's extraction against the text: what the text lacks, and what says nothing new (R18).
 
 `ground` drops and reports parts that the episode's text, its speaker and the previous context do not support.
 A model may copy the example of its prompt, or use knowledge from elsewhere. The checked parts are:
@@ -15,22 +15,19 @@ sentence of a fact that holds or happened, if the text lacks a number or capital
 
 Numbers and dates stay in a text without a common word of a language with known words for numbers and times.
 
-`shape` runs before names are resolved. It settles conflicts between an answer and a declared relation:
+`without_repeats` drops loops, second directions, and facts of the previous context, which a small model
+reads as if it were the episode. A fact is such a repetition only if all these conditions hold. In all other
+cases it stays, because an answer, or a sentence with "she", is about names that only a previous episode has.
 
-relation takes a value     a named object becomes a text value
-relation takes an entity   a text value becomes a name; a number, date or boolean stays a value
+- The episode has no telling word of the fact (the words of its sentence and its relation, without names and
+  stop words), lacks at least one end of it, and has no date for it.
+- A previous episode has both ends and a telling word.
+- No previous episode with a question mark has a telling word, or an end that the episode lacks.
+- The episode has no word that points to a previous episode, and its language has a list of such words.
 
-Once the settings declare a type of entity, a type that is neither shipped nor declared (ignoring case)
-becomes unknown. A relation that they declare with subject_type and object_type allows that pair only, a
-symmetric one either way round: a fact with an end of another known type is dropped; unknown types and values
-pass.
-
-A dropped fact leaves no evidence; it stays in the stored extraction, which is the reply of the model.
-
-`told_names` adds names that the text gives: "call me Kathi", "Katharina, known as Kathi", "née Schmidt". Such
-a name may share no letters with the first name, so that no other step could match it. It becomes a mention,
-also if the extractor did not list it, and the entity beside it becomes its candidate: the judge decides, and
-no merge happens without it. The sources are cue words (`_CUES`) and facts about names (`NAMING`).
+"Bob manages Alice" beside "Alice manages Bob" counts once if the two agree in kind, dates and variant, and
+either the ontology says that they are one, or they have one relation, in the same telling words. The episode
+then has these words once, and nothing that says that they hold both ways, such as "each other".
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
 from itertools import product
@@ -47,14 +44,20 @@ from pathlib import Path
 
 from kgray.domain import times
 from kgray.domain.ontology import Ontology
-from kgray.domain.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value, clean_text
+from kgray.domain.records import (
+    Episode,
+    ExtractedEntity,
+    ExtractedFact,
+    Extraction,
+    with_entities,
+)
 from kgray.domain.times import Instant
 from kgray.graph import names
 from kgray.graph.sentences import is_plain_word, without_each
+from kgray.graph.statements import says_same
 from kgray.graph.texts import default_sentence, object_words
 from kgray.ingest.candidates import code, code_match
-from kgray.models.prompting.replies import with_entities
-from kgray.models.prompting.reply_schemas import ENTITY_TYPES
+from kgray.language.words import language_of, languages, plain_words, stem
 from kgray.ports import ExtractionRequest
 
 _SPOKEN = re.compile(r"[^\W\d_]+")
@@ -287,199 +290,205 @@ def _scripts(text: Iterable[str]) -> frozenset[str]:
     return frozenset(unicodedata.name(c, "?").split()[0] for c in letters)
 
 
-ANY_THING = "Thing"  # an end's type in the shipped relations that allows every type
-
-
-def shape(extraction: Extraction, episode: Episode, ontology: Ontology) -> Extraction:
-    """Return the extraction with one entity per name and objects of the kind their relation declares.
-
-    A name that only served as an object and became a value is dropped.
-    """
-    entities = extraction.entities
-    if ontology.entities:  # a type that is neither shipped nor declared is unknown
-        types = {name.casefold(): name for name in (*ENTITY_TYPES, *ontology.entities)}
-        entities = tuple(replace(entity, type=types.get(entity.type.casefold(), "")) for entity in entities)
-    # Records with different keys are different, also with equal names.
-    keys = {entity.key_of: names.key(entity.name) for entity in entities if entity.key_of is not None}
-    keys_by_place = [(names.key(entity.name), keys.get(place)) for place, entity in enumerate(entities)]
-    distinct: dict[tuple[str, str | None], ExtractedEntity] = {}
-    for key, entity in zip(keys_by_place, entities, strict=True):
-        first = distinct.setdefault(key, replace(entity, name=clean_text(entity.name)))
-        if not first.type and entity.type:
-            distinct[key] = replace(first, type=entity.type)
-    places = {key: place for place, key in enumerate(distinct)}
-    index = [places[key] for key in keys_by_place]
-    merged = [e if e.key_of is None else replace(e, key_of=index[e.key_of]) for e in distinct.values()]
-    listed = len(merged)
-    facts: list[ExtractedFact] = []
-    turned: set[int] = set()
-    for fact in extraction.facts:
-        target = None if fact.target is None else index[fact.target]
-        shaped = _objects(replace(fact, source=index[fact.source], target=target), merged, turned, ontology)
-        relation = ontology.get(shaped.relation)
-        if relation is not None and ontology.entities and shaped.relation in ontology.paired:
-            ends = (merged[shaped.source].type, "" if shaped.target is None else merged[shaped.target].type)
-            pair = (relation.subject_type, relation.object_type)
-            pairs = (pair, pair[::-1]) if relation.symmetric else (pair,)
-            if not any(
-                all(not k or d in ("", ANY_THING, k) for k, d in zip(ends, end_types, strict=True))
-                for end_types in pairs
-            ):
-                continue
-        facts.append(shaped)
-    used = {f.source for f in facts} | {f.target for f in facts if f.target is not None}
-    if episode.kind == "message" and episode.speaker and merged:
-        used.add(0)
-    retained = [i for i in range(len(merged)) if i in used or (i < listed and i not in turned)]
-    return with_entities(replace(extraction, entities=tuple(merged), facts=tuple(facts)), retained)
-
-
-def _objects(
-    fact: ExtractedFact, entities: list[ExtractedEntity], turned: set[int], ontology: Ontology
-) -> ExtractedFact:
-    """Return the fact with an object of the kind its relation declares.
-
-    May append a name to `entities`; adds the index of a name that became a value to `turned`.
-    """
-    declared = ontology.object_kind(fact.relation)
-    if declared == "value" and fact.target is not None:
-        turned.add(fact.target)
-        return replace(fact, target=None, value=Value("text", entities[fact.target].name))
-    if declared == "entity" and fact.value is not None and fact.value.type == "text":
-        key = names.key(fact.value.value)
-        for place, entity in enumerate(entities):
-            if names.key(entity.name) == key:
-                return replace(fact, target=place, value=None)
-        entities.append(ExtractedEntity(name=clean_text(fact.value.value)))
-        return replace(fact, target=len(entities) - 1, value=None)
-    return fact
-
-
-_NAMED = tomllib.loads(Path(__file__).with_name("aliases.toml").read_text(encoding="utf-8"))
-NAMING, _PARTS = frozenset(_NAMED["naming"].split()), _NAMED["cues"]
-_CUES = re.compile(
-    rf"(?:(?<!\w)(?:(?P<speaker>{_PARTS['of_speaker']})|{_PARTS['of_name']})|{_PARTS['after_comma']})(?!\w)"
-    "[ :,]*[\"'“„«(]?[ ]*",
-    re.VERBOSE | re.IGNORECASE,
+# The languages of `_BOTH_WAYS`: in any other, such words would not be recognised.
+_LANGUAGES = frozenset({"en", "de"})
+_BOTH_WAYS = re.compile(
+    r"\b(?:each other|one another|mutual\w*|vice versa|both|together|back|too|also|likewise|same|einander|"
+    r"gegenseitig\w*|beide\w*|auch|ebenso|zurück)\b",
+    re.IGNORECASE,
 )
-_STEMS = tuple(stem.replace("_", " ") for stem in _PARTS["stems"].split())
-_PRESENT_NAME = re.compile(
-    r"\b(?:I['’]m|I am|ich bin|je suis|soy)[ ]+(?=[^.!?\n]{2,60}?[ ](?:now|jetzt|maintenant|ahora)\b)"
-)
-_FIRST_PERSON = re.compile(r"\b(?:I|I['’]m|me|my|ich|mein\w*|mich|je|moi|yo|io)\b")
-_BORN = re.compile(r"née|nee|geb|урожд|maiden|Mädchen", re.IGNORECASE)
-_WORD = re.compile(r"[^\W\d_][\w'’-]*")
-_NAME_BEFORE = re.compile(r"(?<!\w)([^\W\d_][\w'’-]*(?: [^\W\d_][\w'’-]*){1,2})[ ,(]*$")
-_MOST_WORDS = 3
-_REACH = 80  # characters between a cue and the name before it
+_AGENT = re.compile(r"\b(?:by|von|durch) ")
 
 
-@dataclass(slots=True)
-class ToldNames:
-    """An extraction with the names that the text gives to its entities.
-
-    same_entities  ordinal of an entity -> ordinals of the entities that the text declares to be the same
-    """
-
-    extraction: Extraction
-    same_entities: dict[int, list[int]] = field(default_factory=dict)
-
-    def note(self, ordinal: int, name: str, span: tuple[int, int] | None) -> None:
-        """Note that the text gives a name to the entity at `ordinal`; add the name if it is not listed."""
-        listed, key = self.extraction.entities, names.key(name)
-        at = next(
-            (place for place, entity in enumerate(listed) if names.key(entity.name) == key), len(listed)
-        )
-        if at == len(listed):
-            added = ExtractedEntity(name=name, type=listed[ordinal].type, span=span)
-            self.extraction = replace(self.extraction, entities=(*listed, added))
-        if at != ordinal:
-            self.same_entities.setdefault(at, []).append(ordinal)
-            self.same_entities.setdefault(ordinal, []).append(at)
+def end_names(extraction: Extraction, fact: ExtractedFact) -> list[str]:
+    """Return the names of a fact's ends; a value has its text."""
+    ends = [extraction.entities[end].name for end in (fact.source, fact.target) if end is not None]
+    return ends if fact.value is None else [*ends, fact.value.shown()]
 
 
-def told_names(extraction: Extraction, episode: Episode) -> ToldNames:
-    """Return the extraction with the other names that the episode gives its entities."""
-    names_told = ToldNames(extraction)
-    for fact in extraction.facts:
-        if fact.relation in NAMING and fact.kind != "denied":
-            if fact.target is not None:
-                names_told.note(fact.source, extraction.entities[fact.target].name, None)
-            elif fact.value is not None and fact.value.type == "text":
-                name, at = fact.value.value, episode.text.find(fact.value.value)
-                names_told.note(fact.source, name, (at, at + len(name)) if at >= 0 else None)
-    if episode.kind in ("message", "text") and extraction.entities:
-        for ordinal, name, span in _in_words(extraction, episode):
-            names_told.note(ordinal, name, span)
-    return names_told
+def telling_words(text: str, ends: list[str]) -> frozenset[str]:
+    """Return the words of a sentence that are neither stop words nor words of its ends."""
+    words = plain_words(text)
+    end_words = {word for name in ends for word in plain_words(name)}
+    stops = languages()[language_of(words)].stops
+    return frozenset(word for word in words if word not in stops and word not in end_words and len(word) > 2)
 
 
-def _in_words(extraction: Extraction, episode: Episode) -> Iterator[tuple[int, str, tuple[int, int]]]:
-    """Yield (ordinal of an entity, a name that the text gives it, span of the name) for each cue."""
-    text, spoken = episode.text, episode.kind == "message" and bool(episode.speaker)
-    lower = text.lower()
-    cues = (
-        [*_CUES.finditer(text), *_PRESENT_NAME.finditer(text)]
-        if any(stem in lower for stem in _STEMS)
-        else []
-    )
-    places = sorted(
-        (match.start(), match.end(), ordinal)
-        for ordinal, entity in enumerate(extraction.entities if cues else ())
-        for match in re.finditer(rf"(?<!\w){re.escape(entity.name)}(?!\w)", text, re.IGNORECASE)
-    )
-    for cue in cues:
-        name_span = _name_at(text, cue.end(), places)
-        if name_span is None:
+def second_directions(
+    extraction: Extraction, episode: Episode, ontology: Ontology
+) -> Iterator[tuple[int, int]]:
+    """Yield pairs of places of facts: a fact that repeats another in the other direction, and that other."""
+    by_ends: dict[frozenset[int], list[int]] = {}
+    for place, fact in enumerate(extraction.facts):
+        if fact.target is None:
             continue
-        bearer = 0 if spoken else None
-        if cue.re is _CUES and not cue["speaker"]:
-            first = _unlisted_before(text, cue.start(), places)
-            second = next((ordinal for start, end, ordinal in places if (start, end) == name_span), None)
-            if first is not None and second is not None:
-                # "Anna Weber, formerly Anna Schmidt", the second known
-                yield second, clean_text(text[slice(*first)]), first
+        earlier = by_ends.setdefault(frozenset((fact.source, fact.target)), [])
+        for number, first in enumerate(earlier):
+            pair = extraction.facts[first], fact
+            if not (_is_exchanged(*pair) and _is_stated_once(*pair, extraction, episode, ontology)):
                 continue
-            bearer = _last_name_before(text, cue.start(), places, bearer)
-        if bearer is None:
-            continue
-        start, end = name_span
-        name, full_name = clean_text(text[start:end]), extraction.entities[bearer].name
-        if _BORN.search(cue[0]) and " " not in name and " " in full_name:
-            name = f"{full_name.rsplit(' ', 1)[0]} {name}"  # "Anna Weber, née Schmidt" was Anna Schmidt
-        yield bearer, name, (start, end)
-
-
-def _name_at(text: str, at: int, places: list[tuple[int, int, int]]) -> tuple[int, int] | None:
-    """Return the span of the name that begins at `at`: a listed name, else capitalised words."""
-    stop = max((end for start, end, _ in places if start == at), default=at)
-    if stop > at:
-        return at, stop
-    for _ in range(_MOST_WORDS):
-        word = _WORD.match(text, stop + (stop > at and text[stop : stop + 1] == " "))
-        if word is None or not word[0][0].isupper():
+            if _fit(fact, extraction, episode) > _fit(pair[0], extraction, episode):
+                earlier[number] = place
+                yield first, place
+            else:
+                yield place, first
             break
-        stop = word.end()
-    return (at, stop) if stop > at else None
+        else:
+            earlier.append(place)
 
 
-def _last_name_before(
-    text: str, at: int, places: list[tuple[int, int, int]], speaker: int | None
-) -> int | None:
-    """Return the last entity before `at` in its sentence, or the speaker after a first person pronoun."""
-    start_of_search = max(at - _REACH, *(text.rfind(mark, 0, at) for mark in (". ", "! ", "? ", "\n")), 0)
-    earlier_names = (
-        (end, ordinal) for start, end, ordinal in places if start_of_search <= start and end <= at
+def _is_exchanged(first: ExtractedFact, second: ExtractedFact) -> bool:
+    """Return whether two facts differ in their direction, and agree in kind, dates and variant."""
+    return (
+        first.source == second.target
+        and first.target == second.source
+        and first.kind == second.kind
+        and (first.valid_from, first.valid_to) == (second.valid_from, second.valid_to)
+        and says_same(first, second)
     )
-    named = max(earlier_names, default=None)
-    if named is None or (_FIRST_PERSON.search(text, named[0], at) and speaker is not None):
-        return speaker
-    return named[1]
 
 
-def _unlisted_before(text: str, at: int, places: list[tuple[int, int, int]]) -> tuple[int, int] | None:
-    """Return the span of an unlisted name of two or three words right before `at`."""
-    run = _NAME_BEFORE.search(text, max(0, at - _REACH), at)
-    if run is None or any(start < run.end(1) and end > run.start(1) for start, end, _ in places):
-        return None
-    return run.span(1) if all(word[0].isupper() for word in run[1].split(" ")) else None
+def _is_stated_once(
+    first: ExtractedFact, second: ExtractedFact, extraction: Extraction, episode: Episode, ontology: Ontology
+) -> bool:
+    """Return whether two exchanged facts have one meaning, or come from a single statement of the episode."""
+    name, is_turned = _declared(first.relation, ontology)
+    rival, rival_is_turned = _declared(second.relation, ontology)
+    if name != rival:
+        return False
+    relation = ontology.get(name)
+    if is_turned != rival_is_turned or (relation is not None and relation.symmetric):
+        return True
+    telling = telling_words(first.text, end_names(extraction, first))
+    words = plain_words(episode.text)
+    if not telling or telling != telling_words(second.text, end_names(extraction, second)):
+        return False
+    if language_of(words) not in _LANGUAGES:
+        return False
+    if any(_BOTH_WAYS.search(text) for text in (episode.text, first.text, second.text)):
+        return False
+    stems = [stem(word) for word in words]
+    return min(stems.count(stem(word)) for word in telling) == 1
+
+
+def _declared(relation: str, ontology: Ontology) -> tuple[str, bool]:
+    """Return the ontology's name for a relation, and whether that name has the other direction."""
+    is_turned = False
+    while (declared := ontology.get(relation)) and (name := declared.same_as or declared.inverse_of):
+        relation, is_turned = name, is_turned ^ bool(declared.inverse_of)
+    return relation, is_turned
+
+
+def _fit(fact: ExtractedFact, extraction: Extraction, episode: Episode) -> tuple[bool, bool]:
+    """Return whether the episode has a fact's sentence, and whether its subject comes first."""
+    subject, target = (names.folded(name) for name in end_names(extraction, fact))
+    text = names.folded(fact.text)
+    agent = _AGENT.search(text)
+    if agent is not None and text.startswith((subject, target), agent.end()):
+        return fact.text in episode.text, text.startswith(subject, agent.end())  # "Bob is managed by Alice"
+    return fact.text in episode.text, text.startswith(subject)
+
+
+# Words, by language, that point to something said before, or confirm or deny it.
+_POINTERS = {
+    "en": """\
+he she it they him her them his hers its their theirs there here this that these those one ones too also
+either neither same so yes yeah yep yup ok okay no nope nah not never still sure right correct exactly indeed
+true agreed confirmed absolutely definitely ditto likewise again anymore back both we us our ours""",
+    "de": """\
+er sie es ihn ihm ihr ihre ihren ihnen sein seine dort da hier das dies diese dieser dieses jene auch
+ebenfalls ebenso ja nein doch nicht nie noch immer stimmt genau richtig klar wieder mehr beide daran dabei wir
+uns unser unsere""",
+}
+_POINTING = {language: frozenset(plain_words(text)) for language, text in _POINTERS.items()}
+# "I have.", "Alice does": a verb is missing.
+_ELLIPSIS = re.compile(
+    r"\b(?:do|does|did|am|are|is|was|were|has|have|had|will|would|can|could|should)(?:n['’]t)?\s*(?:[.!,;:)]|$)",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def without_repeats(extraction: Extraction, request: ExtractionRequest, ontology: Ontology) -> Extraction:
+    """Return the extraction without facts that say nothing new, with a line in `dropped` for each.
+
+    Only messages and texts are searched. The order of the other facts, and all entities, stay.
+    """
+    if request.episode.kind not in {"message", "text"} or not extraction.facts:
+        return extraction
+    context = _Context(request)
+    lines: dict[int, str] = {}
+    for place, fact in enumerate(extraction.facts):
+        ends = end_names(extraction, fact)
+        if fact.target is not None and names.key(ends[0]) == names.key(ends[1]):
+            lines[place] = f"it connects {ends[0]!r} with itself"
+        elif context.has(fact, ends):
+            lines[place] = "an earlier episode says it, and this one does not"
+    for place, rival in second_directions(extraction, request.episode, ontology):
+        lines.setdefault(place, f"facts[{rival}] says it in the other direction")
+    if not lines:
+        return extraction
+    return replace(
+        extraction,
+        facts=tuple(fact for place, fact in enumerate(extraction.facts) if place not in lines),
+        dropped=(*extraction.dropped, *(f"facts[{place}]: {line}" for place, line in sorted(lines.items()))),
+    )
+
+
+class _Context:
+    """The episode and its previous context, prepared for the search."""
+
+    def __init__(self, request: ExtractionRequest) -> None:
+        self._episode, self._previous = request.episode, request.previous
+
+    @cached_property
+    def _current(self) -> ReadTexts:
+        return ReadTexts(ExtractionRequest(episode=self._episode))
+
+    @cached_property
+    def _earlier(self) -> list[tuple[ReadTexts, frozenset[str], bool]]:
+        """The previous episodes: their texts, the stems of their words, and whether they ask."""
+        return [
+            (
+                ReadTexts(ExtractionRequest(episode=episode)),
+                frozenset(map(stem, plain_words(episode.text))),
+                "?" in episode.text,
+            )
+            for episode in self._previous
+        ]
+
+    @cached_property
+    def _stands_alone(self) -> bool:
+        """Return whether the episode has no pointer to others, in a language with a list of pointers."""
+        words = set(plain_words(self._episode.text))
+        language = language_of(list(words))
+        pointing = _POINTING.get(language)
+        if pointing is None or words & pointing or not words & languages()[language].stops:
+            return False
+        return not _ELLIPSIS.search(self._episode.text)
+
+    def has(self, fact: ExtractedFact, ends: list[str]) -> bool:
+        """Return whether a fact repeats the previous context; ends: the names of its ends."""
+        if not self._previous or not self._stands_alone or self._has_date(fact):
+            return False
+        absent = [end for end in ends if not self._is_named(end, fact)]
+        telling = telling_words(f"{fact.text} {fact.relation.replace('_', ' ')}", ends)
+        if not absent or any(is_form(word, spoken) for word in telling for spoken in self._current.words):
+            return False
+        stems = frozenset(map(stem, telling))
+        if any(
+            asks and (stems & words or any(map(texts.has_name, absent)))
+            for texts, words, asks in self._earlier
+        ):
+            return False
+        return any(stems & words and all(map(texts.has_name, ends)) for texts, words, _ in self._earlier)
+
+    def _is_named(self, end: str, fact: ExtractedFact) -> bool:
+        number = fact.value if fact.value is not None and fact.value.type == "number" else None
+        if number is not None and end == number.shown():
+            return self._current.has_number(number.value)
+        return self._current.has_name(end)
+
+    def _has_date(self, fact: ExtractedFact) -> bool:
+        """Return whether a stated date of the fact may come from the episode."""
+        dates = (date for date in (fact.valid_from, fact.valid_to) if date is not None)
+        return any(date != self._episode.reference_time and self._current.has_date(date) for date in dates)

@@ -31,7 +31,7 @@ from kgray.storage.ledger import failures, pending_groups
 from kgray.system.outages import OUTAGES
 
 if TYPE_CHECKING:
-    from kgray.ingest.parts import Parts
+    from kgray.ingest.calls import Parts
     from kgray.ingest.runner import Runner
 _PAUSE_S = 0.1  # between two looks at what another process has done
 _LOOK_S = 0.02  # between two reads of newly appended entries
@@ -47,7 +47,7 @@ class LocalIngest:
     @cached_property
     def _runner(self) -> Runner:
         """It keeps groups' states from one verb to the next; a process that only reads does without it."""
-        from kgray.ingest.parts import Direct
+        from kgray.ingest.calls import Direct
         from kgray.ingest.runner import Runner
 
         # A run that has a writer leaves it to its caller to hold the store: `carry_out` holds it.

@@ -15,13 +15,13 @@ from kgray.graph.change import retracted, with_change
 from kgray.graph.group import GroupGraph
 from kgray.graph.names import connected
 from kgray.graph.stored import View, records_around, records_of, stored_names, stored_records
-from kgray.ingest.calls import EpisodeReading, settle
+from kgray.ingest.calls import EpisodeReading, Parts, settle
 from kgray.ingest.committer import Committer
 from kgray.ingest.correct import carried_out
 from kgray.ingest.decide import decide
-from kgray.ingest.parts import Parts
 from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
-from kgray.ports import Answer, QuestionRequest, Store, embedded
+from kgray.ports import Answer, QuestionRequest, Store
+from kgray.ports.ingest import embedded
 from kgray.schema import kinds, reads
 from kgray.storage.ledger import Foresight, dumped_episodes, find, named
 

@@ -10,7 +10,7 @@ import numpy as np
 from kgray.domain.records import Place
 from kgray.graph.change import RemainingRecords, Withdrawn, removed
 from kgray.graph.stored import StoredRecords
-from kgray.ingest import changes
+from kgray.ingest.outbox import patches_of
 from kgray.ports import Patch, Store
 from kgray.schema import kinds, reads
 from kgray.schema.kinds import Key, Kind, Row
@@ -115,7 +115,7 @@ def saved_records(
                 vector = vector_at(texts.vectors, position, store.dimensions)
                 statements[id_] = TextVector(vector, weights)
     saved.statements = statements
-    return saved, list(changes.patched(kinds.RECORDS, ("timed", "judged"), patches))
+    return saved, list(patches_of(kinds.RECORDS, ("timed", "judged"), patches))
 
 
 def _place(record: Any) -> Place:  # noqa: ANN401 - a declaration or a verdict

@@ -1,6 +1,6 @@
-"""Resolve the names of an episode to entities, known or new (R14, R15).
+"""Resolve the names of an episode to entities, known or new (R14, R15), and declare its relations (R17).
 
-Three steps, in this order:
+A name is resolved by three steps, in this order:
 
 1. Exactly one entity bears the name, and the name is confirmed for it or the previous context has the name.
 2. Else exactly one entity surely bears the name in another spelling.
@@ -14,15 +14,25 @@ never the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from kgray.domain.records import ExtractedEntity, ExtractedFact, Mention, ResolvedBy, Value, entity_id
+from kgray.domain.ontology import Ontology, RelationType
+from kgray.domain.records import (
+    Aspect,
+    Declaration,
+    ExtractedEntity,
+    ExtractedFact,
+    Mention,
+    ResolvedBy,
+    Value,
+    entity_id,
+)
 from kgray.graph import names
-from kgray.graph.names import EntityNote, card
+from kgray.graph.names import FOLDS, UNKNOWN, EntityNote, Relations, card
 from kgray.ingest.candidates import MAX_POSTING, Likeness, code_match, likeness
-from kgray.ingest.state import Case
+from kgray.ingest.state import LATER, Case, KnownState
 from kgray.models.prompting.reply_schemas import OTHER_TYPE
 from kgray.ports import Question
 
@@ -377,3 +387,113 @@ def sentence_of(text: str, span: tuple[int, int] | None) -> str:
     ends = [e for mark in ".!?\n" if (e := text.find(mark, span[1], span[1] + CARD_LENGTH)) >= 0]
     end = min(ends, default=span[1] + CARD_LENGTH) + 1
     return " ".join(text[start:end].split())[:CARD_LENGTH]
+
+
+# The values of aspects that are not declared; "listed" and these need no record.
+_DEFAULTS = {"listed": "no", "symmetric": "no", "text": ""}
+_Place = tuple[str, Aspect, str]  # name, aspect, other name or ""
+
+
+def declare(case: Case) -> tuple[Relations, tuple[Declaration, ...]]:
+    """Declare the relations of the episode's facts, and at a run's first commit every change of the ontology.
+
+    Return the group's relations with the new declarations, and these declarations (R17).
+    """
+    relations, ontology = case.state.graph.relations, case.rules.ontology
+    used = dict.fromkeys(fact.relation for fact in case.extraction.facts)
+    fresh = [name for name in used if ontology.get(name) is not None and not relations.is_listed(name)]
+    if not fresh and case.state.ontology_settled:
+        return relations, ()
+    sequence, missing = case.episode.sequence, _missing(fresh, case.state, ontology).items()
+    declarations = tuple(
+        Declaration(sequence=sequence, ordinal=ordinal, name=name, aspect=aspect, value=value, other=partner)
+        for ordinal, ((name, aspect, partner), value) in enumerate(missing)
+    )
+    if declarations:
+        relations = relations.copy()
+    for declaration in declarations:  # the commit gives the record time, which is later than all others
+        relations.declare(declaration, LATER)
+    return relations, declarations
+
+
+def _missing(fresh: list[str], state: KnownState, ontology: Ontology) -> dict[_Place, str]:
+    """Return the declarations of fresh names that are not in force yet.
+
+    At a run's first commit also those of all other names, where the ontology was changed.
+    """
+    relations = state.graph.relations
+    declared: dict[_Place, str] = {}
+    waiting = fresh[::-1]
+    if not state.ontology_settled:
+        declared.update(_withdrawn(relations, ontology))
+        waiting += reversed(relations.names())
+    kinds: dict[str, RelationType] = {}  # the names, and those whose declarations bear on them
+    while waiting:
+        kind = ontology.get(waiting.pop())
+        if kind is not None and kind.name not in kinds:
+            kinds[kind.name] = kind
+            waiting += [main for main in (kind.same_as, kind.inverse_of) if main]
+            waiting += [mate.name for mate in _bounds(kind, ontology)]
+    for kind in kinds.values():
+        declared[kind.name, "listed", ""] = "yes"
+        if kind.cardinality is not None and not _bounds(kind, ontology):
+            declared[kind.name, "cardinality", ""] = kind.cardinality
+        declared[kind.name, "symmetric", ""] = "yes" if kind.symmetric else "no"
+        declared[kind.name, "text", ""] = kind.text
+        for name, partner, value in _pairs(kind.name, ontology):
+            declared[name, "pair", partner] = value
+
+    return {place: value for place, value in declared.items() if not _is_in_force(relations, place, value)}
+
+
+def _is_in_force(relations: Relations, place: _Place, value: str) -> bool:
+    name, aspect, partner = place
+    if aspect != "pair":
+        current = relations.aspect(name, aspect)
+        return value == (_DEFAULTS.get(aspect, "") if current is None else current.value)
+    current = relations.pair(name, partner)
+    if current is None or current.value != value:
+        return current is None and value == "none"
+    return value not in FOLDS or current.name == name
+
+
+def _withdrawn(relations: Relations, ontology: Ontology) -> Iterator[tuple[_Place, str]]:
+    """Yield the declarations that take back those in force that the ontology does not make any more."""
+    for declaration in relations.in_force():
+        kind = ontology.get(declaration.name)
+        place: _Place = (declaration.name, declaration.aspect, declaration.other)
+        if declaration.aspect == "cardinality" and (kind is None or kind.cardinality is None):
+            yield place, UNKNOWN
+        elif declaration.aspect in _DEFAULTS and kind is None:
+            yield place, _DEFAULTS[declaration.aspect]
+        elif declaration.aspect == "pair":
+            pairs = {frozenset(names) for *names, _ in _pairs(declaration.name, ontology)}
+            if frozenset((declaration.name, declaration.other)) not in pairs:
+                yield place, "none"
+
+
+def _bounds(kind: RelationType, ontology: Ontology) -> list[RelationType]:
+    """Return the synonyms and inverses of a relation with many objects that limit its other end.
+
+    "many" leaves the other end open: OWNS has many objects, and OWNED_BY may say that a thing has one owner.
+    """
+    if kind.cardinality != "many":
+        return []
+    tied = {n for *names, value in _pairs(kind.name, ontology) if value in FOLDS for n in names} - {kind.name}
+    mates = (ontology.get(name) for name in sorted(tied))
+    return [mate for mate in mates if mate is not None and mate.cardinality not in (None, "many")]
+
+
+def _pairs(name: str, ontology: Ontology) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, other, value) of each pair with this name that the ontology declares.
+
+    People declare a pair on either of its two names; the first use of either must record it.
+    """
+    for kind in ontology:
+        if kind.same_as and name in (kind.name, kind.same_as):
+            yield kind.name, kind.same_as, "same_as"
+        if kind.inverse_of and name in (kind.name, kind.inverse_of):
+            yield kind.name, kind.inverse_of, "inverse_of"
+        for excluded in kind.excludes:
+            if name in (kind.name, excluded):
+                yield kind.name, excluded, "excludes"

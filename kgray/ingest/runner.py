@@ -19,14 +19,14 @@ from itertools import islice
 from kgray.domain import times
 from kgray.domain.records import Episode, Operation
 from kgray.errors import Outrun, Unavailable, is_groups_own
+from kgray.ingest.calls import Parts, off_the_loop
 from kgray.ingest.committer import Committer
-from kgray.ingest.parts import Parts, off_the_loop
-from kgray.ingest.traffic import BacklogEnd, Traffic
+from kgray.ingest.flight import BacklogEnd, Traffic
 from kgray.ingest.window import GroupWindow
-from kgray.ports import slot_of
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.schema import kinds
 from kgray.storage import ledger
+from kgray.storage.alike import slot_of
 from kgray.system import spans
 from kgray.system.garbage import garbage_collected_rarely
 

@@ -41,12 +41,12 @@ from kgray.ingest.candidates import (
     NameLookUp,
     Nearest,
     Prepared,
+    ToldNames,
     blocking_keys,
     cosines,
     prepared,
     quantised,
 )
-from kgray.ingest.extract import ToldNames
 from kgray.ports import Answer, Embedding, Question, Store, Vector
 from kgray.schema import rows
 from kgray.schema.record_rows import NameVector

@@ -33,7 +33,7 @@ from kgray.ingest.calls import (
     stored_extraction,
 )
 from kgray.ingest.decide import decide
-from kgray.ingest.flight import Asking, GivenAnswers, InFlight
+from kgray.ingest.flight import Asking, GivenAnswers, InFlight, Traffic
 from kgray.ingest.state import (
     AheadRows,
     AheadState,
@@ -44,9 +44,8 @@ from kgray.ingest.state import (
     ReadEpisode,
     ReadKey,
 )
-from kgray.ingest.traffic import Traffic
-from kgray.models.gate import Urgency
-from kgray.ports import Embedding, QuestionRequest, embedded
+from kgray.ports import Embedding, QuestionRequest
+from kgray.ports.ingest import Urgency, embedded
 
 # The extraction of the next entry to commit is sent a second time after `Parts.late_s`, but not before
 # LATE_TIMES the median of the latest extractions: a model that is slow as a whole is not late. With 1 % of
@@ -176,7 +175,10 @@ class GroupWindow:
         cost 3.9 tries an episode and 0.6 wasted calls with a model that answers at once; this costs 1.8 and
         0.1.
         """
-        while (item := self._next_due()) is not None:
+        while self._next_due() is not None:
+            await self._run.idle_turn()
+            if (item := self._next_due()) is None:
+                return
             item.due = False
             try:
                 await self._try(item, item.read.result(), await self._committer.state(self.group))
@@ -184,7 +186,6 @@ class GroupWindow:
                 if not _is_left_to_commit(error):
                     raise
                 self._mark_tried(item)
-            await asyncio.sleep(0)
 
     def _next_due(self) -> InFlight | None:
         """Return the first due entry, except the next to commit.

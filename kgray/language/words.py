@@ -2,6 +2,9 @@
 
 Digits stay ("GPT-4" is not "GPT-5"), accents are dropped, and a run of Chinese, Japanese or Korean characters
 gives its single characters and overlapping pairs, because no space divides its words.
+
+Stop words (stopwords.txt, with their sources) apply to their own language only: German "die" is a content
+word in an English question.
 """
 
 from __future__ import annotations
@@ -12,8 +15,11 @@ import threading
 import unicodedata
 import zlib
 from array import array
-from functools import lru_cache
-from itertools import pairwise
+from collections import Counter
+from functools import cache, lru_cache
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import NamedTuple
 
 from snowballstemmer import stemmer
 
@@ -113,3 +119,35 @@ def _divided(word: str) -> list[str]:
         elif part:
             parts.append(part)
     return parts
+
+
+class Language(NamedTuple):
+    """Words of one language, plain (`kgray.language.words.plain_words`)."""
+
+    stops: frozenset[str]
+    dates: frozenset[str]  # signs of a date: names of months, "week", "yesterday"
+
+
+@cache
+def languages() -> dict[str, Language]:
+    """Return the supported languages of questions by code, English first."""
+    lines = Path(__file__).with_name("stopwords.txt").read_text(encoding="utf-8").splitlines()
+    parts = [line.partition(":") for line in lines if not line.startswith("#")]
+    return {code: Language(*(frozenset(x.split()) for x in sets.split("|"))) for code, _, sets in parts}
+
+
+@cache
+def _languages_of_words() -> dict[str, list[str]]:
+    """Return word -> codes of the languages that have it."""
+    codes: dict[str, list[str]] = {}
+    for code, language in languages().items():
+        for word in language.stops | language.dates:
+            codes.setdefault(word, []).append(code)
+    return codes
+
+
+def language_of(plain: list[str]) -> str:
+    """Return the code of the language that covers most of the words; English on a tie."""
+    codes = _languages_of_words()
+    covered = Counter(chain.from_iterable(codes.get(word, ()) for word in set(plain)))
+    return max(languages(), key=covered.__getitem__)

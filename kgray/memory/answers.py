@@ -24,7 +24,7 @@ from kgray.graph import dump
 from kgray.graph.dump import DumpRow
 from kgray.graph.group import GroupGraph
 from kgray.graph.stored import View, records_around, records_of, view_now
-from kgray.graph.summaries import summarised
+from kgray.graph.texts import summarised
 from kgray.memory.inferred import inferred_dates
 from kgray.memory.results import EntityNode, EpisodeFailure, LoggedEpisode, Mark
 from kgray.ports import GraphView, Store

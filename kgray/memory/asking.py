@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from kgray.domain.graph import Hit
 from kgray.domain.times import given, to_datetime
 from kgray.errors import InputError, InvalidAnswer, Refused
-from kgray.language.words import plain_words
+from kgray.language.words import language_of, languages, plain_words
 from kgray.memory.conversation import Turn, newest, query_of, turns_of
 from kgray.memory.face import AsyncMemory
 from kgray.memory.report_points import Reading, fitting_reports, of_level
@@ -29,7 +29,6 @@ from kgray.models.prompting.reply_schemas import TEXT, listed_of, object_of
 from kgray.models.prompting.tokens import Counter, count_tokens
 from kgray.search.answering import LEAST_ROOM, Answered, Checked, OnText
 from kgray.search.context import Context, write
-from kgray.search.query import language_of, languages
 
 Mode = Literal["local", "keywords", "global", "drift"]
 MODES: tuple[Mode, ...] = get_args(Mode)

@@ -32,10 +32,10 @@ from kgray.memory.answers import entity_called
 from kgray.memory.exploring import Exploration
 from kgray.memory.options import CorrectionOptions
 from kgray.memory.results import Correction, Rereading, WithdrawalCounts
-from kgray.ports import Embedder, Store, at_one_moment, embedded
-from kgray.ports.ingest import Ingest, IngestOutcome, OnWait, Queued, Sequences, Stop, never
+from kgray.ports import Embedder, Store, at_one_moment
+from kgray.ports.ingest import Ingest, IngestOutcome, OnWait, Queued, Sequences, Stop, embedded, never
 from kgray.schema.reads import EpisodeHeadRow, TakenRow
-from kgray.storage.ledger import find, named, read_with, request, request_reading_again, result
+from kgray.storage.ledger import episodes_with_context, find, named, request, request_reading_again, result
 from kgray.system.locks import explained
 
 RUNS = "runs"  # in the data folder, the folder of the folders of backfill runs
@@ -226,7 +226,7 @@ class Corrections(Exploration):
         if operation.kind != "remove" or operation.everything:
             return episodes, []
         removed = {row.sequence for row in episodes}
-        return episodes, read_with(self.store, operation.group, removed, self._previous)
+        return episodes, episodes_with_context(self.store, operation.group, removed, self._previous)
 
     async def _at_once(self, operation: Operation, sequence: int, stop: Stop) -> Mapping[str, Any]:
         """Carry out what is requested, or wait for the process that holds the store, which does it first."""

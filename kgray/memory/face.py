@@ -33,11 +33,11 @@ from kgray.search import Context, Filters, Method, Query, Ranking, Recipe, Reran
 from kgray.search import context as build_context
 from kgray.settings import PipelineSettings
 from kgray.storage import ledger
-from kgray.storage.ledger import retry
+from kgray.storage.ledger import retry_failed
 from kgray.system.spans import span
 
 if TYPE_CHECKING:
-    from kgray.ingest.parts import OnCall, OnStage, Parts
+    from kgray.ingest.calls import OnCall, OnStage, Parts
     from kgray.memory.asking import MemoryQuestion
     from kgray.search.answering import Answered, OnText
 
@@ -190,8 +190,8 @@ class AsyncMemory(Corrections):
         if group is not None:
             check_group(group)
         self.check_embedder()
-        count = retry(self.store, group, episodes, now=times.now())
-        ledger.try_again(self.store, group)
+        count = retry_failed(self.store, group, episodes, now=times.now())
+        ledger.end_pause(self.store, group)
         report = await self.ingest(on_step=on_step, stop=stop)
         return replaced(report, accepted=count)
 

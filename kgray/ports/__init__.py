@@ -7,7 +7,6 @@ domain: accepting, retrying, removing and deriving happen above it. Its calls ar
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
@@ -16,11 +15,10 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkabl
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray.domain.graph import Fact
-from kgray.domain.records import Episode, Extraction, Spent, canonical
+from kgray.domain.graph import Entity, Fact
+from kgray.domain.records import Episode, Extraction, Place, Spent, canonical
 from kgray.domain.times import Instant
 from kgray.errors import Cost, Outrun, Unavailable
-from kgray.ports.view import GraphView as GraphView
 from kgray.schema.kinds import Key, Kind, R, Read, Row
 from kgray.schema.kinds import SearchScope as SearchScope
 from kgray.schema.row_changes import Patch as Patch
@@ -175,13 +173,6 @@ class SparseEmbedder(Protocol):
 
     async def embed_both(self, texts: Sequence[str]) -> tuple[Matrix, list[bytes]]:
         """Return the vectors of `Embedder.embed` and, from the same pass, the weights of each text."""
-
-
-async def embedded(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
-    """Return the embedding of each text, in a single pass."""
-    if isinstance(embedder, SparseEmbedder):
-        return [Embedding(*both) for both in zip(*await embedder.embed_both(texts), strict=True)]
-    return [Embedding(vector) for vector in await embedder.embed(texts)]
 
 
 class Reranker(Protocol):
@@ -433,7 +424,43 @@ class Store(Protocol):
         """Release files and memory; idempotent."""
 
 
-SLOTS = 1024
+class GraphView(Protocol):
+    """The derived graph of a group, as known at a moment; recorded ids resolve to current rows.
+
+    A current id resolves to itself (a split may have created it); an id that is not current gives no row.
+    as_of None = at any time. Facts of an id or a piece of evidence are sorted by (valid_at, id).
+    """
+
+    group: str
+
+    def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
+        """Return the facts at `as_of` of the statements of these recorded ids, in their order, each once."""
+
+    def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
+        """Return for each piece of evidence the facts at `as_of` of its statement."""
+
+    def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
+        """Return facts whose source or target is among these entities, newest `created_at` first, then by id."""
+
+    def facts(self, ids: Sequence[str]) -> list[Fact]:
+        """Return the facts with these ids."""
+
+    def entities(self, recorded: Sequence[str]) -> list[Entity]:
+        """Return the current entities of these recorded ids, in their order, each once."""
+        entities = (entity for part in self.entities_of(recorded) for entity in part)
+        return list({entity.id: entity for entity in entities}.values())
+
+    def entities_named(self, name: str) -> list[Entity]:
+        """Return the entities with this name or alias (ignoring case and spacing), oldest first."""
+
+    def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
+        """Return for each recorded id its current entities: several after a split, else one or none."""
+
+    def episodes(self, sequences: Sequence[int]) -> list[Episode]:
+        """Return the committed, live episodes with these sequences, in this order."""
+
+    def supporters(self, ids: Sequence[str]) -> dict[str, str | None]:
+        """Return episode id -> client id."""
 
 
 class ShardMap(NamedTuple):
@@ -441,11 +468,6 @@ class ShardMap(NamedTuple):
 
     shards: int
     owners: Sequence[int]
-
-
-def slot_of(group: str) -> int:
-    """Return the slot of a group: the same in every process. The store knows the slot's shard."""
-    return zlib.crc32(group.encode(errors="surrogatepass")) % SLOTS
 
 
 def at_one_moment(store: Store, read: Callable[[], T]) -> T:

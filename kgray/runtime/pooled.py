@@ -22,9 +22,8 @@ from kgray.ports import (
     SparseEmbedder,
     Summarizer,
     SummaryRequest,
-    embedded,
 )
-from kgray.ports.queries import query_embedding
+from kgray.ports.ingest import embedded, query_embedding
 from kgray.runtime.pools import FIRST_DELAY_S, ActorEnded, Lost, Pool, PoolCall, Unfit
 
 

@@ -21,13 +21,11 @@ import ray
 
 from kgray.domain.records import Episode, Extraction
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
-from kgray.ingest.parts import Parts, tell_lag
+from kgray.ingest.calls import Parts, tell_lag
 from kgray.ingest.runner import Runner, WindowedRun
 from kgray.ingest.steps import Reading, Stepping, resolve_node
-from kgray.models.gate import Gate
 from kgray.ports import Judged, QuestionRequest
-from kgray.ports.ingest import Totals
-from kgray.ports.steps import NextCall, Reply
+from kgray.ports.ingest import Gate, NextCall, Reply, Totals
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, reached
 from kgray.runtime.draining import when_draining

@@ -35,7 +35,7 @@ from kgray.settings.checks import (
 from kgray.settings.engine import EngineLimits
 
 if TYPE_CHECKING:
-    from kgray.ingest.parts import Parts
+    from kgray.ingest.calls import Parts
     from kgray.ports import Store
 
 DEFAULT_PROFILE = "laptop"

@@ -20,7 +20,7 @@ from ray.exceptions import RayError
 from kgray.errors import KgrayError, Unavailable
 from kgray.ingest import steps
 from kgray.ports import QuestionRequest
-from kgray.ports.steps import Reply
+from kgray.ports.ingest import Reply
 from kgray.runtime import telemetry
 from kgray.runtime.pools import FIRST_DELAY_S, Outcome, PoolCall, portable
 from kgray.runtime.spec import DeploymentSpec

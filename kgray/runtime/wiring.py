@@ -19,8 +19,8 @@ from kgray.system import locks
 
 if TYPE_CHECKING:
     from kgray.domain.ontology import Ontology
-    from kgray.ingest.parts import Parts
-    from kgray.ingest.units import UnitSize
+    from kgray.ingest.calls import Parts
+    from kgray.ingest.steps import UnitSize
     from kgray.models.openai_api.client import Client
     from kgray.models.prompting.prompts import PromptFiles, Prompts
     from kgray.models.vllm_engine import EngineClient
@@ -88,7 +88,7 @@ def open_reader(
 
 def ingesting(opened: OpenStore) -> Parts:
     """Return the parts that ingesting into an open store needs. Raises SettingsError."""
-    from kgray.ingest.parts import Parts
+    from kgray.ingest.calls import Parts
 
     settings = opened.settings
     ontology = build_ontology(settings)
@@ -110,7 +110,7 @@ def ingesting(opened: OpenStore) -> Parts:
 
 def _unit_size(settings: Settings) -> UnitSize | None:
     """Return the size of text units; None for models that read texts of any length equally well."""
-    from kgray.ingest.units import UnitSize
+    from kgray.ingest.steps import UnitSize
 
     chosen = settings.pipeline
     if settings.model.backend not in {"openai", "vllm"} or not chosen.unit_tokens:

@@ -23,8 +23,8 @@ from kgray.errors import ContentError, Cost, Garbled, KgrayError, SettingsError,
 from kgray.ingest.steps import made_by
 from kgray.models.engine_args import strip_secrets
 from kgray.models.prompting.tokens import count_tokens
-from kgray.ports import AnswerRequest, SummaryRequest, embedded
-from kgray.ports.steps import NextCall
+from kgray.ports import AnswerRequest, SummaryRequest
+from kgray.ports.ingest import NextCall, embedded
 from kgray.runtime import telemetry
 from kgray.runtime.actors import control, streaming
 from kgray.runtime.draining import when_draining

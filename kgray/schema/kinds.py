@@ -223,7 +223,7 @@ class AnswerRow(NamedTuple):
     """The journal of answers: the answers to a request that an episode used, as JSON (R21).
 
     request     the key of the request. A key that begins with "spent" has no answers: its row counts calls
-                with unusable replies (`changes.spent`)
+                with unusable replies (`outbox.cost_change`)
     calls ...   0 if another episode paid for the same request
     sources     uint32: further episodes whose words are in the request, for requests of communities
     """

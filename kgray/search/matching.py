@@ -17,9 +17,8 @@ from typing import NamedTuple
 from kgray.domain.graph import Entity, Fact
 from kgray.domain.ontology import Ontology
 from kgray.domain.times import Instant
-from kgray.language.words import plain_words
+from kgray.language.words import languages, plain_words
 from kgray.ports import GraphView
-from kgray.search.query import languages
 from kgray.search.state_question import Role, StateQuestion, kinds_of, lemma, senses_of, turned_role
 
 LEAST_COVER = 0.5  # least share of the question words, by weight, in a fact that answers

@@ -1,28 +1,30 @@
 """A query with its recipe and filters, and the reading of its text.
 
-Reading is a pure function of the text, the speakers and the clock. Stop words (stopwords.txt, with their
-sources) apply to their own language only: German "die" is a content word in an English question.
+Reading is a pure function of the text, the speakers and the clock.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import insort
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache
 from itertools import chain, pairwise
-from pathlib import Path
-from typing import NamedTuple
 
 from kgray.domain.graph import Community, Entity, Fact
 from kgray.domain.records import Episode, check_group
 from kgray.domain.times import Instant, from_datetime
 from kgray.errors import InputError
 from kgray.language.dates import mentioned
-from kgray.language.words import MAX_QUERY_CHARACTERS, MAX_QUERY_WORDS, plain_words, stem
+from kgray.language.words import (
+    MAX_QUERY_CHARACTERS,
+    MAX_QUERY_WORDS,
+    language_of,
+    languages,
+    plain_words,
+    stem,
+)
 from kgray.ports import GraphView, SearchScope, Store
 from kgray.schema.rows import folded
 from kgray.search.recipes import (
@@ -243,13 +245,6 @@ class Question:
     times: tuple[str, ...] = ()  # if it asks for a time: stems of words that tell one ("yesterday", "june")
 
 
-class Language(NamedTuple):
-    """Words of one language, plain (`kgray.language.words.plain_words`)."""
-
-    stops: frozenset[str]
-    dates: frozenset[str]  # signs of a date: names of months, "week", "yesterday"
-
-
 _WHEN = frozenset("when wann quand cuando quando wanneer nar hvornar kiedy когда".split())
 _PERIODS = frozenset("long date day month year".split())  # after "how", "what", "which"
 _TIMES = "ago recently since soon tonight".split()  # English words that are no signs of a date
@@ -410,28 +405,3 @@ def _name_at(text: str, spread: _Spread, at: int, speakers: Speakers, code: str)
             if matches := speakers.called(call):
                 return size, matches
     return 1, ()
-
-
-@cache
-def languages() -> dict[str, Language]:
-    """Return the supported languages of questions by code, English first."""
-    lines = Path(__file__).with_name("stopwords.txt").read_text(encoding="utf-8").splitlines()
-    parts = [line.partition(":") for line in lines if not line.startswith("#")]
-    return {code: Language(*(frozenset(x.split()) for x in sets.split("|"))) for code, _, sets in parts}
-
-
-@cache
-def _languages_of_words() -> dict[str, list[str]]:
-    """Return word -> codes of the languages that have it."""
-    codes: dict[str, list[str]] = {}
-    for code, language in languages().items():
-        for word in language.stops | language.dates:
-            codes.setdefault(word, []).append(code)
-    return codes
-
-
-def language_of(plain: list[str]) -> str:
-    """Return the code of the language that covers most of the words; English on a tie."""
-    codes = _languages_of_words()
-    covered = Counter(chain.from_iterable(codes.get(word, ()) for word in set(plain)))
-    return max(languages(), key=covered.__getitem__)

@@ -21,8 +21,8 @@ from kgray.domain.records import Episode
 from kgray.domain.times import now, to_datetime
 from kgray.errors import InputError
 from kgray.graph.stored import view_now
-from kgray.graph.summaries import summarised
-from kgray.ports.queries import query_embedding
+from kgray.graph.texts import summarised
+from kgray.ports.ingest import query_embedding
 from kgray.search import index as indexing
 from kgray.search import loading
 from kgray.search.around import Around, Chosen, one_list, spans_of

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from kgray.domain.ontology import words_of_matter
-from kgray.graph.verbs import ENGLISH
-from kgray.language.words import MAX_QUERY_WORDS, plain_words, stem, term
-from kgray.search.query import languages
+from kgray.graph.sentences import ENGLISH
+from kgray.language.words import MAX_QUERY_WORDS, languages, plain_words, stem, term
 
 # Role of a name next to a word: subject or object of a verb; owner ("the boss of Ada") or bearer of a noun.
 Role = Literal["before", "after", "owner", "bearer"]

@@ -37,7 +37,7 @@ from kgray.server.models import Group, Identifier, Limit, MomentOf, Nodes, Numbe
 from kgray.server.problems import Conflict, Malformed, TooLarge, problem_of
 from kgray.server.streams import Events, comment, event, streamed
 from kgray.storage.ledger import Acceptance, Foresight, NoneAccepted
-from kgray.storage.ledger import retry as retried
+from kgray.storage.ledger import retry_failed as retried
 
 # The types of the parameters of the memory's methods; all others are moments.
 _TYPES: Mapping[str, Any] = {

@@ -126,7 +126,8 @@ def request_reading_again(
 ) -> tuple[int, list[int]]:
     """Append a removal that also covers the followers, and accept the followers again after it.
 
-    followers: the sequences in `read_with`. Returns the sequence of the removal, and their new sequences.
+    followers: the sequences of `episodes_with_context`. Returns the sequence of the removal, and the new
+    sequences of the followers.
     """
     group = operation.group
 
@@ -148,7 +149,7 @@ class _Intake:
 
     def __init__(self, log: Appending | Foresight, *, replaces: bool, again: bool, bulk: bool) -> None:
         self._log, self._replaces, self._again, self._bulk = log, replaces, again, bulk
-        self._removals: dict[str, tuple[Operation, ...]] = {}
+        self._withdrawals: dict[str, tuple[Operation, ...]] = {}
         self._retractions: dict[str, set[Instant | None]] = {}  # read at the first draft of a retracted row
         self._latest: dict[tuple[str, str], TakenRow] = {}  # group, id -> the last row with this id
 
@@ -156,8 +157,8 @@ class _Intake:
         """Accept drafts in order. ids: their ids, because each access to `Draft.id` costs a hash."""
         pairs = list(zip(drafts, ids, strict=True))
         for group in sorted({draft.group for draft in drafts}):
-            if group not in self._removals:
-                self._removals[group] = removals(self._log, group)
+            if group not in self._withdrawals:
+                self._withdrawals[group] = pending_withdrawals(self._log, group)
             unread = [
                 id_ for draft, id_ in pairs if draft.group == group and (group, id_) not in self._latest
             ]
@@ -166,8 +167,8 @@ class _Intake:
 
     def _accept(self, draft: Draft, id_: str, now: Instant) -> Acceptance:
         group, content = draft.group, draft.content_sha256
-        row, removals = self._latest.get((group, id_)), self._removals[group]
-        if row is not None and row.retired_at is None and not _covering(removals, row):
+        row, withdrawals = self._latest.get((group, id_)), self._withdrawals[group]
+        if row is not None and row.retired_at is None and not _covering(withdrawals, row):
             sequence, stored = row.sequence, row.content_sha256
             if stored == content:
                 return Acceptance(status="duplicate", id=id_, sequence=sequence)
@@ -178,7 +179,7 @@ class _Intake:
                 )
                 return Acceptance(status="conflict", id=id_, sequence=sequence, reason=reason)
             retraction = Operation(group=group, kind="retract", episodes=(id_,), replaces=True)
-            self._removals[group] = (*removals, _append_operation(self._log, retraction))
+            self._withdrawals[group] = (*withdrawals, _append_operation(self._log, retraction))
         elif row and row.content_sha256 == content and not self._again and self._stays_retracted(group, row):
             return Acceptance(status="duplicate", id=id_, sequence=row.sequence, retracted=True)
         sequence = self._log.take_sequence(group)
@@ -194,7 +195,7 @@ class _Intake:
 
     def _stays_retracted(self, group: str, row: TakenRow) -> bool:
         """Return True if a retired row was retracted, and neither replaced nor removed."""
-        if covering := _covering(self._removals[group], row):
+        if covering := _covering(self._withdrawals[group], row):
             return all(removal.kind == "retract" and not removal.replaces for removal in covering)
         if group not in self._retractions:  # the times of retractions that replaced nothing (R19)
             operations = self._log.rows(OPERATIONS_IN_STATE, group, [kinds.DONE])
@@ -209,7 +210,7 @@ def _append_operation(log: Appending | Foresight, operation: Operation) -> Opera
     return numbered
 
 
-def retry(store: Store, group: str | None, ids: Sequence[str], *, now: Instant) -> int:
+def retry_failed(store: Store, group: str | None, ids: Sequence[str], *, now: Instant) -> int:
     """Give failed episodes of a group (None: of all groups) new sequences; return their number.
 
     ids: the ids of the episodes to retry, our ids or the client's; empty: all. The failed rows are retired at
@@ -221,7 +222,7 @@ def retry(store: Store, group: str | None, ids: Sequence[str], *, now: Instant) 
 
 
 def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
-    pending = removals(log, group)
+    pending = pending_withdrawals(log, group)
     chosen = (row for row in _failed_rows(log, group) if not ids or ids & {row.id, row.client_id})
     if failed := [row for row in chosen if not _covering(pending, row)]:
         retired_at = log.take_record_time(group, now)
@@ -235,7 +236,7 @@ def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
 RowSource: TypeAlias = "Store | Appending | Foresight"
 
 
-def removals(source: RowSource, group: str) -> tuple[Operation, ...]:
+def pending_withdrawals(source: RowSource, group: str) -> tuple[Operation, ...]:
     """Return the pending retractions and removals. The episodes that they cover count as retired already."""
     pending = source.rows(OPERATIONS_IN_STATE, group, [kinds.PENDING])
     return tuple(rows.operation(group, row) for row in pending if row.kind in WITHDRAWALS)
@@ -312,7 +313,9 @@ def live_ids(store: Store, operation: Operation) -> list[str]:
     return list(dict.fromkeys(row.id for row in named(store, operation) if row.retired_at is None))
 
 
-def read_with(store: Store, group: str, removed: Collection[int], limit: int) -> list[EpisodeHeadRow]:
+def episodes_with_context(
+    store: Store, group: str, removed: Collection[int], limit: int
+) -> list[EpisodeHeadRow]:
     """Return the heads of live episodes whose previous context had one of the removed episodes (R22).
 
     removed: sequences; limit: the length of a context. After earlier removals a context reaches further back
@@ -350,7 +353,7 @@ def previous(store: Store, episodes: Sequence[Episode], limit: int) -> dict[int,
         return contexts
     group, incomplete, count = episodes[0].group, list(episodes), limit
     with store.reading():
-        pending = removals(store, group)  # an episode that they cover is no context (R27)
+        pending = pending_withdrawals(store, group)  # an episode that they cover is no context (R27)
         cache = {episode.sequence: episode for episode in episodes}
         while incomplete:
             earlier = store.said_before(incomplete, count)
@@ -486,7 +489,7 @@ def release(store: Store, group: str) -> None:
     _put_hold(store, group, HoldRow(0, 0, 0, 0, 0, ""))
 
 
-def try_again(store: Store, group: str | None) -> None:
+def end_pause(store: Store, group: str | None) -> None:
     """End the pause of a group (None: of all groups), so that a process that ingests tries again at once."""
     for name, row in held(store).items():
         if group in (None, name):

@@ -17,7 +17,7 @@ from kgray.domain.ontology import Ontology, shipped
 from kgray.domain.records import Draft, Extraction, Operation, canonical
 from kgray.graph import dump
 from kgray.graph.stored import StoredView, View, records_of
-from kgray.ingest.parts import Parts
+from kgray.ingest.calls import Parts
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.io.intake.triples import normalise

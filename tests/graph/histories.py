@@ -24,7 +24,7 @@ from kgray.graph.repair import differences
 from kgray.graph.stored import records_of
 from kgray.ports import Answer, ExtractionRequest, Judged, QuestionRequest
 from kgray.schema import kinds
-from kgray.storage.ledger import retry
+from kgray.storage.ledger import retry_failed
 from tests.graph.engine import Engine, ReadsItself, WildJudge, reading
 
 PEOPLE = ["Alice", "Alice Smith", "A. Smith", "Bob", "Bob Jones", "Robert"]
@@ -150,7 +150,7 @@ class Played:
 
     def _retry(self, _number: int, _step: Step) -> None:
         self.reader.refused.clear()
-        retry(self.engine.store, self.engine.named(), [], now=times.now())
+        retry_failed(self.engine.store, self.engine.named(), [], now=times.now())
         self.engine.run()
 
     def _correct(self, kind: str, a: int, b: int) -> None:

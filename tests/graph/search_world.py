@@ -22,9 +22,10 @@ from kgray.domain.records import (
 )
 from kgray.domain.times import DAY, Instant, parse
 from kgray.graph.change import Difference, EpisodeChange
-from kgray.ingest import changes
+from kgray.ingest.outbox import commit_change, correction_change
 from kgray.models.hashing import HashingEmbedder
-from kgray.ports import Patch, Store, embedded
+from kgray.ports import Patch, Store
+from kgray.ports.ingest import embedded
 from kgray.schema.kinds import EPISODES
 from kgray.storage.ledger import accept, episodes_at, request
 from kgray.storage.sqlite import open_sqlite
@@ -104,7 +105,7 @@ class World:
         retired = Patch(kind=EPISODES, columns=("retired_at",), rows=((self.sequences[episode], recorded),))
         difference = Difference(gone_facts=tuple(sorted(fact.id for fact in retired_facts)))
         self.store.apply(
-            [changes.corrected(operation, {"episodes": 1}, recorded, difference, patches=(retired,))]
+            [correction_change(operation, {"episodes": 1}, recorded, difference, patches=(retired,))]
         )
 
     def last_recorded(self, group: str) -> Instant:
@@ -290,4 +291,4 @@ class _Page:
         )
         births = self.world.births.setdefault(self.group, {})
         births.update(self.births)
-        self.world.store.apply([changes.committed(change, difference, self.recorded, births)])
+        self.world.store.apply([commit_change(change, difference, self.recorded, births)])

@@ -29,7 +29,7 @@ from kgray.schema.reads import (
 )
 from kgray.schema.record_rows import UnpackedRecords
 from kgray.settings import Settings, StoreSettings
-from kgray.storage.ledger import accept, failures, pending, pending_groups, request, retry
+from kgray.storage.ledger import accept, failures, pending, pending_groups, request, retry_failed
 from kgray.storage.sqlite import open_sqlite
 from tests.graph.by_hand import answered, draft, extracted
 from tests.graph.engine import Engine, WildJudge, day, in_group, reading, triples, works
@@ -89,7 +89,7 @@ def lived(store: Store, prefix: str) -> Engine:
     engine.add(triples(8, {"source": "Mug", "relation": "COSTS", "target": {"value": 9, "unit": "eur"}}))
     engine.add(draft('{"entities": 7}', client_id="bad", reference_time=day(9)))
     engine.add(draft('{"entities": 8}', client_id="worse", reference_time=day(9)))
-    retry(store, engine.named(), ["bad"], now=times.now())
+    retry_failed(store, engine.named(), ["bad"], now=times.now())
     engine.run()
     engine.add(triples(10, works("Firm 9"), client_id="t1"), replace=True)
     ids = {name: e.id for e in engine.view().all_entities() for name in (e.name, *e.aliases)}

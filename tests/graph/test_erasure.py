@@ -17,10 +17,11 @@ from bench.plain_loop import Loop
 from kgray.domain.records import Operation
 from kgray.errors import Garbled, KgrayError, Refused, SettingsError, Unavailable
 from kgray.ingest import committer, correct
+from kgray.ingest.calls import Parts
 from kgray.ingest.correct import withdraw_requested
-from kgray.ingest.parts import Parts
 from kgray.ingest.runner import Runner
-from kgray.ports import Matrix, embedded
+from kgray.ports import Matrix
+from kgray.ports.ingest import embedded
 from kgray.schema.kinds import DONE, KINDS, OPERATIONS, Row
 from kgray.schema.record_rows import UnpackedRecords, judgements, name_vectors, search_columns
 from kgray.schema.rows import vector_bytes

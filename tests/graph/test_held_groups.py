@@ -14,7 +14,7 @@ from kgray.domain.records import Episode, Extraction, Operation
 from kgray.errors import SettingsError, Unwritable
 from kgray.graph.repair import differences
 from kgray.ingest import window
-from kgray.ingest.parts import Direct
+from kgray.ingest.calls import Direct
 from kgray.ingest.runner import Runner
 from kgray.ports import ExtractionRequest, RowChanges
 from kgray.ports.ingest import Totals
@@ -88,7 +88,7 @@ def test_a_defect_holds_its_group_and_the_others_go_on(stores):
     run(engine, extractor=model)
     assert state(engine) == (1, EACH - 1, EACH - 1)  # its pause is not over
 
-    ledger.try_again(engine.store, engine.named("bad"))
+    ledger.end_pause(engine.store, engine.named("bad"))
     run(engine, extractor=model)
 
     assert state(engine) == (EACH, 0, 0)
@@ -124,7 +124,7 @@ def test_each_failure_makes_the_pause_longer(stores):
         item = ledger.held(engine.store)[engine.named("bad")]
         assert item.tries == tries
         pauses.append((item.again_at - times.now()) / times.SECOND)
-        ledger.try_again(engine.store, None)
+        ledger.end_pause(engine.store, None)
     assert [pytest.approx(n * PAUSE_S, abs=HANGS_S / 2) for n in (1, 4, 16)] == pauses
 
 
@@ -146,7 +146,7 @@ def test_a_refusal_of_the_store_holds_the_refused_group_alone(stores):
     assert state(engine)[0] < EACH == sum(state(engine)[:2])
     assert ledger.held(engine.store)[engine.named("bad")].reason.startswith("too little memory")
     assert differences(engine.store, engine.named("bad")) == []
-    ledger.try_again(engine.store, None)
+    ledger.end_pause(engine.store, None)
     run(engine)
     assert state(engine) == (EACH, 0, 0)
     assert differences(engine.store, engine.named("bad")) == []

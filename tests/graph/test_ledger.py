@@ -32,7 +32,7 @@ from kgray.storage.ledger import (
     previous,
     request,
     result,
-    retry,
+    retry_failed,
     sequences_of,
 )
 from tests.graph.by_hand import (
@@ -146,7 +146,7 @@ def test_replace_of_a_failed_row_leaves_nothing_to_retry(store):
         store.apply([failed(1, 2)])
     (answer,) = accept(store, [draft("b", client_id="c")], now=3, replace=True)
     assert (answer.status, answer.sequence) == ("accepted", 3)
-    assert retry(store, "g", [], now=4) == 0
+    assert retry_failed(store, "g", [], now=4) == 0
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_a_failure_is_kept_and_only_retry_takes_it_up(store):
     assert row.failure == Failure(kind="Refused", message="no JSON", raw="bad output", attempts=1)
     assert statuses(accept(store, [draft("a", client_id="c")], now=1)) == [("duplicate", 1)]
     assert failures(store, "none") == []
-    assert [retry(store, "g", ["unknown"], now=1), retry(store, None, ["c"], now=1)] == [0, 1]
+    assert [retry_failed(store, "g", ["unknown"], now=1), retry_failed(store, None, ["c"], now=1)] == [0, 1]
     assert failures(store) == []
     assert [item.sequence for item in pending(store, "g", 9)] == [2, 3]
     assert store.counts()["g"] == GroupCounts(accepted=2)
@@ -313,7 +313,7 @@ def test_a_retry_skips_episodes_that_a_pending_correction_removes(store):
     with store.writing():
         store.apply([failed(1, 10), failed(2, 20)])
     request(store, Operation(group="g", kind="remove", episodes=("a",)))
-    assert retry(store, "g", [], now=30) == 1
+    assert retry_failed(store, "g", [], now=30) == 1
     assert [row.episode.client_id for row in failures(store)] == ["a"]
 
 
@@ -324,7 +324,7 @@ def test_failures_of_all_groups_come_by_group_and_are_retried_together(store):
     assert [(row.episode.group, row.episode.sequence) for row in failures(store)] == [
         ("g", 1), ("g", 2), ("h", 1),
     ]  # fmt: skip
-    assert retry(store, None, [], now=20) == 3
+    assert retry_failed(store, None, [], now=20) == 3
     assert (failures(store), store.pending_count()) == ([], 3)
     assert {group: group_head.last for group, group_head in store.heads().items()} == {"g": 4, "h": 2}
 
@@ -336,7 +336,7 @@ def test_an_episode_that_is_retried_stays_in_its_lane(store):
         store.apply([failed(1, 9), failed(1, 9, group="h")])
     assert [row.episode.bulk for row in failures(store)] == [True, False]
     assert pending_groups(store) == {}
-    assert retry(store, None, [], now=20) == 2
+    assert retry_failed(store, None, [], now=20) == 2
     assert pending_groups(store) == {"g": False, "h": True}
 
 
@@ -351,7 +351,7 @@ def test_attempts_add_up_over_retries(store):
             store.apply([replace(failed(sequence, at), puts=ends, patches=())])
         (row,) = failures(store)
         assert (row.failure.attempts, row.failure.message) == (sequence, "no ?")
-        assert retry(store, "g", [], now=9) == 1
+        assert retry_failed(store, "g", [], now=9) == 1
     assert [row.attempts for row in all_of(store, EPISODES)] == [1, 2, 3, 3]
 
 
@@ -368,7 +368,7 @@ def test_the_dump_shows_each_episode_from_its_end_to_its_withdrawal(store):
         operation = replace(operation, sequence=request(store, operation))
         retired = Patch(kind=EPISODES, columns=("retired_at",), rows=((1, 30),))
         store.apply([ended(operation, 30, patches=(retired,))])
-    assert retry(store, "g", [], now=40) == 1
+    assert retry_failed(store, "g", [], now=40) == 1
     sequences_at = {
         at: [row.sequence for row in dumped_episodes(store, "g", at)]
         for at in (9, 10, 20, 29, 30, 39, 40, None)

@@ -16,7 +16,7 @@ import pytest
 from kgray.domain.records import GroupRecords, Operation
 from kgray.graph.group import GroupGraph
 from kgray.ingest import correct as withdraw
-from kgray.ingest.parts import at_length, tell_lag
+from kgray.ingest.calls import at_length, tell_lag
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.storage.ledger import dumped_episodes, request

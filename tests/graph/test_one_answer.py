@@ -55,7 +55,7 @@ def second_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 def always_decide_ahead() -> Iterator[None]:
     """Have episodes decided ahead, though the models of these tests answer at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kgray.ingest.traffic.AT_ONCE_S", (0.0, 0.0))
+        patch.setattr("kgray.ingest.flight.AT_ONCE_S", (0.0, 0.0))
         yield
 
 

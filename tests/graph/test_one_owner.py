@@ -20,9 +20,10 @@ from kgray.domain.records import Draft, Extraction
 from kgray.errors import Locked, Outrun, StaleWriter, StoreError
 from kgray.graph.repair import differences
 from kgray.ingest.runner import Runner
-from kgray.ports import ExtractionRequest, Judged, QuestionRequest, RowChanges, Store, slot_of
+from kgray.ports import ExtractionRequest, Judged, QuestionRequest, RowChanges, Store
 from kgray.schema.kinds import COMMITTED
 from kgray.schema.reads import EPISODE_HEADS
+from kgray.storage.alike import slot_of
 from tests.graph.by_hand import append, draft, statement_commit
 from tests.graph.engine import Engine, ReadsItself, WildJudge, in_group, reading
 from tests.graph.stores import Stores

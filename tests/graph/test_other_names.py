@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from kgray.domain.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value
-from kgray.ingest.candidates import NameIndex, code, code_match
-from kgray.ingest.extract import told_names
+from kgray.ingest.candidates import NameIndex, code, code_match, told_names
 from tests import make
 from tests.graph.engine import GROUP, Engine, day, reading
 from tests.graph.test_homonyms import Listening

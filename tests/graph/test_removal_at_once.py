@@ -15,7 +15,8 @@ from kgray.domain.records import Extraction, Operation
 from kgray.errors import InvalidAnswer, Unavailable
 from kgray.ingest.correct import withdraw_requested
 from kgray.ingest.runner import Runner
-from kgray.ports import ExtractionRequest, embedded
+from kgray.ports import ExtractionRequest
+from kgray.ports.ingest import embedded
 from kgray.settings import PipelineSettings
 from kgray.storage.ledger import pending, request, result
 from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, engine_on, reading, works

@@ -29,7 +29,7 @@ from kgray.ingest.state import (
 )
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
 from kgray.ports.ingest import Totals
-from kgray.storage.ledger import accept, failures, pending_groups, request, retry
+from kgray.storage.ledger import accept, failures, pending_groups, request, retry_failed
 from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, in_group, reading, triples, works
 from tests.graph.test_promises import ORGANIZATIONS, PEOPLE, RELATIONS, WORDINGS, fact_of
 from tests.waiting import HANGS_S
@@ -40,7 +40,7 @@ COUNT = 40  # episodes of the histories that runs are compared on
 @pytest.fixture(autouse=True)
 def always_decide_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have episodes decided ahead, though the models of these tests answer at once."""
-    monkeypatch.setattr("kgray.ingest.traffic.AT_ONCE_S", (0.0, 0.0))
+    monkeypatch.setattr("kgray.ingest.flight.AT_ONCE_S", (0.0, 0.0))
 
 
 class Shuffled:
@@ -414,7 +414,7 @@ def test_commits_of_another_process_during_a_run_are_read(tmp_path: Path, plain:
     def step(_group: str, _sequence: int, outcome: str) -> None:
         if outcome == "failed" and not retried:
             # A day ahead: as far as clocks of two machines may be apart, and more.
-            retried.append(retry(elsewhere.store, GROUP, (), now=times.now() + times.DAY))
+            retried.append(retry_failed(elsewhere.store, GROUP, (), now=times.now() + times.DAY))
 
     with engine.store.writing():
         asyncio.run(Runner(parts).run(on_step=step))
@@ -539,7 +539,7 @@ def test_a_model_that_answers_at_once_is_asked_at_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is decided ahead for it, but at first; the graph is the plain loop's."""
-    monkeypatch.setattr("kgray.ingest.traffic.AT_ONCE_S", (60.0, 60.0))
+    monkeypatch.setattr("kgray.ingest.flight.AT_ONCE_S", (60.0, 60.0))
     engine, plain = (
         Engine(tmp_path / "windowed", judge=WildJudge()),
         Engine(tmp_path / "plain", judge=WildJudge()),
@@ -557,7 +557,7 @@ def test_slow_questions_about_episodes_that_are_read_at_once_are_asked_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if a cache held extractions, and no answers: one question at a time would take minutes."""
-    monkeypatch.setattr("kgray.ingest.traffic.AT_ONCE_S", (60.0, 0.05))
+    monkeypatch.setattr("kgray.ingest.flight.AT_ONCE_S", (60.0, 0.05))
     calls_in_flight = max_in_flight = 0
 
     class Slow(WildJudge):

@@ -12,7 +12,7 @@ from kgray.domain.graph import Entity
 from kgray.domain.records import Operation, Value
 from kgray.graph.change import Difference
 from kgray.graph.stored import StoredView
-from kgray.ingest import changes
+from kgray.ingest.outbox import correction_change
 from kgray.search import Filters, Query, Recipe, Searcher
 from kgray.search.steps import walk
 from kgray.storage.ledger import request
@@ -200,7 +200,7 @@ async def test_merged_entities_are_one_hit_at_the_best_rank(world):
     difference = Difference(
         entities=(folded,), gone_entities=(new.id,), shown=((new.id, old.id),), unshown=((new.id, new.id),)
     )
-    world.store.apply([changes.corrected(operation, {}, world.last_recorded("demo") + 1, difference)])
+    world.store.apply([correction_change(operation, {}, world.last_recorded("demo") + 1, difference)])
     hits = await find(world, text="Olaf", scopes=("entity",), recipe="lexical")
     assert [(hit.entity, hit.methods) for hit in hits] == [(folded, {"bm25": 1})]
 

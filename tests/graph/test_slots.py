@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from kgray.errors import StaleWriter, StoreError
-from kgray.ports import SLOTS, RowChanges, Store, slot_of
+from kgray.ports import RowChanges, Store
+from kgray.storage.alike import SLOTS, slot_of
 from tests.graph.by_hand import append, draft, head, statement_commit
 from tests.graph.stores import Stores
 

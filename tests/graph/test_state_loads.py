@@ -13,12 +13,12 @@ import pytest
 
 from kgray.domain.records import Operation
 from kgray.errors import Unwritable
-from kgray.ingest.calls import journaled
+from kgray.ingest.calls import Direct, journaled
 from kgray.ingest.committer import Committer
 from kgray.ingest.correct import withdraw_requested
-from kgray.ingest.parts import Direct
 from kgray.ingest.state import GroupState
-from kgray.ports import Judged, QuestionRequest, RowChanges, embedded
+from kgray.ports import Judged, QuestionRequest, RowChanges
+from kgray.ports.ingest import embedded
 from kgray.storage.ledger import pending, request
 from tests.graph.by_hand import answered
 from tests.graph.engine import SMALL, Engine, fingerprint, triples, works

@@ -23,11 +23,12 @@ from kgray.errors import Locked, Outrun, SettingsError, StaleWriter, StoreError,
 from kgray.graph.stored import StoredView
 from kgray.ingest import runner
 from kgray.ingest.runner import Runner
-from kgray.ports import Patch, at_one_moment, slot_of
+from kgray.ports import Patch, at_one_moment
 from kgray.schema import kinds, rows
 from kgray.schema.kinds import KINDS
 from kgray.search import Query, Searcher
-from kgray.storage.ledger import accept, failures, pending, request, result, retry
+from kgray.storage.alike import slot_of
+from kgray.storage.ledger import accept, failures, pending, request, result, retry_failed
 from kgray.storage.neo4j import groups as grouped
 from kgray.storage.neo4j.connection import Connection
 from tests.graph.by_hand import (
@@ -220,7 +221,7 @@ def test_an_append_whose_answer_was_lost_is_not_repeated(deaf, ask, group):
     with deaf.writing():
         deaf.apply([failed(1, 9, group=group)])
         assert [row.failure.attempts for row in failures(deaf, group)] == [1]
-        assert retry(deaf, group, [], now=10) == 1
+        assert retry_failed(deaf, group, [], now=10) == 1
         assert head(deaf, group).last == 6
         deaf.apply([statement_commit(6, "Al", "one", 20, group=group)])
     states = [(row.sequence, row.state) for row in all_of(deaf, kinds.EPISODES, group)]

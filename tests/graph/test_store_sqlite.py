@@ -8,8 +8,9 @@ import apsw
 import pytest
 
 from kgray.errors import Locked, StaleWriter
-from kgray.ports import GroupCounts, slot_of
+from kgray.ports import GroupCounts
 from kgray.schema.kinds import FACTS, KINDS
+from kgray.storage.alike import slot_of
 from kgray.system.locks import INGEST_LOCK
 from tests.graph.by_hand import all_of, append, draft, everything, head, small, statement_commit, tell
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray.domain.graph import Fact
-from kgray.graph import group, summaries
+from kgray.graph import group, texts
 from kgray.graph.group import GroupGraph
 from kgray.graph.repair import differences, repaired
 from kgray.graph.stored import StoredView, records_of
-from kgray.graph.summaries import LENGTH, NEWEST, newest_facts, summaries_of, summarised, summary_of
+from kgray.graph.texts import LENGTH, NEWEST, newest_facts, summaries_of, summarised, summary_of
 from kgray.ports import Patch, RowChanges
 from kgray.schema import kinds
 from kgray.timeline import Claim, SpanChange
@@ -218,7 +218,7 @@ def test_stored_summaries_equal_rebuilt_summaries(fresh: Callable[..., Engine], 
     engine = fresh()
     with pytest.MonkeyPatch.context() as patched:
         for name, size in (("NEWEST", 1), ("_SPARE", 2), ("_FULL", 3)):
-            patched.setattr(summaries, name, size)
+            patched.setattr(texts, name, size)
         for number, step in enumerate(history):
             carry_out(engine, number, step)
             engine.check()  # compares each stored entity with that of a new graph

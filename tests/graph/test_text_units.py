@@ -15,10 +15,10 @@ from kgray.domain import times
 from kgray.domain.records import Draft, Extraction
 from kgray.errors import Cost, InvalidAnswer, Unavailable
 from kgray.ingest.runner import Runner
-from kgray.ingest.units import UnitSize
+from kgray.ingest.steps import UnitSize
 from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest
-from kgray.storage.ledger import failures, retry
+from kgray.storage.ledger import failures, retry_failed
 from tests import make
 from tests.graph.engine import GROUP, Engine, day
 from tests.waiting import HANGS_S
@@ -111,7 +111,7 @@ def test_a_unit_without_a_valid_answer_fails_its_episode_with_the_reason(tmp_pat
     answered = len(reader.read) - 1  # calls that were cancelled give no cost
     assert costs(built).calls in range(2, answered + 2)
 
-    retry(built.store, GROUP, ["a"], now=times.now())
+    retry_failed(built.store, GROUP, ["a"], now=times.now())
     built.run()
     assert len(built.view().all_facts()) == len(NAMES)
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from kgray.ingest.runner import Runner
-from kgray.ports import Store, slot_of
+from kgray.ports import Store
 from kgray.runtime.pools import Lost
+from kgray.storage.alike import slot_of
 from kgray.storage.sqlite import open_sqlite
 from tests.graph.engine import SMALL, Engine, triples, works
 from tests.waiting import until

@@ -20,7 +20,7 @@ from kgray.domain.records import Draft
 from kgray.graph.stored import StoredView
 from kgray.models.scripted import ScriptedExtractor, ScriptedJudge
 from kgray.storage import ledger
-from kgray.storage.ledger import dumped_episodes, failures, pending, previous, retry
+from kgray.storage.ledger import dumped_episodes, failures, pending, previous, retry_failed
 from tests import make
 from tests.graph.by_hand import worded
 from tests.graph.engine import GROUP, Engine, day, engine_on, in_group, reading, triples, works
@@ -111,7 +111,7 @@ def test_j_a_refused_episode_fails_alone_and_a_retry_takes_a_new_sequence(
     assert engine.spans() == {"Acme": [(0, 90)], "Gama": [(90, None)]}
     moment_before, dumped = engine.last_recorded(), engine.dump()
 
-    assert retry(engine.store, engine.named(), (), now=times.now()) == 1
+    assert retry_failed(engine.store, engine.named(), (), now=times.now()) == 1
     engine.run()
 
     assert engine.spans() == {"Acme": [(0, 60)], "Beta": [(60, 90)], "Gama": [(90, None)]}
@@ -138,7 +138,7 @@ def test_k_a_store_that_fails_at_the_last_statement_keeps_nothing(tmp_path: Path
     assert engine.dump() == dumped
     with apsw.Connection(str(tmp_path / "kgray.sqlite3")) as connection:
         connection.execute("DROP TRIGGER broken")
-    ledger.try_again(engine.store, None)
+    ledger.end_pause(engine.store, None)
     engine.run()
     assert engine.spans() == {"Acme": [(0, 60)], "Beta": [(60, None)]}
     engine.check()

@@ -27,7 +27,7 @@ import kgray
 from kgray.domain import times
 from kgray.domain.records import Operation
 from kgray.errors import Locked, SettingsError, StaleWriter, StoreError
-from kgray.ingest.changes import refused
+from kgray.ingest.outbox import refusal_change
 from kgray.memory import AsyncMemory
 from kgray.ports import Judged
 from kgray.ports.ingest import Totals
@@ -126,7 +126,7 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     memory = kgray.open_async(tmp_path, create=True)
     asked = Operation(group="g", kind="undo", target=1)
     sequence = request(memory.store, asked)
-    batch = [refused(replace(asked, sequence=sequence), "no such merge", 5)]
+    batch = [refusal_change(replace(asked, sequence=sequence), "no such merge", 5)]
     spec = spec_of(Settings(), tmp_path, {"sequencer": {"shards": 2}})  # "g" is of shard 0
     first = GraphWriter(spec, "writer-0")
     epoch, beside = first.begin(0), first.begin(1)
@@ -136,7 +136,7 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     assert first.write(0, epoch, batch) is None
     assert first.write(0, epoch, batch) is None
     other = replace(asked, sequence=request(memory.store, asked))
-    assert first.write(0, epoch, [refused(other, "no such merge", 6)]) is None
+    assert first.write(0, epoch, [refusal_change(other, "no such merge", 6)]) is None
     assert result(memory.store, "g", other.sequence) is not None
     locked = GraphWriter(spec, "writer-0").begin(0)
     assert isinstance(locked, Locked)

@@ -25,12 +25,12 @@ from kgray.domain import times
 from kgray.domain.records import Draft
 from kgray.errors import SettingsError
 from kgray.memory import AsyncMemory
-from kgray.ports import SLOTS
 from kgray.ports.ingest import ignore
 from kgray.runtime.spec import DeploymentSpec, profile_of, spec_of
 from kgray.schema.kinds import COMMITTED
 from kgray.schema.reads import EPISODE_HEADS
 from kgray.settings import load
+from kgray.storage.alike import SLOTS
 from kgray.storage.ledger import accept
 from tests.doors.chat_server import NOTHING, ChatServer
 from tests.waiting import HANGS_S, wait_for

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.ports import SLOTS
 from kgray.runtime.balance import PORTION, moves
+from kgray.storage.alike import SLOTS
 
 
 @given(

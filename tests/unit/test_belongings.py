@@ -14,8 +14,7 @@ from uuid import uuid4
 import pytest
 
 from kgray.models import belongings
-from kgray.models.belongings import Belongings
-from kgray.models.orphans import Guard
+from kgray.models.belongings import Belongings, Guard
 from tests.waiting import wait_for
 
 # Maps a segment, as vLLM's processes do, and does not end at a signal.

@@ -8,10 +8,9 @@ from kgray.domain import times
 from kgray.domain.ontology import shipped
 from kgray.domain.records import Declaration, Evidence, Value, as_value
 from kgray.graph.names import EntityNote, Relations
-from kgray.graph.sentences import MAX_SENTENCE, reads_true
+from kgray.graph.sentences import MAX_SENTENCE, reads_true, verb_phrase
 from kgray.graph.statements import Statement
 from kgray.graph.texts import composed_text
-from kgray.graph.verbs import verb_phrase
 
 # name: as a state, as an event
 PHRASES = {

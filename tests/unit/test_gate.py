@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.models.gate import Gate, Urgency
+from kgray.ports.ingest import Gate, Urgency
 from tests.waiting import HANGS_S
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kgray.domain.times import parse, show
 from kgray.language.dates import mentioned
-from kgray.language.words import MAX_QUERY_WORDS, plain_words, words
-from kgray.search.query import Question, Speakers, language_of, languages
+from kgray.language.words import MAX_QUERY_WORDS, language_of, languages, plain_words, words
+from kgray.search.query import Question, Speakers
 from kgray.search.query import read_question as read
 from tests.tries import tries
 

@@ -24,11 +24,12 @@ import pytest
 import kgray
 from kgray.domain.records import Operation
 from kgray.errors import Cost, Garbled, Refused, SettingsError, StaleWriter, Unavailable
-from kgray.ingest.changes import refused
+from kgray.ingest.outbox import refusal_change
 from kgray.models.hashing import HashingEmbedder
-from kgray.ports import ExtractionRequest, SummaryRequest, slot_of
-from kgray.ports.steps import NextCall
+from kgray.ports import ExtractionRequest, SummaryRequest
+from kgray.ports.ingest import NextCall
 from kgray.settings import Settings, load
+from kgray.storage.alike import slot_of
 from kgray.storage.ledger import request, result
 from kgray.system.outages import OUTAGES
 from tests import make
@@ -402,7 +403,9 @@ async def test_a_batch_whose_answer_is_lost_is_resent_until_durable_and_written_
 
     memory = kgray.open(tmp_path, create=True)
     operation = Operation(group="g", kind="undo", target=1)
-    batch = [refused(replace(operation, sequence=request(memory.store, operation)), "no such merge", 5)]
+    batch = [
+        refusal_change(replace(operation, sequence=request(memory.store, operation)), "no such merge", 5)
+    ]
     graph_writer = GraphWriter(spec_of(Settings(), tmp_path, {}), "writer-0")
     handle = Losing(graph_writer)
     idle = RemoteWriter(lambda: handle, 0, deadline_s=60.0, patience_s=60.0)
@@ -435,7 +438,9 @@ def test_a_shards_epoch_writes_nothing_of_a_group_of_another(tmp_path: Path) -> 
 
     memory = kgray.open(tmp_path, create=True)
     operation = Operation(group="g", kind="undo", target=1)
-    batch = [refused(replace(operation, sequence=request(memory.store, operation)), "no such merge", 5)]
+    batch = [
+        refusal_change(replace(operation, sequence=request(memory.store, operation)), "no such merge", 5)
+    ]
     writer = GraphWriter(spec_of(Settings(), tmp_path, {"sequencer": {"shards": 2}}), "writer-0")
     epochs, own_shard = [writer.begin(shard) for shard in (0, 1)], slot_of("g") % 2
 

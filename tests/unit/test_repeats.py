@@ -9,7 +9,7 @@ import pytest
 from kgray.domain import times
 from kgray.domain.ontology import shipped
 from kgray.domain.records import Episode, Extraction
-from kgray.ingest.repeats import without_repeats
+from kgray.ingest.extract import without_repeats
 from kgray.models.prompting.replies import parse_extraction
 from kgray.ports import ExtractionRequest
 from tests import make

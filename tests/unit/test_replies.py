@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray.domain.records import ExtractedEntity, ExtractedFact, Extraction, Value
+from kgray.domain.records import ExtractedEntity, ExtractedFact, Extraction, Value, speaker_first
 from kgray.domain.times import parse
 from kgray.errors import InvalidAnswer
-from kgray.models.prompting.replies import COMPARISONS, parse_answer, parse_extraction, speaker_first
+from kgray.models.prompting.replies import COMPARISONS, parse_answer, parse_extraction
 from kgray.ports import Question
 from tests import make
 from tests.tries import tries

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kgray.domain.ontology import shipped
 from kgray.domain.records import ExtractedEntity, ExtractedFact, Extraction, Value
-from kgray.ingest.extract import shape
+from kgray.ingest.decide import shape
 from tests import make
 
 DRAFT = make.draft("x", at=5)

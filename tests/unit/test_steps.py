@@ -22,7 +22,7 @@ from kgray.models.prompting.prompts import Prompts
 from kgray.models.rules import RulesJudge
 from kgray.models.rules.extractor import RulesExtractor
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
-from kgray.ports.steps import ModelCall, ModelReply, NextCall
+from kgray.ports.ingest import ModelCall, ModelReply, NextCall
 from tests import make
 
 EPISODE = make.episode("I work at Acme", "Alice", group="team", sequence=7, id="e")

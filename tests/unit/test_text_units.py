@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from kgray.domain import times
 from kgray.domain.records import Episode, Extraction, canonical
-from kgray.ingest.union import joined
-from kgray.ingest.units import TextUnit, UnitSize, excerpt, text_units, unit_requests
+from kgray.ingest.steps import TextUnit, UnitSize, excerpt, joined, text_units, unit_requests
 from kgray.models.prompting.replies import parse_extraction
 from kgray.models.prompting.tokens import cost_of, count_tokens
 from kgray.ports import ExtractionRequest

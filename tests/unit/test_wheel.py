@@ -47,7 +47,7 @@ def test_a_wheel_holds_the_package_with_its_prompts_and_no_bench(installed):
     assert {f"kgray/prompts/{task}.md" for task in TASKS} <= names
     assert {"kgray/domain/ontology.toml", "kgray/py.typed", "kgray/models/openai_api/client.py"} <= names
     assert {"kgray/cluster/laptop.toml", "kgray/models/rules/words.toml"} <= names
-    assert {"kgray/search/stopwords.txt", "kgray/language/dates.toml", "kgray/graph/words.toml"} <= names
+    assert {"kgray/language/stopwords.txt", "kgray/language/dates.toml", "kgray/graph/words.toml"} <= names
     assert not [name for name in names if name.startswith(("prompts/", "cluster/", "bench/", "tests/"))]
     ask = "from kgray.models.prompting import prompts as p; "
     ask += "print(p.folder()); print(len(p.Prompts()['combined'].head))"

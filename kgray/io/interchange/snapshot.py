@@ -18,7 +18,7 @@ from kgray.domain.graph import Community, Entity, Fact
 from kgray.domain.records import Episode, EpisodeHead
 from kgray.domain.times import Instant, show, to_datetime
 from kgray.graph.stored import in_pieces
-from kgray.graph.summaries import summary_of
+from kgray.graph.texts import summary_of
 from kgray.io.interchange.derived import DerivedGroup, Part
 from kgray.io.interchange.files import xml_text
 from kgray.ports import Store

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from kgray.domain.records import Evidence, Place
-from kgray.graph.change import mentioned_entities, moved_evidence, shown_entities
+from kgray.graph.change import mentioned_entities
 from kgray.graph.group import GroupGraph
+from kgray.graph.statements import moved_evidence
 from kgray.graph.stored import TIMED
-from kgray.graph.summaries import summaries_of
+from kgray.graph.texts import summaries_of
 from kgray.maintenance.upgrade.content import GroupContent, Timed
 from kgray.schema import kinds, rows
 from kgray.schema.kinds import Kind, OperationRow, Row
@@ -141,7 +142,7 @@ def _derived(content: GroupContent, graph: GroupGraph) -> dict[Kind[Any], list[R
     retired = [item for item in content.evidence if item.sequence not in live]
     return {
         kinds.ENTITIES: [rows.entity_row(replace(e, summary=summaries.get(e.id, ""))) for e in entities],
-        kinds.SHOWN_ENTITIES: [*shown_entities(graph, graph.shows)],
+        kinds.SHOWN_ENTITIES: [*graph.shown_entities(graph.shows)],
         kinds.SHOWN_EVIDENCE: [*moved_evidence(graph.places(), records.evidence, retired).values()],
         kinds.MENTIONS: [*mentioned_entities(graph.fold, records.mentions)],
         kinds.FACTS: [rows.fact_row(fact) for fact in facts],

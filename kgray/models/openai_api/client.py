@@ -22,8 +22,8 @@ from importlib import import_module
 from typing import Any
 
 from kgray.errors import Cost, KgrayError, Unavailable
-from kgray.models.gate import Gate, Urgency
 from kgray.models.prompting.prompts import tokens
+from kgray.ports.ingest import Gate, Urgency
 from kgray.settings.checks import Secret
 from kgray.system.outages import OUTAGES
 from kgray.system.spans import model_call

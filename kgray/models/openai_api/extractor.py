@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from kgray.domain.records import ExtractedEntity, Extraction
 from kgray.errors import InvalidAnswer
-from kgray.models.openai_api.client import Client, TokensSpent
-from kgray.models.openai_api.structured import RAW_KEPT, Asker, FormOf, StructuredRequest, structured
+from kgray.models.openai_api.client import Client
+from kgray.models.openai_api.structured import RAW_KEPT, PromptedModel, StructuredRequest, structured
 from kgray.models.prompting.model_checks import (
     needed_context,
     without_foreign_facts,
@@ -24,7 +24,7 @@ from kgray.models.prompting.prompts import Prompt, Prompts, dating_data, extract
 from kgray.models.prompting.replies import parse_extraction
 from kgray.models.prompting.reply_schemas import Schema, extraction_schemas
 from kgray.ports import ExtractionRequest
-from kgray.ports.steps import ModelCall, ModelReply, Steps
+from kgray.ports.ingest import ModelCall, Steps
 
 _T = TypeVar("_T")
 # Maximum tokens of a reply, because a bad reply may repeat itself: twice the longest good replies, and less
@@ -32,11 +32,6 @@ _T = TypeVar("_T")
 _ROOM = {"extract_entities": 1024, "date_facts": 2048}
 _ROOM_MOST, _ROOM_LEAST, _ROOM_A_TOKEN = 4096, 256, 48
 _Reply = Mapping[str, Any]
-
-
-def identity_of(name: str) -> str:
-    """Return a model's identity, stored with its results: its name and parameters."""
-    return f"openai:{name} temperature=0"
 
 
 @dataclass(slots=True)
@@ -63,41 +58,18 @@ class _EpisodeReading:
         return parse_extraction(reply, self.request.episode).entities
 
 
-async def answered(asker: Asker, call: ModelCall, form_of: FormOf) -> ModelReply:
-    """Return the reply to a call, with its cost."""
-    spent = TokensSpent()
-    with spent.on_errors():
-        reply = await asker.answer(call, form_of, spent)
-    return replace(reply, **spent.cost._asdict())
-
-
-class OpenAIExtractor:
+class OpenAIExtractor(PromptedModel):
     """Extractions by a model behind HTTP; `combined` or `separate`, with rounds of reflection."""
 
     def __init__(
-        self,
-        client: Client,
-        prompts: Prompts,
-        *,
-        separate: bool = False,
-        reflect_rounds: int = 0,
+        self, client: Client, prompts: Prompts, *, separate: bool = False, reflect_rounds: int = 0
     ) -> None:
-        self._asker = Asker(client)
-        self._prompts = prompts
+        super().__init__(client, prompts)
         self._schemas = extraction_schemas(prompts.types)
-        self._separate = separate
-        self._rounds = reflect_rounds
-        self.identity = identity_of(client.endpoint.name)
+        self._separate, self._rounds = separate, reflect_rounds
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
-        spent = TokensSpent()
-        with spent.on_errors():
-            extraction = await self._asker.carry_out(self.steps(request), self._form_of, spent)
-        return replace(extraction, **spent.cost._asdict())
-
-    async def answer(self, call: ModelCall) -> ModelReply:
-        """Make a call of the steps."""
-        return await answered(self._asker, call, self._form_of)
+        return await self._carry_out(self.steps(request))
 
     def _form_of(self, call: ModelCall) -> tuple[Prompt, Schema]:
         return self._prompts[call.task], self._schemas[call.task]

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from kgray.domain.records import canonical, clean_text
 from kgray.errors import InvalidAnswer
-from kgray.models.openai_api.client import Client, TokensSpent
-from kgray.models.openai_api.extractor import answered, identity_of
-from kgray.models.openai_api.structured import RAW_KEPT, Asker, StructuredRequest, structured
+from kgray.models.openai_api.client import Client
+from kgray.models.openai_api.structured import RAW_KEPT, PromptedModel, StructuredRequest, structured
 from kgray.models.prompting.prompts import Prompt, Prompts, questions_data
 from kgray.models.prompting.replies import parse_answer
 from kgray.models.prompting.reply_schemas import Schema, answers_schema
 from kgray.ports import Answer, Judged, Question, QuestionRequest
-from kgray.ports.steps import ModelCall, ModelReply, Steps
+from kgray.ports.ingest import ModelCall, Steps
 
 _TASKS: Mapping[str, str] = {"entity": "resolve_entity", "compare": "compare"}  # by the kind of question
 _ROOM = (256, 128)  # tokens for a reply, and for each question
 _REASON = 240  # stored characters of a reason
 
 
-class OpenAIJudge:
+class OpenAIJudge(PromptedModel):
     """A judge behind HTTP. apart: a call for each question, with its kind's prompt; else a single call."""
 
     def __init__(self, client: Client, prompts: Prompts, *, apart: bool = False) -> None:
-        self._asker = Asker(client)
-        self._prompts = prompts
+        super().__init__(client, prompts)
         self._apart = apart
-        self.identity = identity_of(client.endpoint.name)
 
     def key(self, request: QuestionRequest) -> str:
         """Return the request's key: model, parameters, and the bytes of its prompts (R21)."""
@@ -41,14 +37,7 @@ class OpenAIJudge:
         return hashlib.sha256(canonical(content).encode("utf-8", "surrogatepass")).hexdigest()
 
     async def judge(self, request: QuestionRequest) -> Judged:
-        spent = TokensSpent()
-        with spent.on_errors():
-            judged = await self._asker.carry_out(self.steps(request), self._form_of, spent)
-        return replace(judged, **spent.cost._asdict())
-
-    async def answer(self, call: ModelCall) -> ModelReply:
-        """Make a call of the steps."""
-        return await answered(self._asker, call, self._form_of)
+        return await self._carry_out(self.steps(request))
 
     def _form_of(self, call: ModelCall) -> tuple[Prompt, Schema]:
         return self._prompts[call.task], answers_schema(call.kinds)

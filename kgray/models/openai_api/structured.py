@@ -16,6 +16,7 @@ import json
 import logging
 import re
 import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,14 +24,17 @@ from functools import cache
 from itertools import product
 from typing import Any, Never, TypeVar
 
+from kgray.domain.records import Extraction
 from kgray.errors import InvalidAnswer, Refused, SettingsError
 from kgray.models.openai_api.client import Client, Rejected, TokensSpent
 from kgray.models.openai_api.streaming import ReplyWatch
-from kgray.models.prompting.prompts import Prompt, repair_data
+from kgray.models.prompting.prompts import Prompt, Prompts, repair_data
 from kgray.models.prompting.reply_schemas import Schema
-from kgray.ports.steps import Mode, ModelCall, ModelReply, Steps
+from kgray.ports import Judged
+from kgray.ports.ingest import Mode, ModelCall, ModelReply, Steps
 
 _T = TypeVar("_T")
+_R = TypeVar("_R", Extraction, Judged)
 FormOf = Callable[[ModelCall], tuple[Prompt, Schema]]  # the prompt and the schema of a call
 MAX_CALLS = 3
 _MORE_ROOM = 8192  # minimum tokens after a cut: a model may reason before it replies
@@ -178,20 +182,6 @@ class Asker:
     client: Client
     _probing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def ask(
-        self,
-        request: StructuredRequest,
-        accept: Callable[[Mapping[str, Any]], _T],
-        spent: TokensSpent,
-    ) -> tuple[_T, bool]:
-        """Return the result of `accept` on the reply, and whether the reply was cut.
-
-        Raises InvalidAnswer, Refused, SettingsError, Unavailable.
-        """
-        return await self.carry_out(
-            structured(request, accept), lambda _: (request.prompt, request.schema), spent
-        )
-
     async def carry_out(self, steps: Steps[_T], form_of: FormOf, spent: TokensSpent) -> _T:
         """Make the calls that the steps request; return their result."""
         try:
@@ -260,6 +250,37 @@ class Asker:
             words = self.client.masked(str(message.get("refusal") or "its content filter"))[:300]
             raise Refused(f"the model refused the text: {words}", raw=text)
         return text, choice.get("finish_reason") == "length"
+
+
+def identity_of(name: str) -> str:
+    """Return a model's identity, stored with its results: its name and parameters."""
+    return f"openai:{name} temperature=0"
+
+
+class PromptedModel(ABC):
+    """A model behind HTTP that answers a request in steps (`ports.ingest.Stepwise`)."""
+
+    def __init__(self, client: Client, prompts: Prompts) -> None:
+        self._asker, self._prompts = Asker(client), prompts
+        self.identity = identity_of(client.endpoint.name)
+
+    @abstractmethod
+    def _form_of(self, call: ModelCall) -> tuple[Prompt, Schema]:
+        """Return the prompt and the schema of a call."""
+
+    async def answer(self, call: ModelCall) -> ModelReply:
+        """Make a call of the steps; return the reply with its cost."""
+        spent = TokensSpent()
+        with spent.on_errors():
+            reply = await self._asker.answer(call, self._form_of, spent)
+        return replace(reply, **spent.cost._asdict())
+
+    async def _carry_out(self, steps: Steps[_R]) -> _R:
+        """Make all calls of the steps; return their result with the cost."""
+        spent = TokensSpent()
+        with spent.on_errors():
+            result = await self._asker.carry_out(steps, self._form_of, spent)
+        return replace(result, **spent.cost._asdict())
 
 
 def _as_object(value: object) -> dict[str, Any]:

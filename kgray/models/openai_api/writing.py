@@ -8,14 +8,15 @@ from typing import Any
 from kgray.domain.records import canonical, clean_text
 from kgray.errors import Cost, InvalidAnswer, Refused
 from kgray.models.openai_api.client import Client, Rejected, TokensSpent
-from kgray.models.openai_api.extractor import identity_of
 from kgray.models.openai_api.structured import (
     RAW_KEPT,
     Asker,
     Dialect,
     StructuredRequest,
+    identity_of,
     read_object,
     salvage,
+    structured,
 )
 from kgray.models.prompting.prompts import Prompt, PromptFiles, repair_data
 from kgray.models.prompting.reply_schemas import INDEX, TEXT, Schema, listed_of, object_of
@@ -109,18 +110,13 @@ class OpenAISummarizer:
 
     async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:
         spent = TokensSpent()
-        structured_request = StructuredRequest(
-            prompt=Prompt(request.task, request.head),
-            data=request.data,
-            schema=SCHEMAS[request.task],
-            room=request.room,
+        prompt, schema = Prompt(request.task, request.head), SCHEMAS[request.task]
+        steps = structured(
+            StructuredRequest(prompt=prompt, data=request.data, schema=schema, room=request.room),
+            lambda document: parse_summary(document, request.task, len(request.facts)),
         )
         with spent.on_errors():
-            reply, _ = await self._asker.ask(
-                structured_request,
-                lambda document: parse_summary(document, request.task, len(request.facts)),
-                spent,
-            )
+            reply, _ = await self._asker.carry_out(steps, lambda _: (prompt, schema), spent)
         return reply, spent.cost
 
 

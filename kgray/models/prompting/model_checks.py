@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from kgray.domain.records import Episode, EpisodeKind, ExtractedFact, Extraction
-from kgray.models.prompting.replies import with_entities
+from kgray.domain.records import Episode, EpisodeKind, ExtractedFact, Extraction, with_entities
 
 _WORDS = re.compile(r"[^\W_]+")
 _CLAUSES = re.compile(r"[^.!?;:,\n\u3002\uff1f\uff01]+[.!?;:,\n\u3002\uff1f\uff01]*")

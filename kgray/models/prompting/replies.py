@@ -13,14 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    StrictInt,
-    ValidationError,
-    ValidationInfo,
-    create_model,
-)
+from pydantic import AfterValidator, BeforeValidator, StrictInt, ValidationError, ValidationInfo, create_model
 from pydantic_core import PydanticCustomError
 
 from kgray.domain import times
@@ -34,6 +27,8 @@ from kgray.domain.records import (
     canonical,
     clean_relation,
     clean_text,
+    find_name,
+    speaker_first,
 )
 from kgray.domain.times import Instant, Precision
 from kgray.errors import InvalidAnswer
@@ -81,45 +76,6 @@ def parse_extraction(reply: object, episode: Episode) -> Extraction:
     return speaker_first(extraction, episode)
 
 
-def speaker_first(extraction: Extraction, episode: Episode) -> Extraction:
-    """Return the extraction with the speaker of a message as entities[0], inserted or moved there (R18).
-
-    The speaker's own spelling wins over a spelling that differs only in case. Other kinds are unchanged.
-    """
-    speaker = clean_text(episode.speaker or "")
-    if episode.kind != "message" or not speaker:
-        return extraction
-    entities = list(extraction.entities)
-    if entities and entities[0].name == speaker:
-        return extraction
-    names = [entity.name for entity in entities]
-    folded = [name.casefold() for name in names]
-    if speaker.casefold() not in folded:
-        entities.append(ExtractedEntity(name=speaker, span=_span(speaker, episode.text)))
-        names.append(speaker)
-    at = names.index(speaker) if speaker in names else folded.index(speaker.casefold())
-    entities[at] = replace(entities[at], name=speaker)
-    other_places = (place for place in range(len(entities)) if place != at)
-    return with_entities(replace(extraction, entities=tuple(entities)), [at, *other_places])
-
-
-def with_entities(extraction: Extraction, places: Sequence[int]) -> Extraction:
-    """Return the extraction with only the entities at these places, in this order, and facts between them."""
-    moved: dict[int | None, int] = {old: new for new, old in enumerate(places)}
-    return replace(
-        extraction,
-        entities=tuple(
-            entity if entity.key_of is None else replace(entity, key_of=moved.get(entity.key_of))
-            for entity in (extraction.entities[place] for place in places)
-        ),
-        facts=tuple(
-            replace(fact, source=moved[fact.source], target=moved.get(fact.target))
-            for fact in extraction.facts
-            if fact.source in moved and (fact.target is None or fact.target in moved)
-        ),
-    )
-
-
 @dataclass(slots=True)
 class _ReplyEntities:
     """The entities of one reply, collected while it is parsed."""
@@ -159,7 +115,7 @@ class _ReplyEntities:
         """Return the index of this name's entity; an unlisted name becomes an entity (R18)."""
         at = self._by_name.setdefault(name, len(self.entities))
         if at == len(self.entities):
-            self.entities.append(ExtractedEntity(name=name, type=label, span=_span(name, self.text)))
+            self.entities.append(ExtractedEntity(name=name, type=label, span=find_name(name, self.text)))
             self._by_folded.setdefault(name.casefold(), at)
         elif label and not self.entities[at].type:
             self.entities[at] = replace(self.entities[at], type=label)
@@ -259,17 +215,6 @@ def _name(raw: object) -> str:
     if any(unicodedata.category(c) in {"Cc", "Cs"} for c in name):
         raise ValueError(f"the name {name[:80]!r} holds control characters")
     return name
-
-
-def _span(name: str, text: str) -> tuple[int, int] | None:
-    """Return (start, end) of the name's first occurrence as whole words; None if it does not occur."""
-    at = text.find(name)
-    while at >= 0:
-        end = at + len(name)
-        if not (text[at - 1 : at].isalnum() or text[end : end + 1].isalnum()):
-            return at, end
-        at = text.find(name, end)
-    return None
 
 
 def _index(index: int, info: ValidationInfo) -> int:

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from kgray.domain.ontology import RelationType
 from kgray.domain.records import Value
 from kgray.language.dates import DatePhrase
-from kgray.models.rules.grammar import AUXILIARIES, WORDS, Phrase, Tense, read_tense
-from kgray.models.rules.marking import FactEnd, MarkedSentence
+from kgray.models.rules.marking import AUXILIARIES, WORDS, FactEnd, MarkedSentence, Phrase, Tense, read_tense
 
 _MAX_LIST, _MAX_AUXILIARIES, _MAX_LEAD, _MAX_ROLE, _MAX_STATUS = 8, 4, 12, 5, 3
 

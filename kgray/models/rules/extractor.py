@@ -41,11 +41,14 @@ from kgray.domain.times import Instant
 from kgray.errors import InvalidAnswer
 from kgray.language.dates import DatedMoment, resolve
 from kgray.models.rules.clauses import Clause, ClauseReader
-from kgray.models.rules.grammar import (
+from kgray.models.rules.marking import (
     MAX_TEXT,
     PATTERNS,
     THIRD,
     WORDS,
+    FactEnd,
+    KnownWords,
+    MarkedSentence,
     Mode,
     Phrase,
     PhraseTable,
@@ -53,7 +56,6 @@ from kgray.models.rules.grammar import (
     sentences,
     third_person,
 )
-from kgray.models.rules.marking import FactEnd, KnownWords, MarkedSentence
 from kgray.ports import ExtractionRequest
 
 

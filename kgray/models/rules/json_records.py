@@ -27,8 +27,7 @@ from kgray.domain.ontology import Ontology, RelationType
 from kgray.domain.records import MAX_RELATION, ExtractedFact, Value, clean_number, clean_relation, clean_text
 from kgray.domain.times import Instant, parse, show_as
 from kgray.models.rules.extractor import MAX_ITEMS, ExtractionBuilder
-from kgray.models.rules.grammar import LISTS, WORDS, third_person
-from kgray.models.rules.marking import find_prices
+from kgray.models.rules.marking import LISTS, WORDS, find_prices, third_person
 
 MAX_VALUE = 200  # characters
 _MAX_DEPTH = 12

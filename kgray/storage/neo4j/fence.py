@@ -1,6 +1,6 @@
 """The right to write to slots: their epochs, and a lease on each shard against a second process (R23).
 
-Correctness rests on the epochs of slots, which each write locks and checks (`kgray.storage.slots`). The
+Correctness rests on the epochs of slots, which each write locks and checks (`kgray.storage.alike`). The
 lease, in the node of the shard, only prevents that two processes repeatedly take the shard from each other. A
 thread renews it, not the writes: so these do not lock that node, and writes of different slots run in
 parallel. Another process may take a lease that was not renewed for LEASE_MS, by the server's clock.
@@ -20,12 +20,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kgray.errors import KgrayError, Locked, StoreError
-from kgray.ports import SLOTS
-from kgray.storage import slots
-from kgray.storage.alike import stale
+from kgray.storage.alike import (
+    SLOTS,
+    Hold,
+    check_empty,
+    check_move,
+    check_moved,
+    check_shard,
+    check_slots,
+    slots_of,
+    stale,
+)
 from kgray.storage.neo4j import statements_by_hand as cypher
 from kgray.storage.neo4j.connection import Connection, Fetched, Running
-from kgray.storage.slots import Hold
 
 LEASE_MS = 10_000
 BEAT_S = 3.0
@@ -56,7 +63,7 @@ def check(
     db: Connection, running: Running, hold: Hold | None, groups: Iterable[str], epoch: int | None = None
 ) -> None:
     """Lock the slots of the groups. Raises StaleWriter, for a rollback, if the hold lacks a slot."""
-    rows = db.run(running, cypher.LOCK_SLOTS, slots=slots.slots_of(groups))
+    rows = db.run(running, cypher.LOCK_SLOTS, slots=slots_of(groups))
     check_locked(db, rows, hold, groups, epoch)
 
 
@@ -64,7 +71,7 @@ def check_locked(
     db: Connection, rows: Iterable[Fetched], hold: Hold | None, groups: Iterable[str], epoch: int | None
 ) -> None:
     """Raise StaleWriter unless the hold has the slots of the groups. rows: the result of LOCK_SLOTS."""
-    slots.check(db.location, [] if hold is None else [hold], groups, rows, epoch=epoch)
+    check_slots(db.location, [] if hold is None else [hold], groups, rows, epoch=epoch)
 
 
 def set_shards(db: Connection, shards: int) -> None:
@@ -73,7 +80,7 @@ def set_shards(db: Connection, shards: int) -> None:
     def replace_map(running: Running) -> None:
         _locked_map(db, running)
         ((remaining,),) = db.run(running, cypher.SLOTS_BEYOND, shards=shards)
-        slots.check_empty(db.location, shards, remaining)
+        check_empty(db.location, shards, remaining)
         ((epoch,),) = db.run(running, cypher.NEW_EPOCH)
         db.run(running, cypher.END_MOVES_BEYOND, shards=shards)
         db.run(running, cypher.SET_SHARDS, shards=shards, epoch=epoch)
@@ -88,7 +95,7 @@ def moving(db: Connection, moved_slots: Collection[int], shard: int) -> Iterator
 
     def mark(running: Running) -> None:
         number = _locked_map(db, running)
-        slots.check_move(db.location, chosen, shard, number)
+        check_move(db.location, chosen, shard, number)
         db.run(running, cypher.LOCK_SHARDS, shards=[shard])
         db.run(running, cypher.MARK_SLOTS, slots=chosen, shard=shard)
 
@@ -99,7 +106,7 @@ def moving(db: Connection, moved_slots: Collection[int], shard: int) -> Iterator
             return  # an earlier try committed, but its answer was lost
         epochs.append(epoch)
         moved = db.run(running, cypher.MOVE_SLOTS, slots=chosen, shard=shard, epoch=epoch)
-        slots.check_moved(db.location, chosen, moved)
+        check_moved(db.location, chosen, moved)
         db.run(running, cypher.NOTE_WAITING_IN, slots=chosen)
 
     db.write(mark)
@@ -122,7 +129,7 @@ def _take(
     """
     stored = _locked_map(db, running)
     number = count or stored
-    slots.check_shard(db.location, shard, number)
+    check_shard(db.location, shard, number)
     shards = list(range(number)) if count is None else [shard]
     ((newest_of_all,),) = db.run(running, cypher.NEW_EPOCH)
     if number != stored:  # divide the groups again, unless a process holds a shard of the stored map

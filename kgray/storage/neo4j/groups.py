@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kgray.errors import StoreError
-from kgray.ports import T, slot_of
-from kgray.storage.alike import Counters
+from kgray.ports import T
+from kgray.storage.alike import Counters, slot_of
 from kgray.storage.neo4j import statements
 from kgray.storage.neo4j import statements_by_hand as cypher
 from kgray.storage.neo4j.connection import Connection, Running

@@ -6,7 +6,7 @@ Nodes and relationships that hold no rows of `kgray.schema.kinds`:
                  epoch: the last that was given
     KgrayShard   id: 0..., epoch, holder, token, host, pid, beat: the newest run of a shard, and the lease of
                  its writer; every: whether it is a process that took all shards
-    KgraySlot    slot, shard, epoch; target: the shard that it is being moved to (`kgray.storage.slots`)
+    KgraySlot    slot, shard, epoch; target: the shard that it is being moved to (`kgray.storage.alike`)
     KgrayGroup   id: SHA-256 of the name, slot, last, last_recorded, removals; name: only while it can be
                  read; waiting: when something was last appended (microseconds by the server's clock), while
                  anything is pending; adopting: token of a copy on its way into it; clearing, cleared_name:

@@ -101,7 +101,7 @@ SET s.epoch = $epoch REMOVE s.target
 """
 # $shards. Rows: slot, epoch.
 SLOTS_OF = "MATCH (s:KgraySlot) WHERE s.shard IN $shards RETURN s.slot, s.epoch"
-# $slots, sorted. Locks them: the first statement of each write. Rows: the columns of `slots.SlotRow`. The
+# $slots, sorted. Locks them: the first statement of each write. Rows: the columns of `alike.SlotRow`. The
 # shard is read under the lock of the slot, and not locked itself: taking the shard waits for the slot.
 LOCK_SLOTS = """
 UNWIND $slots AS slot MATCH (s:KgraySlot {slot: slot}) SET s.locked = true

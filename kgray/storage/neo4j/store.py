@@ -15,11 +15,11 @@ from kgray.domain.graph import Fact
 from kgray.domain.records import Episode
 from kgray.domain.times import SECOND, Instant
 from kgray.errors import KgrayError, Outrun, StoreError
-from kgray.ports import SLOTS, Appending, GroupCounts, GroupHead, RowChanges, ShardMap, Store, T
+from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, ShardMap, Store, T
 from kgray.schema import rows as packing
 from kgray.schema.kinds import COMMUNITY_RUNS, FactRow, Kind, R, Read, Row
-from kgray.storage import alike, slots
-from kgray.storage.alike import EVERY_SEQUENCE, FoldedBatch, entries_of, portions
+from kgray.storage import alike
+from kgray.storage.alike import EVERY_SEQUENCE, SLOTS, FoldedBatch, Hold, entries_of, portions, slots_of
 from kgray.storage.neo4j import fence, schema, statements
 from kgray.storage.neo4j import groups as grouped
 from kgray.storage.neo4j import statements_by_hand as cypher
@@ -27,7 +27,6 @@ from kgray.storage.neo4j.connection import PATIENCE_S, PLANNED_ONCE, Connection,
 from kgray.storage.neo4j.mapping import group_key, named_group
 from kgray.storage.neo4j.row_writer import BatchWriter, state_keys, states_of
 from kgray.storage.neo4j.statements import storable
-from kgray.storage.slots import Hold
 from kgray.system import locks
 
 _Work = Callable[[BatchWriter], None]
@@ -206,7 +205,7 @@ class Neo4jStore(Store):
         """Apply changes in one transaction; only begin the removal of a group."""
         names = {change.group for change in changes}
         parameters = {
-            "slots": slots.slots_of(names),
+            "slots": slots_of(names),
             "groups": grouped.places_of(names),
             "entries": state_keys(entries_of(changes)),
         }

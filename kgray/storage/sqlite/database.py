@@ -24,9 +24,17 @@ from kgray.errors import NoSpace, StoreError, Unavailable
 from kgray.schema.kinds import FACTS, R, Read, Row
 from kgray.schema.reads import READS
 from kgray.schema.rows import pack
-from kgray.storage import slots
-from kgray.storage.alike import Counters, stale
-from kgray.storage.slots import Hold
+from kgray.storage.alike import (
+    Counters,
+    Hold,
+    check_empty,
+    check_move,
+    check_moved,
+    check_shard,
+    check_slots,
+    slots_of,
+    stale,
+)
 from kgray.storage.sqlite import statements as sql
 from kgray.system.locks import for_owner, sync
 
@@ -98,8 +106,8 @@ class Database:
     ) -> None:
         """Raise StaleWriter if a group's slot is not held, or another process has taken it (R23)."""
         names = list(groups)
-        rows = fetch_all(connection, sql.SLOTS_AT, (array(slots.slots_of(names)),))  # the file is locked
-        slots.check(self.path.parent, self.holds, names, rows, epoch=epoch)
+        rows = fetch_all(connection, sql.SLOTS_AT, (array(slots_of(names)),))  # the file is locked
+        check_slots(self.path.parent, self.holds, names, rows, epoch=epoch)
 
     def group(self, connection: apsw.Connection, name: str) -> KnownGroup | None:
         """Return a group that exists or existed, by the hash of its name; else None."""
@@ -126,7 +134,7 @@ class Database:
             if count != len(rows):
                 _divide(connection, count, token)  # holders of the former map are stale
                 rows = fetch_all(connection, sql.SHARDS)
-            slots.check_shard(self.path.parent, shard, count)
+            check_shard(self.path.parent, shard, count)
             mine = range(count) if shards is None else (shard,)
             if epoch is None:
                 epoch = token
@@ -145,7 +153,7 @@ class Database:
         """Add or drop shards without slots; see `ports.Store.set_shards`."""
         with self.transaction(durable=True) as connection:
             (remaining,) = fetch_one(connection, sql.SLOTS_BEYOND, (shards,))
-            slots.check_empty(self.path.parent, shards, remaining)
+            check_empty(self.path.parent, shards, remaining)
             connection.execute(sql.END_MOVES_BEYOND, (shards,))
             _set_shards(connection, shards)
 
@@ -155,13 +163,13 @@ class Database:
         chosen = array(moved_slots)
         with self.transaction(durable=True) as connection:
             number = len(fetch_all(connection, sql.SHARDS))
-            slots.check_move(self.path.parent, moved_slots, shard, number)
+            check_move(self.path.parent, moved_slots, shard, number)
             connection.execute(sql.MARK_SLOTS, (shard, chosen))
         try:
             yield
             with self.transaction(durable=True) as connection:
                 moved = fetch_all(connection, sql.MOVE_SLOTS, (_new_epoch(connection), shard, chosen))
-                slots.check_moved(self.path.parent, moved_slots, moved)
+                check_moved(self.path.parent, moved_slots, moved)
                 connection.execute(sql.NOTE_WAITING_IN, (times.now(), chosen))
         except BaseException:
             with self.transaction(durable=True) as connection:

@@ -168,7 +168,7 @@ class EarlierSqlite(EarlierStore):
             if self._connection.pragma("journal_mode", "memory") != "memory":
                 raise Locked(f"another process has {path} open: end it, then run the upgrade again")
             (build_folder / schema.FILE).replace(path)
-            _sync(self.folder)
+            locks.sync(self.folder)
             # A process that has opened the old file in the meantime must not write to it.
             self._connection.pragma("user_version", schema.VERSION)
             shutil.rmtree(build_folder, ignore_errors=True)
@@ -184,8 +184,7 @@ class EarlierSqlite(EarlierStore):
         ):
             while not backup.done:
                 backup.step(10_000)
-        with new.open("rb") as file:
-            os.fsync(file.fileno())
+        locks.sync(new)
         new.replace(kept_path)
 
     def _all(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -196,13 +195,6 @@ def _closed(path: Path) -> None:
     """Make sure that a file is complete without its log, and on disk."""
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    locks.sync(path)
     if path.with_name(f"{path.name}-wal").exists():
         raise StoreError(f"{path} could not be closed: run the upgrade again")
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    os.fsync(handle)
-    os.close(handle)

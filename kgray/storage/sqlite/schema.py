@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kgray.ports import SLOTS
 from kgray.schema import kinds
 from kgray.schema.kinds import Kind
+from kgray.storage.alike import SLOTS
 
 APPLICATION_ID = 0x6B677279  # "kgry", in the header of the file
 FILE = "kgray.sqlite3"
@@ -64,7 +64,7 @@ CREATE INDEX operations_asked ON operations (no, kind) WHERE state = 0;
 # groups.name is NULL for a removed group: its digest, last sequence and last record time stay.
 # groups.waiting is the time of the last append while any entry is pending; else 0.
 # shards.epoch is the epoch of a shard's newest run; token differs between holds with the same epoch.
-# slots.target is the target shard of a slot's current move (`kgray.storage.slots`).
+# slots.target is the target shard of a slot's current move (`kgray.storage.alike`).
 _META = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE groups (

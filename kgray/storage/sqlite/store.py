@@ -17,13 +17,13 @@ from kgray.domain.graph import Fact
 from kgray.domain.records import Episode
 from kgray.domain.times import Instant
 from kgray.errors import StoreError
-from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, ShardMap, Store, T, slot_of
+from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, ShardMap, Store, T
 from kgray.schema import kinds
 from kgray.schema.kinds import Kind, R, Read, Row
 from kgray.schema.reads import FACTS_OF
 from kgray.schema.rows import fact as fact_of
 from kgray.storage import alike
-from kgray.storage.alike import EVERY_SEQUENCE, FoldedBatch, States, Transaction
+from kgray.storage.alike import EVERY_SEQUENCE, FoldedBatch, States, Transaction, slot_of
 from kgray.storage.sqlite import folder, schema
 from kgray.storage.sqlite import statements as sql
 from kgray.storage.sqlite.database import Database, KnownGroup, array, digest, fetch_all, read_rows, restored
