@@ -14,8 +14,8 @@ import pytest
 
 from kgray.domain import times
 from kgray.memory import AsyncMemory
-from kgray.ports import SLOTS
 from kgray.runtime.spec import DeploymentSpec
+from kgray.storage.alike import SLOTS
 from kgray.storage.ledger import accept
 from tests import make
 from tests.ray_session import samples
