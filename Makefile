@@ -28,7 +28,7 @@ help:
 	@echo "make demo PAGE=yes  and then serves the page on the demo's data, until Ctrl-C"
 	@echo "make demo MODEL=small  a small language model on this processor reads some messages: slow, and reads badly"
 	@echo "make test        all tests but the slow ones"
-	@echo "make test-slow   the slow ones: heavy variants, many kills, long histories"
+	@echo "make test-slow   the slow ones: heavy variants, many kills, long histories, more examples of properties"
 	@echo "make test-neo4j  those on a Neo4j server; NEO4J_VERSION=2026.09.0: on that one"
 	@echo "make test-adapters  LangGraph, OpenAI's Agents SDK and LlamaIndex, in an environment of their own (0.5 GB)"
 	@echo "make test-interchange  GraphRAG, LightRAG and cognee read our exports, in environments of their own (3.2 GB)"
@@ -115,12 +115,15 @@ test: $(DEV)
 	$(PAGE_OR_NOTE)
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup -rs --durations=40
 
-# One process: some of these start a Ray or a server of their own, and measure.
+# One process: some of these start a Ray or a server of their own, and measure. Then other examples of properties,
+# and more of them, than `make test` tries.
 test-slow: $(DEV)
+	$(PAGE_OR_NOTE)
 	@$(BIN)/python -m pytest -rs -m 'slow and not k8s and not small' --durations=40
+	@$(BIN)/python -m pytest -rs -m 'hypothesis and not slow' --hypothesis-profile default
 
 test-neo4j: $(DEV)
-	@$(if $(NEO4J_VERSION),NEO4J_VERSION=$(NEO4J_VERSION) )$(BIN)/python -m pytest -n 2 --dist loadgroup -rs -m 'neo4j and not slow'
+	@$(if $(NEO4J_VERSION),NEO4J_VERSION=$(NEO4J_VERSION) )$(BIN)/python -m pytest -n 2 --dist loadgroup -rs -m 'neo4j and not slow' --durations=20
 
 # The frameworks themselves, in an environment of their own.
 test-adapters: $(VENV)/adapters/.stamp

@@ -16,6 +16,7 @@ from kgray.system.outages import OUTAGES
 from tests import ray_session as ray_session_of
 from tests.neo4j_server import neo4j_driver, neo4j_server, own_neo4j
 from tests.ray_session import ray_session
+from tests.tries import FEW, FEW_EXAMPLES, RANDOM_PROFILE
 
 __all__ = ["neo4j_driver", "neo4j_server", "own_neo4j", "ray_session"]
 
@@ -23,7 +24,7 @@ RUNTIME = Path(__file__).parent / "runtime"
 # Modules outside the groups with tests of 7 to 17 s on a busy machine.
 LONG = frozenset(
     {"test_backfill_urls", "test_cli_backfill", "test_cli_backup", "test_cli_process", "test_outages"}
-    | {"test_state_bound", "test_tutorial", "test_upgrade", "test_worked_cases"}
+    | {"test_page", "test_state_bound", "test_tutorial", "test_upgrade", "test_worked_cases"}
 )
 MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder there that is its user's alone
 ROOM = 4 * 2**30  # bytes that must be free there: several times the size of the tests' folders
@@ -40,12 +41,19 @@ if (
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# What is imported and collected is no garbage: searches for garbage wait for the end of the collection.
+gc.disable()
+
 # A test that needs Ray asks for `ray_session`: else the first call would start a Ray by itself, unseen.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
-# The same examples at every run, and no deadline: a failure is the fault of the change, not of chance.
-# `--hypothesis-profile default` looks for others.
-hypothesis.settings.load_profile("ci")
+# The same few examples at every run, and no deadline: a failure is the fault of the change, not of chance.
+# `--hypothesis-profile default` looks for others, and for more.
+hypothesis.settings.register_profile(
+    RANDOM_PROFILE, hypothesis.settings.get_profile(RANDOM_PROFILE), deadline=None
+)
+hypothesis.settings.register_profile(FEW, hypothesis.settings.get_profile("ci"), max_examples=FEW_EXAMPLES)
+hypothesis.settings.load_profile(FEW)
 
 
 @pytest.hookimpl(tryfirst=True)  # the group is to be known before xdist reads it
@@ -54,6 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"neo4j_server", "own_neo4j"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("neo4j")
+        if item.get_closest_marker("seldom_on_neo4j") and item.get_closest_marker("neo4j"):
+            item.add_marker("neo4j_alone")
         if group := _group(item):
             item.add_marker(pytest.mark.xdist_group(group))
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -66,6 +76,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # A search for garbage among 4,000 tests and all that they import takes a second, again and again.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # as the command has it: by default a search after 700 objects
+    gc.enable()
     if "PYTEST_XDIST_WORKER" not in os.environ or not session.config.getvalue("loadgroup"):
         return
     for item in session.items:

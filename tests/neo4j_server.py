@@ -34,6 +34,9 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # "gw0", "gw1"; "" where one
 JARS = Path(os.environ.get("NEO4J_JARS", Path.home() / ".cache/kgray/neo4j"))
 RELEASE = os.environ.get("NEO4J_VERSION") or re.findall(r"NEO4J_VERSION:-([\d.]+)", STARTER.read_text())[0]
 CLASSES = JARS / f"classes-{RELEASE}.jsa"
+# It lives for minutes and is never warm: half the processor time without the best compiler. Without that one
+# Java has 48 MB for compiled code, which these tests fill: it would drop code and compile it again.
+JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 NOT_INSTALLED = 3  # the starter's exit code
 
 
@@ -62,8 +65,7 @@ class Neo4jServer:
         # The server of a run that is itself killed must not outlive it: under xdist that is our parent.
         watched = os.getppid() if WORKER else os.getpid()
         environment = {"NEO4J_PASSWORD": self.password, "NEO4J_WATCH": str(watched), "NEO4J_HEAP": "768m"}
-        # It lives for a minute and is never warm: half the processor time without the best compiler.
-        environment["NEO4J_JAVA"] = os.environ.get("NEO4J_JAVA", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+        environment["NEO4J_JAVA"] = os.environ.get("NEO4J_JAVA", JAVA)
         # In a growing database each statement is planned again every 10 s: a quarter of its processor time.
         environment["NEO4J_SETTINGS"] = "dbms.cypher.min_replan_interval=1h"
         environment["NEO4J_CLASSES"] = str(CLASSES)

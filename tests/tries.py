@@ -5,6 +5,8 @@ from __future__ import annotations
 import hypothesis
 
 RANDOM_PROFILE = "default"  # the profile whose examples are random at every run
+FEW = "few"  # the profile of the usual run
+FEW_EXAMPLES = 17  # a sixth of 100, which is the number of the profile `default`
 
 
 def tries(count: int) -> int:

@@ -118,7 +118,7 @@ def test_a_backup_to_a_bucket_that_is_killed_is_none(team, monkeypatch):
 @pytest.mark.parametrize(
     ("groups", "kills"),
     [
-        pytest.param(("other-0", "other-1", "team"), (0, 0.4, 0.8), id="groups"),
+        pytest.param(("other-0", "other-1", "team"), (0, 0.5), id="groups"),
         pytest.param((), (0.5, 1), id="into another store", marks=pytest.mark.slow),
     ],
 )

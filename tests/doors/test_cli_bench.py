@@ -155,6 +155,7 @@ def test_the_same_world_over_http_gives_the_same_scores(bench):
     assert over["prompt_tokens"] <= 1500, "in a small world most persons are new, and asked about"
 
 
+@pytest.mark.slow  # other tests run the bench in this process
 def test_a_folder_of_the_same_name_does_not_stand_for_the_package(kgray, bench):
     """The command and its server are processes, started in the folder."""
     (kgray.folder / "kgray").mkdir()

@@ -13,7 +13,7 @@ from kgray.domain.records import Operation
 from kgray.errors import Locked
 from kgray.storage.ledger import request, result
 from tests.doors.shell import JOBS, Shell, told, triple
-from tests.waiting import HANGS_S
+from tests.waiting import HANGS_S, wait_for
 
 TAKEN = {"episodes", "statements", "facts_closed", "facts_reopened", "entities"}
 
@@ -409,7 +409,7 @@ def test_a_removal_that_was_only_requested_is_carried_out_first(team):
     assert (told_of["episodes"], told_of["after"]) == (2, 3)
 
 
-@pytest.mark.parametrize("verb", ["retract", "remove"])
+@pytest.mark.parametrize("verb", [pytest.param("retract", marks=pytest.mark.slow), "remove"])
 def test_the_process_that_waits_for_its_model_serves_a_removal_first(team, verb):
     """It holds the folder; the request is appended, and the window of its group is filled anew after it."""
     team.script(*({"episode": name, "error": "unavailable"} for name in ("slow", "more")))
@@ -417,8 +417,7 @@ def test_the_process_that_waits_for_its_model_serves_a_removal_first(team, verb)
     other = {"id": "more", "at": 0, "group": "team", "text": "Ho"}
     running = team.start("add", team.write("more.jsonl", other))
     try:
-        while states(team)[0] < 2 or not held_by_another(team):
-            assert running.poll() is None
+        wait_for(lambda: states(team)[0] == 2 and held_by_another(team), running)
         answer = team(verb, "--group", "team", "--episode", "t1", "--yes", "--json")
         assert (answer.code, answer.json["episodes"]) == (0, 1)
         assert running.poll() is None

@@ -199,7 +199,7 @@ def test_a_fault_shows_a_traceback_only_with_debug(kgray):
     kgray.script()
     answer = kgray.process("show", "nobody", "--group", "g", "--debug")
     assert "Traceback" in answer.err
-    assert "Traceback" not in kgray.process("show", "nobody", "--group", "g").err
+    assert "Traceback" not in kgray("show", "nobody", "--group", "g").err
 
 
 def test_json_is_utf_8_whatever_the_terminal_speaks(kgray):

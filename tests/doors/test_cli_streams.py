@@ -36,7 +36,8 @@ def shell(kgray: Shell, line: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("command", "unbuffered"),
     [
-        ("status", ""), ("--help", "1"),
+        ("--help", "1"),
+        pytest.param("status", "", marks=pytest.mark.slow),  # so does the next test, without a message
         pytest.param("status --json", "1", marks=pytest.mark.slow),
         pytest.param("dump --group team", "", marks=pytest.mark.slow),
     ],

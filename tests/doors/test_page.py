@@ -176,6 +176,7 @@ def test_known_at_is_asked_of_the_server_and_marked_as_past(tab, served):
     page.wait_for_selector("p.past", state="detached")
 
 
+@pytest.mark.slow  # test_http_exploring compares them by default
 def test_two_moments_are_compared(tab):
     page = tab.open("group=team&view=compare&from=2025-10-01&to=2026-06-01", ".fact[data-mark=opened]")
     assert "Alice Nguyen works at Brightwater" in page.inner_text("[data-mark=opened] .facts")
@@ -195,6 +196,7 @@ def test_the_reason_for_a_fact_leads_to_the_words_of_a_message(tab, served):
     assert tab.violations() == []
 
 
+@pytest.mark.slow  # a retraction is looked at first by default
 def test_an_end_is_looked_at_first_then_added_by_the_page_then_taken_back(tab, served):
     fact = fact_of(served, "Dana Levy lives in Oslo")
     page = tab.open(f"group=team&fact={fact['id']}", ".why mark")
@@ -229,6 +231,7 @@ def test_a_message_is_retracted_with_a_preview_and_brought_back(tab, served):
 # ------------------------------------------------------------------------------ 4 to 7: the other views
 
 
+@pytest.mark.slow  # test_http_exploring has its facts and their ends by default
 def test_an_entity_has_a_timeline_with_what_ended_its_facts(tab, served):
     alice = fact_of(served, "Alice Nguyen works at Lumen Systems")["source_id"]
     page = tab.open(f"group=team&view=entity&entity={alice}", ".bars li")
@@ -242,6 +245,7 @@ def test_an_entity_has_a_timeline_with_what_ended_its_facts(tab, served):
     page.wait_for_selector("blockquote")
 
 
+@pytest.mark.slow  # test_http has contexts by default, and the page an answer
 def test_a_question_shows_the_context_with_its_tokens(tab):
     page = tab.open("group=team&view=ask", "textarea")
     page.fill("textarea", "Where does Alice work?")
@@ -291,6 +295,7 @@ def test_ingestion_is_live_and_a_file_is_reported_row_by_row(tab, served, tmp_pa
     tab.until("[...document.querySelectorAll('.groups tr')].some((row) => /uploads/.test(row.textContent))")
 
 
+@pytest.mark.slow  # the graph is drawn by default, and test_http_exploring has the communities
 def test_communities_are_listed_and_drawn(tab):
     page = tab.open("group=team&view=communities", ".cards a")
     cards = page.locator(".cards a").count()
@@ -318,6 +323,7 @@ def test_hostile_messages_are_shown_as_text(tab, served):
     assert page.evaluate("document.querySelectorAll('main script, main img, main b b').length") == 0
 
 
+@pytest.mark.slow  # by default marks are in texts of plain letters
 def test_marks_count_characters_not_code_units(tab, served):
     fact = fact_of(served, "Dana works at Acme", "hostile")
     page = tab.open(f"group=hostile&fact={fact['id']}", ".why mark")
@@ -386,6 +392,7 @@ def test_a_server_that_goes_away_is_waited_for(chromium, folder, tmp_path):
 # ------------------------------------------------------------------------------ 9 and 10: links, form
 
 
+@pytest.mark.slow  # every test opens a state by a link
 def test_a_link_is_a_state_and_the_view_is_saved_as_png_and_svg(tab):
     page = tab.open("group=team&centre=Alice%20Nguyen", READY)
     page.evaluate("location.hash = '#group=team&centre=Bruno%20Keller'")
@@ -403,9 +410,8 @@ def test_a_link_is_a_state_and_the_view_is_saved_as_png_and_svg(tab):
         assert len(content) > 2000
 
 
-@pytest.mark.parametrize(
-    ("scheme", "width"), [pytest.param("dark", 1280, marks=pytest.mark.slow), ("light", 360)]
-)
+@pytest.mark.slow  # by default axe-core looks at a light and wide page
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 360)])
 def test_dark_and_narrow_pages_are_accessible(chromium, served, scheme, width):
     context = chromium.new_context(viewport={"width": width, "height": 740}, color_scheme=scheme)
     tab = Tab(context, served.url)
@@ -496,6 +502,7 @@ def test_the_keyboard_alone_reaches_and_leaves_everything(tab):
     page.wait_for_selector("button[aria-label=Play]")
 
 
+@pytest.mark.slow  # by default the screen is wide
 def test_labels_are_whole_on_a_narrow_screen(chromium, served):
     context = chromium.new_context(viewport={"width": 360, "height": 740}, reduced_motion="reduce")
     tab = Tab(context, served.url)
@@ -544,6 +551,7 @@ def test_a_step_of_the_slider_shows_what_holds_then(tab, served):
     tab.until("document.querySelector('.graph').dataset.step > 0")
 
 
+@pytest.mark.slow  # the reason for a fact is shown by default
 def test_dates_that_no_message_states_are_marked(tab, served):
     facts = served.client().get("/v1/groups/team/graph").json()["facts"]
     inferred = next(fact for fact in facts if fact["inferred"] == ["valid_at"] and fact["target_id"])

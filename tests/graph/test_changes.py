@@ -35,17 +35,18 @@ def read(store, monkeypatch):
     return result
 
 
+@pytest.mark.seldom_on_neo4j
 def test_only_changed_rows_are_read(store, group, read):
     with store.writing():
-        for n in range(60):
+        for n in range(20):
             tell(store, f"N{n}", "one", group=group)
         start = head(store, group).last_recorded
         for n in range(3):
             tell(store, f"M{n}", "one", group=group)
     read.clear()
     result = since_then(store, group, start, 200)
-    assert [item.entries[0].sequence for item in result.commits] == [61, 62, 63]
-    assert [item.opened for item in result.commits] == [("F61",), ("F62",), ("F63",)]
+    assert [item.entries[0].sequence for item in result.commits] == [21, 22, 23]
+    assert [item.opened for item in result.commits] == [("F21",), ("F22",), ("F23",)]
     assert (result.last, result.more) == (head(store, group).last_recorded, False)
     assert sum(read.values()) == 6, read
 

@@ -259,7 +259,7 @@ def test_readers_never_mix_two_runs(memory):
 
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(read)
-        for _ in range(20):
+        for _ in range(8):
             refreshed(memory, cold=True)
         stop.set()
         reading.result()
@@ -286,7 +286,7 @@ def test_a_concurrent_refresh_changes_nothing_of_the_graph(tmp_path):
         stop.clear()
         with kgray.open(tmp_path / name, create=True) as memory, ThreadPoolExecutor(1) as pool:
             pending_refresh = pool.submit(refresh) if name == "busy" else None
-            for batch in range(12):
+            for batch in range(6):
                 assert memory.add_many(rows(batch)).committed == 10
             stop.set()
             hashes.append(memory.dump_hash(group="g"))

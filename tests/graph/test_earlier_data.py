@@ -88,6 +88,7 @@ def test_a_database_of_version_0_1_is_refused_in_one_line_and_stays_as_it_is(
     assert _graph(database_dump(neo4j_driver)) == _graph(dump)
 
 
+@pytest.mark.seldom_on_neo4j
 def test_a_dump_is_loaded_as_it_was_written(own_neo4j, neo4j_driver):
     dump = (DATA / "neo4j.jsonl.gz").read_bytes()
     load(neo4j_driver, dump)

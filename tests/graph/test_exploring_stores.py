@@ -40,6 +40,7 @@ def texts(facts):
     return [fact.text for fact in facts]
 
 
+@pytest.mark.seldom_on_neo4j
 async def test_the_graph_has_the_most_connected_entities_and_their_total(memory, group):
     complete = await memory.neighbourhood(group=group)
     assert names(complete) == ["Alice", "Bob", "Acme", "Beta", "Tea", "Alyce"]
@@ -60,6 +61,7 @@ async def test_around_an_entity_the_nearest_come_first(memory, group):
         await memory.neighbourhood("Nobody", group=group)
 
 
+@pytest.mark.seldom_on_neo4j
 async def test_names_are_completed_by_most_facts(memory, group, engine):
     assert [(row.name, row.facts) for row in await memory.complete("al", group=group)] == [
         ("Alice", 3),
@@ -68,6 +70,7 @@ async def test_names_are_completed_by_most_facts(memory, group, engine):
     assert await memory.complete("zo", group=group) == []
 
 
+@pytest.mark.seldom_on_neo4j
 async def test_two_moments_differ_on_either_clock(memory, group, engine):
     known_at = engine.last_recorded()
     world = await memory.diff(group=group, from_as_of=day(5) / 1e6, to_as_of=day(15) / 1e6)
@@ -90,6 +93,7 @@ async def test_two_moments_differ_on_either_clock(memory, group, engine):
     assert (texts(back.ended), texts(back.opened)) == (["Bob knows Cleo"], [])
 
 
+@pytest.mark.seldom_on_neo4j
 async def test_a_fact_has_its_messages_and_the_message_that_ended_it(memory, group):
     graph = await memory.neighbourhood("Acme", group=group)
     matches = await memory.provenance(graph.facts[0].id, group=group)
@@ -103,6 +107,7 @@ async def test_a_fact_has_its_messages_and_the_message_that_ended_it(memory, gro
         await memory.provenance("nothing", group=group)
 
 
+@pytest.mark.seldom_on_neo4j
 async def test_a_retraction_and_a_merge_are_foreseen_and_nothing_changes(memory, group):
     state_before = await memory.dump(group=group)
     (beta,) = [row for row in (await memory.log(group=group)).episodes if row.client_id == "beta"]
@@ -115,6 +120,7 @@ async def test_a_retraction_and_a_merge_are_foreseen_and_nothing_changes(memory,
     assert await memory.dump(group=group) == state_before
 
 
+@pytest.mark.seldom_on_neo4j
 async def test_communities_are_one_graph(memory, other_group, engine):
     sides = [[f"{side}{number}" for number in range(5)] for side in "XY"]
     knows = [

@@ -37,14 +37,15 @@ NASTY = [
 ]
 
 
-def test_ten_thousand_hostile_lines_leave_a_whole_graph_and_two_tenants_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_hostile_lines_leave_a_whole_graph_and_two_tenants_apart(tmp_path: Path, count: int) -> None:
     """Each line is a draft or a refusal; a draft commits or fails; the index equals the records."""
     rng = random.Random(4)
     file = tmp_path / "lines.jsonl"
-    file.write_bytes(b"\n".join(hostile_line(rng) for _ in range(10_000)))
+    file.write_bytes(b"\n".join(hostile_line(rng) for _ in range(count)))
     items = list(read_file(file, Defaults(group="one", at=0)))
     accepted = [item for item in items if isinstance(item, Submitted)]
-    assert len(accepted) > 500
+    assert len(accepted) > count // 20
 
     async def scene() -> None:
         async with opening.open_async(tmp_path / "data", create=True) as memory:

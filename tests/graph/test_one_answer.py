@@ -30,7 +30,7 @@ from tests.graph.wrong_answers import (
 )
 
 Fresh = Callable[..., Engine]
-EXAMPLES = int(os.environ.get("KGRAY_TEST_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("KGRAY_TEST_EXAMPLES", "6"))
 MANY_EXAMPLES = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
 
 

@@ -223,7 +223,13 @@ def moved(stores: Stores, seed: int) -> None:
 CASES = [two_deciders, taken_over, divided_anew, moved]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        case if case is two_deciders else pytest.param(case, marks=pytest.mark.seldom_on_neo4j)
+        for case in CASES
+    ],
+)
 def test_two_runners_of_one_group_never_make_a_graph_that_its_records_deny(stores, case):
     for seed in range(6 if "Sqlite" in type(stores).__name__ else 1):
         case(stores, seed)

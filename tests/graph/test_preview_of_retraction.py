@@ -60,7 +60,7 @@ def lines(rows):
     return sorted(repr(sorted(row.items())) for row in rows)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_a_preview_of_a_retraction_is_the_difference_of_the_whole_graphs(tmp_path, seed):
     with kgray.open(tmp_path / "data", create=True, settings={"model_backend": "rules"}) as memory:
         memory.add_many(list(stories(seed)))

@@ -83,6 +83,7 @@ async def test_as_of_an_odd_moment_only_facts_of_that_moment_are_found(memory, g
     assert len(messages) == 2, "as_of hides no message (R5)"
 
 
+@pytest.mark.seldom_on_neo4j
 async def test_entities_are_listed_and_called_by_name_and_by_the_beginning_of_an_id(memory, group):
     listed = await memory.entities(group=group)
     assert [(row.entity.name, row.facts) for row in listed] == [("Ann Lee", 2), ("Acme", 1), ("Beta", 1)]

@@ -20,6 +20,7 @@ from kgray.io.interchange.parquet import OWN_KINDS
 from kgray.memory import AsyncMemory
 from kgray.schema.kinds import EPISODES, KINDS
 from tests.doors.test_import import facts_of
+from tests.tries import tries
 
 NAMES = ("Alice", "Bob", "Acme", "Beta Labs", "Berlin", "Zürich & Söhne", "李雷")
 RELATIONS = ("KNOWS", "WORKS_AT", "LIVES_IN", "LIKES", "PART_OF")
@@ -42,7 +43,7 @@ def triples(draw: st.DrawFn) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", ["graphrag", "lightrag", "cogx"])
 @given(episodes=st.lists(st.lists(triples(), min_size=1, max_size=4), min_size=1, max_size=4))
-@settings(max_examples=7)
+@settings(max_examples=tries(24))
 async def test_facts_survive_a_round_trip(form: str, episodes: list[list[dict[str, Any]]]) -> None:
     with TemporaryDirectory(dir="/dev/shm") as name:
         folder = Path(name)
@@ -103,7 +104,7 @@ async def change(memory: AsyncMemory, name: str) -> None:
 
 
 @given(episodes=episodes_of_any_kind(), changes=CHANGES)
-@settings(max_examples=7)
+@settings(max_examples=tries(24))
 async def test_all_rows_survive_a_round_trip_of_parquet(
     episodes: list[dict[str, Any]], changes: list[str]
 ) -> None:

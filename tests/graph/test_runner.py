@@ -507,7 +507,7 @@ class Away:
 async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_path: Path) -> None:
     """Waiting episodes are in memory: a backlog must not gather there."""
     engine = Engine(tmp_path)
-    engine.accept(*(reading(n % 9, [], [works(f"F{n}")]) for n in range(200)))
+    engine.accept(*(reading(n % 9, [], [works(f"F{n}")]) for n in range(100)))
     read: list[int] = []
 
     class Noted(type(engine.parts.extractor)):  # type: ignore[misc]
@@ -531,7 +531,7 @@ async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_pat
         writer.back.set()
         await running
 
-    assert len(read) == engine.store.counts()[GROUP].committed == 200
+    assert len(read) == engine.store.counts()[GROUP].committed == 100
     assert read_count <= committed + 3 * 8
 
 

@@ -116,6 +116,7 @@ def test_above_its_memory_a_reader_drops_the_least_recently_used_index(store, st
     assert list(indexes._cache) == [groups[0], groups[1]]
 
 
+@pytest.mark.seldom_on_neo4j
 def test_threads_that_ask_while_another_writes_see_whole_indexes(store, group):
     indexes, faults = Indexes(store, WIDTH), []
 

@@ -135,6 +135,7 @@ def test_hits_do_not_depend_on_other_groups(stores: Stores) -> None:
     assert comparable(hits(engine, "Who works with bicyclists?")) == hits_before != []
 
 
+@pytest.mark.seldom_on_neo4j
 def test_a_removal_takes_the_weights_and_a_statement_gets_the_weights_of_its_remaining_wording(
     stores: Stores,
 ) -> None:

@@ -18,7 +18,7 @@ from tests.graph.stores import EMBEDDED, SELDOM_ON_NEO4J, Stores
 
 PEOPLE = ("Alice Brown", "Bernd Kruse", "Carmen Ruiz", "Denis Moreau")
 FIRMS = ("Acme", "Nordglas", "Kestrel", "Solano", "Tulip")
-EXAMPLES = 8
+EXAMPLES = 4
 
 # Language -> when a sentence is true -> sentences about a person and an employer.
 SENTENCES = {

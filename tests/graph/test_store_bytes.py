@@ -105,7 +105,7 @@ def test_no_word_of_removed_episodes_is_left_in_any_file(store, tmp_path):
         kept_words: set[str] = set()
         lost: set[str] = set()
         chosen = []
-        for n in range(150):
+        for n in range(60):
             sequence, words = marked_episode(store, dice, n)
             if n % 3:
                 kept_words |= words

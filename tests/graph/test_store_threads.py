@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 import kgray
 from kgray.schema.reads import SEARCHED
 from kgray.storage.ledger import pending
@@ -57,6 +59,7 @@ def test_threads_read_at_once(tmp_path):
     store.close()
 
 
+@pytest.mark.seldom_on_neo4j
 def test_threads_share_a_store(store, group, other_group):
     """Reads in one thread, snapshots in another, appends in the third: each answer is whole."""
     times = 15 if store.remote else 60

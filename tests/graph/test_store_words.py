@@ -312,6 +312,7 @@ def followed(played: Played, told_here: list[Any]) -> Index:
     return index
 
 
+@pytest.mark.seldom_on_neo4j
 def test_while_removals_are_the_same_only_greater_sequences_were_added(stores: Stores):
     """After additions, failures, retries, replacements, merges, splits, undos, retractions and removals."""
     store = stores.open()

@@ -52,6 +52,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     stores.close()
 
 
+@pytest.mark.seldom_on_neo4j
 def test_a_summary_has_the_newest_open_facts_and_follows_ends_merges_and_removals(engine: Engine) -> None:
     engine.add(triples(1, works("Acme"), client_id="a"))
     assert stored(engine) == {"Alice": "Alice works at Acme.", "Acme": "Alice works at Acme."}
@@ -84,6 +85,7 @@ def test_a_summary_has_the_newest_open_facts_and_follows_ends_merges_and_removal
     assert differences(engine.store, engine.named()) == []
 
 
+@pytest.mark.seldom_on_neo4j
 def test_a_neighbour_keeps_everything_that_a_correction_does_not_touch(engine: Engine) -> None:
     """A merge derives only the facts of the merged entities; the store has the facts of their neighbours."""
     for number in range(NEWEST + 2):

@@ -211,7 +211,7 @@ def test_a_folder_of_version_0_2_gives_the_same_hashes(tmp_path):
 
 
 @neo4j
-@pytest.mark.slow
+@pytest.mark.seldom_on_neo4j
 def test_a_database_of_version_0_1_gives_its_old_graph_except_for_changed_rules(on_neo4j, neo4j_driver):
     folder = on_neo4j(FIRST)
     report = upgraded(folder)
@@ -325,18 +325,16 @@ def test_a_killed_upgrade_leaves_the_earlier_store_and_the_next_one_ends_it(fold
 
 
 @neo4j
+@pytest.mark.slow  # `make test` kills the upgrade of a folder, `make test-neo4j` upgrades a database
 @pytest.mark.parametrize(
     "kills",
     [
         {"building": ("row_writer.py:write", 2)},
-        pytest.param(
-            {
-                "moving": ("earlier.py:_repeat", 3),
-                "building": ("row_writer.py:write", 2),
-                "dropping": ("earlier.py:_repeat", 1),
-            },
-            marks=pytest.mark.slow,
-        ),
+        {
+            "moving": ("earlier.py:_repeat", 3),
+            "building": ("row_writer.py:write", 2),
+            "dropping": ("earlier.py:_repeat", 1),
+        },
     ],
     ids=["once", "in each phase"],
 )
@@ -465,6 +463,7 @@ def test_a_removal_that_was_cut_off_in_a_database_is_ended(on_neo4j, neo4j_drive
 
 
 @neo4j
+@pytest.mark.seldom_on_neo4j
 def test_a_database_into_which_an_earlier_process_writes_is_refused(on_neo4j, neo4j_driver):
     folder = on_neo4j(FIRST)
     neo4j_driver.execute_query(

@@ -97,7 +97,9 @@ def one_by_one(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     [
         pytest.param("sqlite", 0, 1, id="sqlite-plain-loop"),
         pytest.param("sqlite", 8, 1, id="sqlite-windowed"),
-        pytest.param("neo4j", 8, 4, id="neo4j-windowed-sample", marks=pytest.mark.neo4j),
+        pytest.param(
+            "neo4j", 8, 4, id="neo4j-windowed-sample", marks=[pytest.mark.neo4j, pytest.mark.seldom_on_neo4j]
+        ),
         pytest.param("neo4j", 8, 1, id="neo4j-windowed", marks=[pytest.mark.neo4j, pytest.mark.slow]),
     ],
     indirect=["stores"],

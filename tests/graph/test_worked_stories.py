@@ -33,7 +33,7 @@ WINDOWS = pytest.mark.parametrize("window", [0, 8], ids=["plain-loop", "windowed
 MANNERS = [
     pytest.param(("sqlite", 0), id="plain-loop-sqlite"),
     pytest.param(("sqlite", 8), id="windowed-sqlite"),
-    pytest.param(("neo4j", 8), id="windowed-neo4j", marks=pytest.mark.neo4j),
+    pytest.param(("neo4j", 8), id="windowed-neo4j", marks=[pytest.mark.neo4j, pytest.mark.seldom_on_neo4j]),
 ]
 
 
@@ -178,7 +178,11 @@ def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(engine: Engine
     assert StoredView(engine.store, mine).facts(sorted(other_facts)) == []
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)], ids=["given", "reversed"])
+@pytest.mark.parametrize(
+    "order",
+    [(0, 1, 2), (2, 1, 0)],
+    ids=["given", "reversed"],
+)
 def test_x_three_names_said_to_be_one_then_split(engine: Engine, order: tuple[int, ...]) -> None:
     """x: one entity with aliases; then the earlier state."""
     likes = [("Bob Smith", "tea"), ("Robert Smith", "coffee"), ("B. Smith", "cocoa")]

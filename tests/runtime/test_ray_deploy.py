@@ -158,8 +158,8 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     memory.close()
 
 
-async def test_actors_are_not_mixed(traced: tuple[AsyncMemory, Samples], tmp_path: Path) -> None:
-    """A second command with other settings is refused by name; so is one whose secret the actors lack."""
+def test_actors_are_not_mixed(traced: tuple[AsyncMemory, Samples]) -> None:
+    """A second command with other settings is refused by name."""
     from kgray.runtime.deploy import ensure
 
     settings = load(None, environ={}, overrides={"runtime.window": 9, "runtime.backend": "ray"})
@@ -169,6 +169,11 @@ async def test_actors_are_not_mixed(traced: tuple[AsyncMemory, Samples], tmp_pat
         ensure(spec_of(settings, there.store.folder, profile), detached=False, chosen=True)
     assert "runtime.window is 9 here and 128 there" in str(refused.value)
     assert str(refused.value).endswith("kgray up")
+
+
+@pytest.mark.slow  # by default a spec says what the processes lack
+@pytest.mark.usefixtures("ray_session")
+async def test_a_secret_that_the_actors_lack_is_named(tmp_path: Path) -> None:
     lacking = "KGRAY_MODEL_API_KEY is not set where Ray's processes run"
     with over_ray(tmp_path, model_api_key=KEY) as memory, pytest.raises(SettingsError, match=lacking):
         await memory.add("Alice works at Beta", group="g", id="2")

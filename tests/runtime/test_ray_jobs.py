@@ -15,11 +15,10 @@ import psutil
 import pytest
 
 import kgray
-from kgray.domain import times
 from kgray.runtime.spec import namespace_of, store_identity
 from kgray.settings import Settings
 from tests.doors.shell import Shell
-from tests.ray_session import SMALL, samples
+from tests.ray_session import SMALL
 from tests.waiting import HANGS_S, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -72,37 +71,6 @@ def jobs_of(folder: Path) -> dict[str, Any]:
     store = namespace_of(store_identity(Settings(), folder))
     jobs = job_client().list_jobs()
     return {job.submission_id: job for job in jobs if (job.submission_id or "").startswith(store)}
-
-
-def test_a_tick_is_a_job_and_a_killed_job_is_submitted_again(tmp_path: Path) -> None:
-    """A missed tick is caught up, on the node of the store; Ray lists both jobs, with their logs."""
-    import ray
-
-    with kgray.open(tmp_path, create=True) as memory:
-        for group in GROUPS:
-            for name in PEOPLE:
-                memory.add(f"I work at {group.title()} Labs.", group=group, speaker=name, at="2026-01-01")
-        schedules, made_at = memory.admin.schedules, times.now() - 5 * times.DAY
-        schedules.add("nightly", "0 3 * * *", "Asia/Tokyo", made_at, full=True, groups=GROUPS[:2])
-        with deployed(tmp_path) as up:
-            process_of(tmp_path).kill()
-            wait_for(lambda: schedules.every()[0].ended_at is not None)
-            (completed,) = schedules.every()
-            outcome = "2 of 2 groups refreshed, 0 model calls; texts: 0 kept, 0 written, 2 offline"
-            assert (completed.said, completed.tries) == (outcome, 2)
-            assert completed.begun is not None
-            assert completed.next(times.now()) > times.now() > completed.begun > times.now() - times.DAY
-            assert [len(memory.communities.list(group=group)) for group in GROUPS] == [1, 1, 0]
-            jobs = jobs_of(tmp_path)
-            killed, followed = sorted(jobs)
-            assert followed == f"{killed}-2"
-            assert killed.endswith(f"-nightly-{times.to_datetime(completed.begun):%Y%m%dT%H%MZ}")
-            assert [jobs[name].status for name in (killed, followed)] == ["FAILED", "SUCCEEDED"]
-            assert jobs[followed].driver_node_id == ray.get_runtime_context().get_node_id()
-            assert f"kgray: {outcome}" in job_client().get_job_logs(followed)
-            wait_for(lambda: up.status()["scheduler-0"]["state"] == "waiting")
-            counted = ("ray_kgray_community_texts_total", {"how": "offline"}, 2.0)
-            wait_for(lambda: counted in samples())
 
 
 @pytest.mark.slow  # test_job_server follows a job that fails

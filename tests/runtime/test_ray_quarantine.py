@@ -60,7 +60,8 @@ def rows(count: int) -> list[dict[str, str]]:
     return [{"text": f"I like tea {n}.", "group": f"g{n % 8}", "at": "2026-03-01"} for n in range(count)]
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.slow  # by default test_pools, test_upkeep and test_ray_workers have such workers without Ray
+@pytest.mark.parametrize("workers", [2, 8])
 def test_a_worker_whose_model_does_not_load_gets_no_work_among_several(
     tmp_path: Path, ray_session: Any, workers: int
 ) -> None:

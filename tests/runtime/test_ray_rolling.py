@@ -124,36 +124,6 @@ def change(call: Callable[..., Any], *args: Any, **options: Any) -> Awaitable[An
     return asyncio.to_thread(call, *args, **options, tell=ignore)
 
 
-async def test_a_shard_comes_while_episodes_are_ingested(tmp_path: Path) -> None:
-    """The actors that exist go on, and every actor knows the new number of shards."""
-    from kgray.runtime.deploy import find
-    from kgray.runtime.rolling import scale
-
-    def rows(method: str) -> dict[str, dict[str, Any]]:
-        there = find(spec.namespace)
-        assert there is not None
-        return there.status(HANGS_S, method)
-
-    with deployment(tmp_path / "ray", 1) as (memory, spec):
-        pids = {name: row["pid"] for name, row in rows("describe").items()}
-        with Feed(memory, drafts(400)) as feed:
-            assert await change(scale, spec, 2) == {"from": 1, "to": 2, "moved": SLOTS // 2}
-            owners = memory.store.shard_map().owners
-            assert sorted(map(owners.count, range(2))) == [SLOTS // 2] * 2
-            now = {name: row["pid"] for name, row in rows("describe").items()}
-            assert {**now, **pids} == now
-            assert now.keys() - pids.keys() == {"sequencer-1"}
-            shards = lambda: rows("describe")["sequencer-0"]["spec"].cluster.sequencer.shards  # noqa: E731
-            wait_for(lambda: shards() == 2)
-            # Ray restarts an actor with the spec of its first start, and the store has the newer number.
-            os.kill(now["sequencer-0"], signal.SIGKILL)
-            wait_for(lambda: rows("describe")["sequencer-0"].get("pid") not in (None, now["sequencer-0"]))
-            wait_for(lambda: shards() == 2)
-        wait_for(lambda: not memory.store.pending_count())
-        result = await hashes(memory)
-    assert result == await plain(tmp_path / "plain", feed.accepted)
-
-
 @pytest.mark.slow
 async def test_shards_come_and_go_and_settings_change_under_load(tmp_path: Path) -> None:
     """From 2 shards to 3, back to 2, then another window and other workers: nothing lost, nothing twice."""

@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kgray.errors import SettingsError
-from kgray.runtime.session import started_at
 from tests import make
 from tests.ray_session import over_ray
-from tests.runtime.test_ray_ingest import drafts, hashes, plain_loops
+from tests.runtime.test_ray_ingest import TASK_NAME, drafts, hashes, plain_loops, tasks
 from tests.waiting import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
-NAME = re.compile(r"(extract_episode|resolve_node)(?: group=\S+ sequence=[\d,]+)+")
-
-
-def tasks(step: str) -> list[Any]:
-    """Return the tasks of a step that have run, as `ray list tasks` shows them."""
-    import ray
-    from ray.util.state import list_tasks
-    from ray.util.state.exception import RayStateApiException
-
-    address = ray.get_runtime_context().gcs_address
-    by_function: list[tuple[str, str, Any]] = [
-        ("func_or_class_name", "=", step),
-        ("state", "=", "FINISHED"),
-        ("name", "!=", "warm_up"),
-    ]
-    # Ray reads the newest 10,000 tasks, and raises if the session has had more.
-    # Ray's dashboard may answer 500 just after a process was killed: the caller looks again.
-    with suppress(RayStateApiException):
-        return [
-            *list_tasks(
-                address, filters=by_function, limit=10_000, detail=True, raise_on_missing_output=False
-            )
-        ]
-    return []
 
 
 @pytest.mark.slow
@@ -75,38 +47,10 @@ async def test_the_tasks_are_listed_with_group_and_sequence_and_make_the_plain_l
 
         await until(all_are_listed)
         # Ray may list tasks of an earlier test late. Their names may be cut, or have no groups.
-        full_names = [name for listed in names.values() for name in listed if NAME.fullmatch(name)]
+        full_names = [name for listed in names.values() for name in listed if TASK_NAME.fullmatch(name)]
         assert {name.partition(" ")[0] for name in full_names} == {"extract_episode", "resolve_node"}
         if chunk == 1:
             assert any("," not in name and name.count("group=") == 1 for name in full_names)
-
-
-async def test_the_processes_of_tasks_are_killed_and_the_graph_is_the_same(tmp_path: Path) -> None:
-    """Ray runs their work again: each episode is committed once. The tasks bear group and sequence."""
-    messages = drafts(60)
-    expected = await plain_loops(tmp_path / "plain", messages)
-    names: set[str] = set()
-    with over_ray(tmp_path / "ray") as memory:
-        killed: set[int] = set()
-        steps = 0
-
-        def on_step(*_: Any) -> None:
-            nonlocal steps
-            steps += 1
-            if steps % 15 == 5:
-                rows = tasks("extract_episode")
-                names.update(row.name for row in rows)
-                for pid in {row.worker_pid for row in rows} - killed:
-                    if started_at(pid) is not None:
-                        with suppress(ProcessLookupError):
-                            os.kill(pid, signal.SIGKILL)
-                            killed.add(pid)
-
-        report = await memory.add_many(messages, on_step=on_step)
-        assert killed
-        assert any(map(NAME.fullmatch, names))
-        assert (report.committed, report.failed, report.stopped) == (60, 0, False)
-        assert await hashes(memory) == expected
 
 
 @pytest.mark.parametrize("bad", [0, -1, "many"])

@@ -105,7 +105,7 @@ def model() -> Iterator[dict[str, str]]:
     server.close()
 
 
-@pytest.mark.slow  # the default run kills a refresh that is a job: test_ray_jobs
+@pytest.mark.slow  # the default run kills a refresh that is a job: test_ray_deployment
 @pytest.mark.parametrize("store", ["sqlite", pytest.param("neo4j", marks=pytest.mark.neo4j)])
 def test_a_refresh_that_is_killed_publishes_whole_runs(
     tmp_path: Path, ray_session: Any, model: dict[str, str], request: Any, store: str

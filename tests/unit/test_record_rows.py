@@ -43,6 +43,7 @@ from kgray.schema.record_rows import (
     without_evidence,
 )
 from kgray.schema.rows import vector_bytes
+from tests.tries import tries
 
 WIDTH = 3
 TEXTS = st.text(max_size=9) | st.sampled_from(["Zoë", "Дом Быта", "東京 2", "نص", "👩‍🚀", "a\x00b"])
@@ -129,7 +130,7 @@ def unpacked(*rows: Any) -> UnpackedRecords:
     return records
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(40))
 @given(entries(sequence=7), entries(sequence=8))
 def test_records_come_back_as_they_were_packed(first: EntryRecords, second: EntryRecords) -> None:
     second.births = first.births  # the birth place of an id is the same in every record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise, permutations
@@ -14,28 +15,38 @@ from kgray.ingest.resolve import sentence_of
 from kgray.models.prompting.replies import parse_answer, parse_extraction
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from tests.make import accepted
-from tests.world import Errors, Latency, Oracle, World, WorldModel, WorldPlan
+from tests.world import Errors, Latency, Oracle, ToldFact, World, WorldEpisode, WorldModel, WorldPlan
 from tests.world.dice import Dice, chance
 from tests.world.latency import Streams
 from tests.world.truth import TrueKey, key_of
 
 WORLD = World(seed=3, episodes=300)
-EPISODES = list(WORLD)
-ORACLE = Oracle(WORLD)
+
+
+@functools.cache
+def episodes() -> list[WorldEpisode]:
+    """Return the episodes of the world; made in the first test, not while tests are collected."""
+    return list(WORLD)
+
+
+@functools.cache
+def reader() -> Oracle:
+    """Return the reader of that world."""
+    return Oracle(WORLD)
 
 
 def cards_of(number: int) -> list[tuple[str, str]]:
     """Return (card, entity) for each name of an episode, as resolution makes them."""
-    episode = EPISODES[number]
+    episode = episodes()[number]
     result = parse_extraction(episode.extraction_reply, accepted(episode.draft)).entities
     cards = [card(e.name, e.type, sentence_of(episode.draft.text, e.span)) for e in result]
     return list(zip(cards, [entity for _, entity, _ in episode.mentions], strict=True))
 
 
 def test_a_text_is_recognised_with_any_spaces():
-    episode = EPISODES[10]
+    episode = episodes()[10]
 
-    assert ORACLE.extraction(f"  {episode.draft.text.replace(' ', '  ')}\n") == episode.extraction_reply
+    assert reader().extraction(f"  {episode.draft.text.replace(' ', '  ')}\n") == episode.extraction_reply
 
 
 def test_a_text_of_no_episode_says_nothing_and_is_counted():
@@ -48,7 +59,7 @@ def test_a_text_of_no_episode_says_nothing_and_is_counted():
 @pytest.mark.parametrize("number", range(0, 300, 10))
 def test_a_card_is_recognised_by_its_sentence(number):
     for output, entity in cards_of(number):
-        assert ORACLE.identify(output) == entity
+        assert reader().identify(output) == entity
 
 
 def test_an_entity_is_chosen_by_identity_not_by_name():
@@ -57,13 +68,13 @@ def test_an_entity_is_chosen_by_identity_not_by_name():
         for output, entity in cards_of(number):
             other_entities = [candidate for candidate in list(card_of_entity)[:6] if candidate != entity]
             candidates = [card_of_entity[candidate] for candidate in other_entities]
-            assert ORACLE.entity(output, candidates) is None
+            assert reader().entity(output, candidates) is None
             if entity in card_of_entity:
-                assert ORACLE.entity(output, [*candidates, card_of_entity[entity]]) == len(candidates)
+                assert reader().entity(output, [*candidates, card_of_entity[entity]]) == len(candidates)
 
 
 def test_sentences_are_compared_by_their_facts_in_the_world():
-    facts = [s for e in EPISODES for s in e.said]
+    facts = [s for e in episodes() for s in e.said]
     job = next(s for s in facts if s.relation == "WORKS_AT" and s.kind == "holds")
     second_result = replace(job, text=f"{job.text[:-1]} now.")
     rival = next(
@@ -76,7 +87,7 @@ def test_sentences_are_compared_by_their_facts_in_the_world():
     ended = next(s for s in facts if s.kind == "ended" and key_of(s) in states)
     state = states[key_of(ended)]
     oracle = Oracle(WORLD)
-    oracle.learn(replace(EPISODES[0], draft=replace(EPISODES[0].draft, text="one more")), [second_result])
+    oracle.learn(replace(episodes()[0], draft=replace(episodes()[0].draft, text="one more")), [second_result])
 
     candidates = [rival.text, like.text, job.text]
     assert oracle.compare(second_result.text, candidates) == ["contradicts", "independent", "same"]
@@ -87,13 +98,18 @@ def test_sentences_are_compared_by_their_facts_in_the_world():
 
 
 FREE = World(plan=WorldPlan(seed=3, episodes=600, ends=0.15, relations="free"))
-TOLD_FREELY = [s for e in FREE for s in e.said]
+
+
+@functools.cache
+def told_freely() -> list[ToldFact]:
+    """Return the facts of the world with free names of relations."""
+    return [s for e in FREE for s in e.said]
 
 
 def test_facts_are_the_same_under_any_relation_name():
     oracle = Oracle(FREE)
     by_key: dict[TrueKey, dict[str, str]] = {}
-    for fact in TOLD_FREELY:
+    for fact in told_freely():
         if fact.kind == "holds":
             by_key.setdefault(key_of(fact), {}).setdefault(fact.name or fact.relation, fact.text)
     pairs = [
@@ -110,8 +126,8 @@ def test_facts_are_the_same_under_any_relation_name():
 
 def test_an_end_of_its_own_name_ends_its_state_alone():
     oracle = Oracle(FREE)
-    states = {key_of(fact): fact.text for fact in TOLD_FREELY if fact.kind == "holds"}
-    ends = [fact for fact in TOLD_FREELY if fact.is_named_end]
+    states = {key_of(fact): fact.text for fact in told_freely() if fact.kind == "holds"}
+    ends = [fact for fact in told_freely() if fact.is_named_end]
 
     assert {"LEFT", "QUIT", "SOLD", "MOVED_FROM", "DIVORCED", "RETIRED_FROM"} <= {end.name for end in ends}
     for end in ends:
@@ -129,7 +145,7 @@ def test_an_end_of_its_own_name_ends_its_state_alone():
 def test_a_wrong_comparison_is_wrong_about_one_pair_and_always_the_same():
     right, wrong = Oracle(FREE), Oracle(FREE, Errors(wrong_comparison=0.3, seed=5))
     second_result = Oracle(FREE, Errors(wrong_comparison=0.3, seed=5))
-    facts = TOLD_FREELY[:600]
+    facts = told_freely()[:600]
     differing, words = 0, Counter()
     for place in range(10, len(facts)):
         comparison = facts[place].text, [fact.text for fact in facts[place - 10 : place]]
@@ -147,7 +163,7 @@ def test_a_wrong_comparison_is_wrong_about_one_pair_and_always_the_same():
 
 def test_a_pair_of_other_ends_is_never_said_to_be_the_same_or_over():
     right, wrong = Oracle(FREE), Oracle(FREE, Errors(wrong_comparison=1.0))
-    for fact, next_fact in pairwise(TOLD_FREELY[:400]):
+    for fact, next_fact in pairwise(told_freely()[:400]):
         ends = [{s.subject, s.object} for s in (fact, next_fact)]
         words = wrong.compare(fact.text, [next_fact.text])
         assert words != right.compare(fact.text, [next_fact.text])
@@ -157,34 +173,34 @@ def test_a_pair_of_other_ends_is_never_said_to_be_the_same_or_over():
 def test_errors_depend_on_the_question_alone():
     errors = Errors.of_meaning(0.1, answers=0.1, seed=7)
     item, second_oracle = Oracle(WORLD, errors), Oracle(WORLD, errors)
-    texts = [e.draft.text for e in EPISODES]
+    texts = [e.draft.text for e in episodes()]
 
     assert [item.extraction(t) for t in texts] == [second_oracle.extraction(t) for t in reversed(texts)][::-1]
-    assert [item.extraction(t) for t in texts] != [ORACLE.extraction(t) for t in texts]
+    assert [item.extraction(t) for t in texts] != [reader().extraction(t) for t in texts]
     assert item.identity == second_oracle.identity
-    assert item.identity != ORACLE.identity
+    assert item.identity != reader().identity
 
 
 def test_errors_come_at_their_rates():
-    fact_count = sum(len(e.said) for e in EPISODES)
+    fact_count = sum(len(e.said) for e in episodes())
     missing = sum(len(facts) for _, facts in Oracle(WORLD, Errors(missed_fact=0.2)).readings)
     added = sum(len(facts) for _, facts in Oracle(WORLD, Errors(spurious_fact=0.2)).readings)
     moved = Oracle(WORLD, Errors(wrong_date=0.5)).readings
 
     assert missing / fact_count == pytest.approx(0.8, abs=0.06)
     assert 20 <= added - fact_count <= 70
-    assert sum(a.said != b.said for a, b in zip(EPISODES, (e for e, _ in moved), strict=True)) > 20
+    assert sum(a.said != b.said for a, b in zip(episodes(), (e for e, _ in moved), strict=True)) > 20
 
 
 def test_an_erring_reader_still_gives_readable_replies():
     oracle = Oracle(WORLD, Errors.of_meaning(0.5))
-    for episode in EPISODES:
+    for episode in episodes():
         assert parse_extraction(oracle.extraction(episode.draft.text), accepted(episode.draft)).dropped == ()
 
 
 async def test_the_ports_of_this_process_give_the_answers_of_the_oracle():
-    world_episode = EPISODES[6]
-    model = WorldModel(ORACLE)
+    world_episode = episodes()[6]
+    model = WorldModel(reader())
     episode = accepted(world_episode.draft)
     output, _ = cards_of(5)[0]
     question = Question(kind="entity", item="x", candidates=("y",), cards=(output, output))
@@ -203,14 +219,14 @@ async def test_the_ports_of_this_process_give_the_answers_of_the_oracle():
 
 
 async def test_a_wild_judge_gives_valid_answers_and_repeats_them_for_the_same_request():
-    episode = accepted(EPISODES[0].draft)
+    episode = accepted(episodes()[0].draft)
     questions = (
         Question(kind="entity", item="a", candidates=("b", "c"), cards=("a", "b", "c")),
         Question(kind="compare", item="a", candidates=("b",)),
         Question(kind="compare", item="a", candidates=("b", "c", "d")),
         Question(kind="compare", item="b", candidates=tuple("cdefghijklmn")),
     )
-    judge = WorldModel(ORACLE, wild=True)
+    judge = WorldModel(reader(), wild=True)
     complete_result = QuestionRequest(episode=episode, questions=questions)
 
     first, second_result = await judge.judge(complete_result), await judge.judge(complete_result)
