@@ -98,7 +98,6 @@ def repaired(own_neo4j, neo4j_driver):
 
 
 @pytest.mark.usefixtures("repaired")
-@pytest.mark.seldom_on_neo4j
 def test_a_broken_schema_is_missed_and_made_again(stores, own_neo4j, ask, caplog):
     """Commands that may create a store do it in an existing database; others before their first write."""
     stores.open()
@@ -123,7 +122,6 @@ def waits():
     return [waited.reason for waited in OUTAGES.current(time.time() + 60)]
 
 
-@pytest.mark.seldom_on_neo4j
 @pytest.mark.usefixtures("repaired")
 def test_a_constraint_that_cannot_be_made_is_one_clear_line(
     stores, own_neo4j, neo4j_driver, ask, monkeypatch
@@ -153,7 +151,6 @@ def test_a_constraint_that_cannot_be_made_is_one_clear_line(
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.seldom_on_neo4j
 def test_processes_that_found_a_database_at_once_make_it_together(stores, own_neo4j, ask):
     """Each holds the lock of a label that another waits for: a transaction that is rolled back retries."""
     stores.open()
