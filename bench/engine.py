@@ -52,14 +52,14 @@ class Way:
     """One way to ingest.
 
     model   which of the model servers answers
-    chunk   requests of a chunk to a Ray worker
+    chunk   calls in a chunk to a Ray worker, and steps in a task; None: the default
     mixed   live and backfilled episodes take turns, and two thirds of them come in during the run
     """
 
     runtime: Literal["plain", "local", "ray"] = "local"
     model: str = "true"
     window: int = 64
-    chunk: int = 8
+    chunk: int | None = None
     mixed: bool = False
     resolution: Literal["batched", "per_node"] = "batched"
 
@@ -68,7 +68,7 @@ class Way:
         """Its name in a table."""
         if self.runtime == "plain":
             return "plain loop"
-        chunks = f", chunks of {self.chunk}" if self.runtime == "ray" else ""
+        chunks = f", chunks of {self.chunk}" if self.chunk else ""
         return f"{self.runtime}, window {self.window}{chunks}{', live and bulk' if self.mixed else ''}"
 
 
@@ -98,8 +98,11 @@ def given_of(setup: Way, place: EmptyStore, base_url: str, **further_settings: o
         "runtime_backend": "ray" if setup.runtime == "ray" else "local",
         "runtime_window": setup.window,
         "pipeline_resolution": setup.resolution,
-        "runtime_chunk_episodes": setup.chunk,
-        "runtime_chunk_requests": setup.chunk,
+        **(
+            {"runtime_chunk_episodes": setup.chunk, "runtime_chunk_requests": setup.chunk}
+            if setup.chunk
+            else {}
+        ),
         **{name: value for name, value in further_settings.items() if value is not None},
     }
 

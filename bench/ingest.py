@@ -45,7 +45,7 @@ class Throughput:
     groups: int
     runtime: str
     window: int
-    chunk: int
+    chunk: int | None
     streams: int
     wall_s: float = 0.0
     episodes_per_s: float = 0.0

@@ -84,7 +84,7 @@ def quality(
 @count("--window", 128, "Episodes in flight.")
 @latency_options(32, 0.15, 100.0)
 @choice("--runtime", "local", "ray")
-@count("--chunk", 8, "Of requests, on Ray.")
+@count("--chunk", None, "Of calls and steps, on Ray. Default: as in use.")
 @choice("--resolution", "batched", "per_node")
 @file("--profile", "The cluster profile of the actors.")
 @click.option("--refreshing", is_flag=True, help="Find communities meanwhile, in another process.")

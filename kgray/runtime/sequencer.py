@@ -38,7 +38,9 @@ from kgray.runtime.watch import LogWatch
 from kgray.runtime.writer import RemoteWriter
 from kgray.system.outages import OUTAGES
 
-CHUNK = 8  # runtime.chunk_episodes and runtime.chunk_requests if they are not set
+# runtime.chunk_episodes and runtime.chunk_requests if they are not set. Calls of a model take seconds and are
+# spread over the workers; steps and texts take milliseconds, less than Ray takes to send them.
+CALLS, STEPS = 8, 32
 _STEPS = 4096  # the newest steps are kept for followers, at most this number
 _MEASURE_S = 0.5  # between two measures of the lag
 _PAUSE_S = 0.2  # between two tries to hold a store that another process holds
@@ -167,19 +169,23 @@ class Sequencer:
         """Open the store; return its parts with the pools in place of the models."""
         settings, local, profile = self._spec.settings(), self._spec.parts(), self._profile
         chunked = partial(Chunker, linger_s=profile.limits.linger_ms / 1000)
-        requests = settings.runtime.chunk_requests or CHUNK
+        limits = settings.runtime
+        episodes, requests = limits.chunk_episodes or CALLS, limits.chunk_requests or CALLS
+        reading_steps, resolving_steps = limits.chunk_episodes or STEPS, limits.chunk_requests or STEPS
         kinds = [kind for kind in ("models", "embedder", "judges") if getattr(profile, POOLS[kind]).maximum]
         pools = {kind: pool_of(self._spec, kind) for kind in kinds}
         self._pools, models = [*pools.values()], pools["models"]
         judging, embedder = pools.get("judges", models), local.embedder
         if "embedder" in pools:
-            embedder = PooledEmbedder(chunked(pools["embedder"], size=requests), embedder)
-        episodes = settings.runtime.chunk_episodes or CHUNK
-        tasks = self._tasks = StepTasks(self._spec, {"resolve_node": requests, "extract_episode": episodes})
+            embedder = PooledEmbedder(
+                chunked(pools["embedder"], size=limits.chunk_requests or STEPS), embedder
+            )
+        sizes = {"resolve_node": resolving_steps, "extract_episode": reading_steps}  # the most urgent first
+        tasks = self._tasks = StepTasks(self._spec, sizes)
 
         linger_s, judge = profile.tasks.linger_ms / 1000, local.judge
-        reading = Chunker(tasks.of("extract_episode"), episodes, linger_s)
-        resolving = Chunker(tasks.of("resolve_node"), requests, linger_s)
+        reading = Chunker(tasks.of("extract_episode"), reading_steps, linger_s)
+        resolving = Chunker(tasks.of("resolve_node"), resolving_steps, linger_s)
 
         async def extract(request: Reading, replies: Sequence[Reply]) -> NextCall | Extraction:
             step: NextCall | Extraction = await reading.ask((request, tuple(replies)))
