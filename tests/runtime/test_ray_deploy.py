@@ -229,6 +229,16 @@ def reachable_from_outside(of: psutil.Process) -> dict[str, str]:
     return results
 
 
+def processes_of_tasks(head: heads.Head) -> set[int]:
+    """Return the ids of the processes in which the Ray of `kgray up` runs tasks, idle ones too."""
+    results = set()
+    for process in psutil.Process(head.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.name().startswith(("ray::IDLE", "ray::extract", "ray::resolve")):
+                results.add(process.pid)
+    return results
+
+
 def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
     """The whole way by commands, each a process of its own; only our own processes are ended.
 
@@ -262,7 +272,11 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
         shell.write("in.jsonl", {"id": "1", "text": "Alice works at Acme", "group": "g", "at": "2026-01-01"})
         added = run(shell, "add", "in.jsonl", "--json")
         assert (added.code, added.json["committed"]) == (0, 1), added.err
+        task_processes = processes_of_tasks(head)
         reply = run(shell, "status", "--json").json["runtime"]
+        # The job of `kgray up` has ended, and Ray ends idle processes of ended jobs: here not within seconds.
+        assert task_processes
+        assert task_processes <= processes_of_tasks(head)
         assert (reply["state"], reply["epochs"]) == ("up", [1])
         assert reply["lag"] in {0, 1}  # measured every half second
         assert reply["actors"]["sequencer-0"]["totals"]["committed"] == 1
@@ -319,7 +333,7 @@ def test_a_ray_that_a_command_starts_for_itself_listens_on_loopback_only(tmp_pat
     """That of this process may not: tests have imported Ray before it was started."""
     script = f"""
 import kgray
-with kgray.open({str(tmp_path)!r}, runtime_backend="ray", create=True) as memory:
+with kgray.open({str(tmp_path)!r}, settings={{"runtime.backend": "ray"}}, create=True) as memory:
     memory.add("Alice works at Acme", group="g")
     input("up")
 """
