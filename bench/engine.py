@@ -89,8 +89,8 @@ class WayRun:
 
 
 def given_of(setup: Way, place: EmptyStore, base_url: str, **further_settings: object) -> dict[str, Any]:
-    """Return the settings that make a run, by key with an underscore; `more` are further ones."""
-    return {
+    """Return the settings that make a run, by key with an underscore; None: the default."""
+    table = {
         **place.settings,
         "model_backend": "openai",
         "model_base_url": base_url,
@@ -98,13 +98,11 @@ def given_of(setup: Way, place: EmptyStore, base_url: str, **further_settings: o
         "runtime_backend": "ray" if setup.runtime == "ray" else "local",
         "runtime_window": setup.window,
         "pipeline_resolution": setup.resolution,
-        **(
-            {"runtime_chunk_episodes": setup.chunk, "runtime_chunk_requests": setup.chunk}
-            if setup.chunk
-            else {}
-        ),
-        **{name: value for name, value in further_settings.items() if value is not None},
+        "runtime_chunk_episodes": setup.chunk,
+        "runtime_chunk_requests": setup.chunk,
+        **further_settings,
     }
+    return {name: value for name, value in table.items() if value is not None}
 
 
 def settings_of(settings_table: Mapping[str, Any]) -> Settings:

@@ -177,9 +177,7 @@ class Sequencer:
         self._pools, models = [*pools.values()], pools["models"]
         judging, embedder = pools.get("judges", models), local.embedder
         if "embedder" in pools:
-            embedder = PooledEmbedder(
-                chunked(pools["embedder"], size=limits.chunk_requests or STEPS), embedder
-            )
+            embedder = PooledEmbedder(chunked(pools["embedder"], size=resolving_steps), embedder)
         sizes = {"resolve_node": resolving_steps, "extract_episode": reading_steps}  # the most urgent first
         tasks = self._tasks = StepTasks(self._spec, sizes)
 

@@ -173,6 +173,14 @@ def test_the_head_names_all_of_rays_ports():
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == RAY_PORTS
 
 
+def test_every_node_keeps_the_processes_of_tasks():
+    """Ray kills idle processes of ended jobs, as that of `kgray up`, at this interval: by default 200 ms."""
+    for group in (CLUSTER["spec"]["headGroupSpec"], *GROUPS.values()):
+        container = group["template"]["spec"]["containers"][0]  # Ray's, as KubeRay takes it
+        env = {item["name"]: item.get("value") for item in container["env"]}
+        assert int(env["RAY_kill_idle_workers_interval_ms"]) >= 60_000
+
+
 def test_no_group_declares_its_resources_twice():
     for group in (CLUSTER["spec"]["headGroupSpec"], *GROUPS.values()):
         assert "labels" not in group["rayStartParams"]
