@@ -23,7 +23,7 @@ from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
 from kgray.ports import Answer, QuestionRequest, Store
 from kgray.ports.ingest import embedded
 from kgray.schema import kinds, reads
-from kgray.storage.ledger import Foresight, dumped_episodes, find, named
+from kgray.storage.ledger import AcceptancePreview, dumped_episodes, find, named_episodes
 
 
 class Preview:
@@ -35,7 +35,7 @@ class Preview:
 
     def __init__(self, parts: Parts, *, replace: bool = False, again: bool = False) -> None:
         """Answer as `Memory.add_many` would with these options."""
-        self._parts, self._foresight = parts, Foresight(parts.store, replace=replace, again=again)
+        self._parts, self._acceptances = parts, AcceptancePreview(parts.store, replace=replace, again=again)
         self._committer = Committer(parts, writes=False)  # for the groups' states
         self._accepted_at = times.now()
         self._views: dict[str, tuple[View, list[dump.DumpRow]]] = {}
@@ -46,10 +46,10 @@ class Preview:
         Raises InputError where its id is taken, ContentError for a text that the model refuses.
         """
         group, store = draft.group, self._parts.store
-        (answer,) = self._foresight.of([draft])
+        (answer,) = self._acceptances.of([draft])
         if answer.status == "conflict":
             raise InputError(answer.reason, field="id")
-        if answer.sequence is None or answer.status == "duplicate":
+        if answer.status == "duplicate":
             return []
         replaced = find(store, group, draft.id).episodes
         episode = draft.episode(answer.sequence, now=self._accepted_at, state="committed")
@@ -100,7 +100,7 @@ def _retraction_rows(store: Store, operation: Operation) -> list[dump.DumpRow]:
     Entities follow from all their mentions, statements from all evidence about their subjects. An entity has
     more mentions than the retracted statements have evidence, so entities are derived without evidence.
     """
-    group, withdrawn_sequences = operation.group, {row.sequence for row in named(store, operation)}
+    group, withdrawn_sequences = operation.group, {row.sequence for row in named_episodes(store, operation)}
     withdrawn = records_of(store, group, within=sorted(withdrawn_sequences))
     heads = [
         EpisodeHead(row.sequence, row.id, row.reference_time, row.ended_at or 0)

@@ -19,7 +19,7 @@ from kgray.ports.ingest import (
 )
 from kgray.schema.reads import EXTRACTIONS_AT
 from kgray.schema.rows import extraction
-from kgray.storage.ledger import Acceptance, Foresight, accept, live_ids, request
+from kgray.storage.ledger import Acceptance, AcceptancePreview, accept, live_ids, request
 
 if TYPE_CHECKING:
     pass
@@ -119,13 +119,12 @@ class Submission:
                 files.add(item.file)
                 held.add(answer.id)
             queue = self.queued.setdefault(draft.group, Queued())
-            queue.last = max(queue.last, answer.sequence or 0)
+            queue.last = max(queue.last, answer.sequence)
             self.counts[answer.status] += 1
             self.counts["still_retracted"] += answer.retracted
             if answer.status == "accepted":
                 self.counts["untimed"] += not answer.timed
-                if answer.sequence is not None:
-                    queue.sequences.append(answer.sequence)
+                queue.sequences.append(answer.sequence)
             if self._on_answer is not None:
                 self._on_answer(answer.status)
 
@@ -175,8 +174,8 @@ def foreseen(
     store: Store, items: Iterable[Item], *, replace: bool = False, again: bool = False
 ) -> Iterator[tuple[Submitted, Acceptance] | Refusal]:
     """Yield what accepting these items would do with each, one after the other; accepts nothing."""
-    foresight = Foresight(store, replace=replace, again=again)
+    preview = AcceptancePreview(store, replace=replace, again=again)
     rows = (Submitted(draft=item) if isinstance(item, Draft) else item for item in items)
     while batch := list(islice(rows, MAX_ROWS)):
         drafts = [row.draft for row in batch if isinstance(row, Submitted)]
-        yield from _outcomes(batch, foresight.of(drafts))
+        yield from _outcomes(batch, preview.of(drafts))
