@@ -26,7 +26,7 @@ from kgray.ingest.window import GroupWindow
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.schema import kinds
 from kgray.storage import ledger
-from kgray.storage.alike import slot_of
+from kgray.storage.transactions import slot_of
 from kgray.system import spans
 from kgray.system.garbage import garbage_collected_rarely
 

@@ -31,7 +31,7 @@ from kgray.runtime.pooled import (
     PooledReranker,
     PooledSummarizer,
 )
-from kgray.runtime.pools import CALLS, Pool
+from kgray.runtime.pools import MAX_MODEL_CALLS, Pool
 from kgray.runtime.spec import Profile, spec_of
 from kgray.runtime.wiring import build_answerer, build_prompt_files, build_summarizer
 from kgray.settings import Settings
@@ -214,7 +214,7 @@ class RayIngest:
                 raise
             return None
         random.shuffle(workers)  # a pool of one call does not know what others have sent
-        deadline_s = model.patience_s + (CALLS if reads else 1) * model.timeout_s
+        deadline_s = model.patience_s + (MAX_MODEL_CALLS if reads else 1) * model.timeout_s
         return Pool(workers, patience_s=model.patience_s, answer_deadline_s=deadline_s) if workers else None
 
     def _live_workers(self, kind: str) -> list[RemoteWorker]:

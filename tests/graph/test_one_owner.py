@@ -23,7 +23,7 @@ from kgray.ingest.runner import Runner
 from kgray.ports import ExtractionRequest, Judged, QuestionRequest, RowChanges, Store
 from kgray.schema.kinds import COMMITTED
 from kgray.schema.reads import EPISODE_HEADS
-from kgray.storage.alike import slot_of
+from kgray.storage.transactions import slot_of
 from tests.graph.by_hand import append, draft, statement_commit
 from tests.graph.engine import Engine, ReadsItself, WildJudge, in_group, reading
 from tests.graph.stores import Stores

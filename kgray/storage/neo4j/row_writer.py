@@ -16,7 +16,6 @@ from kgray.domain import times
 from kgray.errors import Unwritable
 from kgray.schema import kinds
 from kgray.schema.kinds import COMMITTED, Kind, R, Read
-from kgray.storage.alike import FoldedBatch, RowName, States, Transaction
 from kgray.storage.neo4j import groups as grouped
 from kgray.storage.neo4j import statements
 from kgray.storage.neo4j import statements_by_hand as cypher
@@ -24,6 +23,7 @@ from kgray.storage.neo4j.connection import MAX_ROWS, PLANNED_ONCE, Connection, F
 from kgray.storage.neo4j.groups import LockedGroup
 from kgray.storage.neo4j.mapping import FACT_TIMES, STORED, group_key, named_group
 from kgray.storage.neo4j.statements import read_rows
+from kgray.storage.transactions import FoldedBatch, RowName, States, Transaction
 
 _LEDGERS: tuple[Kind[Any], ...] = (kinds.EPISODES, kinds.OPERATIONS)  # as STATES has them
 
