@@ -389,9 +389,9 @@ def _ranks(run: SearchRun, chosen: Sequence[Chosen], by_method: _ByMethod) -> _R
             for rank, candidate in enumerate(ordered, 1):
                 ranks.setdefault(candidate.row.id, {})[_TEXTS.get(signal, "bfs")] = rank
     for scope, candidate in chosen:
-        if run.recipe.fusion == "weighted" and candidate.place is not None:
+        if run.recipe.fusion == "weighted" and candidate.row_number is not None:
             for signal, method in _TEXTS.items():
-                if place := run.ranked[scope].rank(signal, candidate.place):
+                if place := run.ranked[scope].rank(signal, candidate.row_number):
                     ranks.setdefault(candidate.row.id, {})[method] = place
     return ranks
 
