@@ -431,7 +431,7 @@ class GroupReads:
 
     @of_one_moment
     def operation(self, sequence: int, *, group: str) -> results.Operation:
-        """Return a correction or removal with its state and result. Raises NotFound."""
+        """Return a correction with its state and result. Raises NotFound."""
         for row in self.store.rows(reads.OPERATIONS_AT, group, [sequence]):
             states: tuple[Literal["pending", "done", "refused"], ...] = ("pending", "done", "refused")
             answer = result(self.store, group, sequence)

@@ -358,7 +358,7 @@ class Follower:
             elif row["pid"] != previous["pid"]:  # another process: the next look gets its steps
                 previous, steps, self._step_counts[shard] = _NOTHING_YET, [], 0
             self._rows[shard] = row
-            self.run_totals = port.joined(self.run_totals, _gained(previous["totals"], row["totals"]))
+            self.run_totals = port.sum_of(self.run_totals, _gained(previous["totals"], row["totals"]))
             for step in steps:
                 self.on_step(*step)
             if row["waits_for"] and not self._waits:

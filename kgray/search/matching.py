@@ -23,8 +23,8 @@ from kgray.language.words import MAX_QUERY_WORDS, languages, plain_words, stem, 
 from kgray.ports import GraphView
 from kgray.search.query import asking, kinds_of, lemma, senses_of
 
-# Role of a name next to a word. "before", "after": subject, object of a verb. In "Bob is the boss of Ada", Ada
-# is the owner of the noun "boss", and Bob its bearer.
+# Role of a name next to a word. "before", "after": subject, object of a verb. In "Bob is the boss of Ada",
+# Ada is the owner of the noun "boss", and Bob its bearer.
 Role = Literal["before", "after", "owner", "bearer"]
 _OPPOSITE: Mapping[Role, Role] = {"before": "after", "after": "before", "owner": "bearer", "bearer": "owner"}
 _AUXILIARIES = frozenset("is are was were be been am do does did has have had will would can could".split())

@@ -208,7 +208,7 @@ class FirstStage:
             times=(weights.times, np.concatenate(by_time_words) if by_time_words else ()),
             phrase=(weights.phrase, self._quoted(messages.words)),
         )
-        # A word that neighbours repeat counts less than a new one; for vectors, the neighbours' shares are added.
+        # A word that neighbours repeat counts less than a new one; vectors of neighbours add their shares.
         shares = self._from_neighbours(messages, without_words * factor)
         from_neighbours = factor * (with_neighbours - base + shares)
         base *= factor
