@@ -53,7 +53,7 @@ _Group = TypeVar("_Group", bound=Counters)
 
 
 @dataclass(slots=True)
-class FoldedBatch:
+class CombinedBatch:
     """Several changes as one: each row at most once. erases: old bytes must not stay readable (R25)."""
 
     drops: defaultdict[Kind[Any], dict[RowName, None]] = field(default_factory=lambda: defaultdict(dict))
@@ -115,7 +115,7 @@ class FoldedBatch:
                 )
 
 
-class Transaction(FoldedBatch, Appending, Generic[_Group]):
+class Transaction(CombinedBatch, Appending, Generic[_Group]):
     """An open write transaction that has locked its groups.
 
     For `Store.apply`, `carry_out` combines and writes the changes. For `Store.append`, the transaction is
@@ -137,7 +137,7 @@ class Transaction(FoldedBatch, Appending, Generic[_Group]):
 
     @abstractmethod
     def write(
-        self, batch: FoldedBatch, *, counters: Sequence[_Group] = (), settled: Sequence[str] = ()
+        self, batch: CombinedBatch, *, counters: Sequence[_Group] = (), settled: Sequence[str] = ()
     ) -> None:
         """Drop, patch and put rows; then write back the counters of these groups.
 
@@ -150,13 +150,13 @@ class Transaction(FoldedBatch, Appending, Generic[_Group]):
         stored: the states of the entries before the changes, if they are read already
         """
         former = {name: replace(group) for name, group in self.groups.items()}
-        batch, is_first = FoldedBatch(), True
+        batch, is_first = CombinedBatch(), True
         for alone, members in groupby(changes, lambda change: change.erases or change.clear):
             together = list(members)
             for segment in [[change] for change in together] if alone else [together]:
                 if not is_first:
                     self.write(batch)
-                    batch, stored = FoldedBatch(), None
+                    batch, stored = CombinedBatch(), None
                 is_first = False
                 if stored is None:
                     stored = self.states(entries_of(segment))
@@ -166,7 +166,7 @@ class Transaction(FoldedBatch, Appending, Generic[_Group]):
         ended = {c.group for c in changes if c.recorded_at is not None or c.ledger is not EPISODES}
         self.write(batch, counters=advanced, settled=sorted(ended))
 
-    def _collect(self, change: RowChanges, batch: FoldedBatch, stored: States) -> None:
+    def _collect(self, change: RowChanges, batch: CombinedBatch, stored: States) -> None:
         """Add a change to the batch if it still applies. Raises Outrun for an outdated graph or time."""
         group = self.groups.get(change.group)
         state, ended_at = batch.state(change, stored.get((change.ledger, change.group, change.sequence)))

@@ -29,7 +29,7 @@ from kgray.storage.neo4j.statements import storable
 from kgray.storage.transactions import (
     EVERY_SEQUENCE,
     SLOTS,
-    FoldedBatch,
+    CombinedBatch,
     WriterLock,
     entries_of,
     portions,
@@ -246,7 +246,7 @@ class Neo4jStore(Store):
         in_copy({"clearing": EVERY_SEQUENCE, **counters})
         try:
             for kind, portion in portions(rows, _PORTION_ROWS):
-                batch = FoldedBatch()
+                batch = CombinedBatch()
                 for row in portion:
                     batch.put(kind, group, row)
                 in_copy({}, partial(BatchWriter.copy, batch=batch))

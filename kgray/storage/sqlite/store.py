@@ -26,7 +26,7 @@ from kgray.storage import transactions
 from kgray.storage.sqlite import folder, schema
 from kgray.storage.sqlite import statements as sql
 from kgray.storage.sqlite.database import Database, KnownGroup, array, digest, fetch_all, read_rows, restored
-from kgray.storage.transactions import EVERY_SEQUENCE, FoldedBatch, States, Transaction, slot_of
+from kgray.storage.transactions import EVERY_SEQUENCE, CombinedBatch, States, Transaction, slot_of
 from kgray.system import locks
 
 # Seconds that a transaction waits for another process's lock: a commit holds it for milliseconds, a
@@ -137,7 +137,7 @@ class SqliteStore(Store):
             writer.keep(copy)
         try:
             for kind, portion in transactions.portions(rows, _PORTION_ROWS):
-                batch = FoldedBatch()
+                batch = CombinedBatch()
                 batch.puts[kind] = {(stage, kind.key_of(row)): row for row in portion}
                 with self._copying(group, stage, durable=False) as writer:  # a copy that is cut off restarts
                     writer.write(batch)
@@ -294,7 +294,7 @@ class RowWriter(Transaction[KnownGroup]):
         return result
 
     def write(
-        self, batch: FoldedBatch, *, counters: Sequence[KnownGroup] = (), settled: Sequence[str] = ()
+        self, batch: CombinedBatch, *, counters: Sequence[KnownGroup] = (), settled: Sequence[str] = ()
     ) -> None:
         for kind, names in batch.drops.items():
             self.connection.executemany(sql.DROP[kind], [(self._no(group), *key) for group, key in names])
