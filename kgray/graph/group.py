@@ -344,8 +344,7 @@ class GroupGraph(StatementRivals):
     def absorb(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
         """Take an episode's records into the graph and return the difference."""
         self._current_spans.clear()
-        # Before any index changes: the rivals of these stored statements may change.
-        former_spans = self.spans_of(self._rivalry_changes(change))
+        former_spans = self.spans_of(self._rivalry_changes(change))  # read before any index changes
         self.births.update((*change.entity_births, *change.statement_births))
         for evidence in change.evidence:
             self.relations.use(evidence.relation)

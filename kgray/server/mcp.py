@@ -224,9 +224,8 @@ class _Tools:
     async def _read(self, ctx: Context[Any], verb: str, *args: Any, **arguments: Any) -> Any:  # noqa: ANN401
         """Call a reading method of the memory on the connection's group; return its result."""
         connection = self.connection_of(ctx)
-        return await connection.read(
-            getattr(connection.memory, verb), *args, group=connection.group, **arguments
-        )
+        method = getattr(connection.memory, verb)
+        return await connection.read(method, *args, group=connection.group, **arguments)
 
     async def get_context(
         self, query: str, ctx: Context[Any], tokens: int = 1500, as_of: Moment = None,
@@ -341,15 +340,12 @@ class _Tools:
         """
         connection = self.connection_of(ctx)
         if dry_run:
-            store = connection.memory.store
-            existing = [
-                id_ for id_ in ids if await connection.call(sequences_of, store, connection.group, [id_])
-            ]
+            store, group = connection.memory.store, connection.group
+            existing = [id_ for id_ in ids if await connection.call(sequences_of, store, group, [id_])]
             absent = [id_ for id_ in ids if id_ not in existing]
             return Forgotten(messages=len(existing), facts_closed=0, facts_reopened=0, absent=absent)
-        await connection.call(
-            connection.memory.admin.access.note, connection.key, mode, connection.group, {"episodes": ids}
-        )
+        note = connection.memory.admin.access.note
+        await connection.call(note, connection.key, mode, connection.group, {"episodes": ids})
         verb = connection.memory.remove if mode == "remove" else connection.memory.retract
         counts = await connection.change(verb, group=connection.group, episodes=ids)
         return Forgotten.model_validate(as_json(counts) | {"messages": counts.episodes})
@@ -449,9 +445,8 @@ async def serve_stdio(memory: AsyncMemory, group: str, *, read_only: bool = Fals
     )  # fmt: skip
     background.start()
     try:
-        server = build(
-            lambda _: connection, adds=not read_only, forgets=not read_only, asks=memory.can_answer
-        )
+        writes = not read_only
+        server = build(lambda _: connection, adds=writes, forgets=writes, asks=memory.can_answer)
         await server.run_stdio_async()
     finally:
         await to_thread.run_sync(background.stop)
