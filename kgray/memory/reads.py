@@ -347,9 +347,10 @@ class GroupReads:
 
     @of_one_moment
     def changes(self, *, group: str, since: int = 0, limit: int = 200) -> results.Changes:
-        """Return the commits after `since`, a commit's number (its record time): entries and facts, in order.
+        """Return the commits after `since`, the number (record time) of a commit, in order.
 
-        Returns about `limit` rows; a commit is never cut in two.
+        Each has its ended entries, and its opened and ended facts. Returns about `limit` rows; a commit is
+        never cut in two.
         """
         check_limit(limit)
         if not 0 <= since <= 1 << 62:

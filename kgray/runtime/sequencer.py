@@ -171,14 +171,9 @@ class Sequencer:
         settings, local, profile = self._spec.settings(), self._spec.parts(), self._profile
         chunked = partial(Chunker, linger_s=profile.limits.linger_ms / 1000)
         limits = settings.runtime
-        episodes, requests = (
-            limits.chunk_episodes or CALLS_PER_CHUNK,
-            limits.chunk_requests or CALLS_PER_CHUNK,
-        )
-        reading_steps, resolving_steps = (
-            limits.chunk_episodes or STEPS_PER_CHUNK,
-            limits.chunk_requests or STEPS_PER_CHUNK,
-        )
+        chunk_sizes = limits.chunk_episodes, limits.chunk_requests
+        episodes, requests = (size or CALLS_PER_CHUNK for size in chunk_sizes)
+        reading_steps, resolving_steps = (size or STEPS_PER_CHUNK for size in chunk_sizes)
         kinds = [kind for kind in ("models", "embedder", "judges") if getattr(profile, POOLS[kind]).maximum]
         pools = {kind: pool_of(self._spec, kind) for kind in kinds}
         self._pools, models = [*pools.values()], pools["models"]
