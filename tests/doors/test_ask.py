@@ -197,6 +197,7 @@ def test_an_answer_is_shown_as_it_arrives(serve, team):
     assert [(number, client) for number, _, client in answer.citations] == [(2, "b")]
 
 
+@pytest.mark.slow  # test_cli_terminal has a terminal by default
 def test_a_terminal_gets_the_answer_without_control_characters(serve, team):
     serve(lambda _: Say(pieces=["At \x1b[31m", "Beta [2].\nYes."]))
     master, slave = pty.openpty()

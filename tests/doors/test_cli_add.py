@@ -459,7 +459,7 @@ def test_what_was_not_understood_is_told_at_the_end(kgray):
     ]
 
 
-@pytest.mark.parametrize("command", [["add"], ["backfill"]])
+@pytest.mark.parametrize("command", [["add"], pytest.param(["backfill"], marks=pytest.mark.slow)])
 def test_a_dry_run_needs_no_store_and_leaves_nothing(kgray, command):
     """It runs on an empty store in a temporary folder."""
     files = kgray.write("a.jsonl", *JOBS)

@@ -453,6 +453,7 @@ def test_no_more_than_a_bound_waits_in_the_log_and_no_more_than_a_batch_is_held(
 # ------------------------------------------------------------------------- killed and stopped
 
 
+@pytest.mark.slow  # a kill is resumed by default, and test_cli_process has the signal
 def test_a_signal_drains_and_exits_75_and_the_same_command_goes_on(kgray):
     """SIGTERM; test_cli_process has both signals."""
     file = kgray.write("a.jsonl", *many(ROWS, stops_at=120))

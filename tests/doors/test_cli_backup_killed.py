@@ -122,6 +122,7 @@ def test_a_backup_to_a_bucket_that_is_killed_is_none(team, monkeypatch):
         pytest.param((), (0.5, 1), id="into another store", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow  # a killed backup is none by default
 def test_a_killed_restore_shows_whole_groups_alone_and_goes_on(team, groups, kills):
     """Of groups in files of their own, and of a store's file whose groups go into a store that is there."""
     assert team("add", team.write("others.jsonl", *OTHERS)).code == 0

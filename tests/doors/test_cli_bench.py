@@ -229,6 +229,7 @@ def asked(server: ServerProcess, told: str) -> str:
     return str(answer["choices"][0]["message"]["content"])
 
 
+@pytest.mark.slow  # test_model_server has the counts by default
 def test_a_model_server_that_was_killed_answers_the_same_at_the_same_address_and_counts_on(tmp_path):
     """Also where the kill has cut the last line of its notes."""
     notes = tmp_path / "asked.tsv"

@@ -338,6 +338,7 @@ def test_a_server_out_of_reach_stops_the_run_and_what_was_answered_is_kept(kgray
     assert len(raw_rows(kgray)) == 2
 
 
+@pytest.mark.slow  # a killed backfill is resumed by default
 def test_a_killed_run_goes_on_with_what_was_not_answered(kgray, models, server):
     """The second question's answer never comes; the process is killed; the next run asks that one alone."""
     answered, hanging = threading.Event(), threading.Event()

@@ -233,6 +233,7 @@ def test_when_the_ingesting_process_dies_the_waiting_one_goes_on(kgray):
     assert json.loads(out)["committed"] == 4
 
 
+@pytest.mark.slow  # by default the process that ingests gets the signal
 def test_a_waiting_process_leaves_with_75_on_a_signal(kgray):
     kgray.script({"episode": "slow", "error": "unavailable"})
     kgray.write("slow.jsonl", {"id": "slow", "at": 0, "group": "g", "text": "Hello"})

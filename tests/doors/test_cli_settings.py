@@ -202,6 +202,7 @@ def test_a_fault_shows_a_traceback_only_with_debug(kgray):
     assert "Traceback" not in kgray("show", "nobody", "--group", "g").err
 
 
+@pytest.mark.slow  # test_cli_terminal has a terminal by default
 def test_json_is_utf_8_whatever_the_terminal_speaks(kgray):
     kgray.env["PYTHONIOENCODING"] = "ascii"
     kgray.env["LC_ALL"] = "C"

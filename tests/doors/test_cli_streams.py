@@ -49,6 +49,7 @@ def test_output_that_cannot_be_written_is_one_line_and_exit_2(team, monkeypatch,
     )  # fmt: skip
 
 
+@pytest.mark.slow  # test_output_that_cannot_be_written has one closed stream by default
 def test_where_nobody_can_be_told_the_exit_code_tells(team):
     assert shell(team, "$K status > /dev/full 2>&1") == (2, "", "")
     assert shell(team, "$K add nowhere.jsonl 2> /dev/full") == (2, "", "")
@@ -126,6 +127,7 @@ SHUT = (
 DOCTORS = ("doctor --data shut --json", "doctor --data shut --config open.toml --json")
 
 
+@pytest.mark.slow  # test_data_folder has permissions by default
 def test_a_folder_that_may_not_be_entered_is_one_line_and_exit_2_and_the_doctor_tells_of_it(team, weak):
     team.write("open.toml", "")
     answers = all_in_one(team, weak, [*SHUT, *DOCTORS])
@@ -175,6 +177,7 @@ def test_a_folder_that_cannot_be_written_is_read_and_left_as_it_is(team, sealed)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == files
 
 
+@pytest.mark.slow  # test_data_folder has permissions by default
 def test_a_folder_that_cannot_be_written_is_read_while_another_process_writes(team, sealed):
     """The log that is there is read too: what was committed a moment ago shows."""
     with kgray_library.open(
@@ -256,6 +259,7 @@ def undisturbed(kgray: Shell, file: str) -> str:
     return kgray("dump", "--group", "team", "--data", "reference").out
 
 
+@pytest.mark.slow  # by default the disk fills while ingesting
 def test_a_disk_that_is_full_before_anything_is_accepted_ends_with_2(kgray, disk):
     data = ("--data", str(disk / "data"))
     kgray("init", *data)
@@ -266,6 +270,7 @@ def test_a_disk_that_is_full_before_anything_is_accepted_ends_with_2(kgray, disk
     assert "no space left" in full.err
 
 
+@pytest.mark.slow  # by default the disk fills while ingesting
 def test_a_disk_that_fills_while_accepting_keeps_what_was_accepted(kgray, disk):
     data = ("--data", str(disk / "data"))
     kgray("init", *data)

@@ -125,6 +125,7 @@ def check(kgray: Shell, monkeypatch: pytest.MonkeyPatch, form: str, *words: str)
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.slow  # a killed backfill is resumed by default
 def test_a_killed_import_is_completed_by_the_next_one(
     kgray: Shell, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:

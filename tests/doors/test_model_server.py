@@ -338,6 +338,7 @@ def test_the_command_names_its_address_and_ends_on_a_signal(bench):
     assert (process.returncode, out, err) == (0, b"", b"")
 
 
+@pytest.mark.slow  # by default it ends on a signal
 def test_a_server_whose_parent_has_ended_ends_by_itself(bench):
     """A test or a bench that is killed leaves no server behind."""
     parent = (

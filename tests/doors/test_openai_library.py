@@ -258,7 +258,6 @@ async def test_more_calls_than_a_pool_of_connections_usually_has_are_at_the_serv
     [
         "import kgray",
         "from kgray.cli import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass",
-        "from kgray.cli import cli\ntry: cli.main(['init'])\nexcept SystemExit: pass",
         "from kgray.cli import cli\ntry: cli.main(['status'])\nexcept SystemExit: pass",
         "from kgray.models.openai_api import client, extractor, judge, retrieval, structured, writing",
     ],

@@ -89,6 +89,7 @@ def test_a_signal_while_a_server_is_waited_for_tells_the_reason(kgray: Shell, ta
     assert kgray("status", "--json").json["outage"]["until"] is None
 
 
+@pytest.mark.slow  # by default the model is waited for
 def test_a_search_that_waits_for_its_embedder_says_so_and_is_stopped_with_the_reason(
     kgray: Shell, taken: socket.socket
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_search_that_waits_for_its_embedder_says_so_and_is_stopped_with_the_re
     assert err.decode().strip().startswith(f"kgray: stopped ({where} cannot be reached (")
 
 
+@pytest.mark.slow  # test_slow_servers has a silent server by default
 def test_a_server_that_takes_a_call_and_says_nothing_is_told_of(kgray: Shell, taken: socket.socket) -> None:
     taken.listen()
     kgray.env = at(url(taken))

@@ -167,6 +167,7 @@ def test_the_slider_filters_in_the_browser_and_steps_to_changes(tab):
     page.wait_for_selector("button[aria-label=Play]")
 
 
+@pytest.mark.slow  # test_http_exploring asks for past moments by default
 def test_known_at_is_asked_of_the_server_and_marked_as_past(tab, served):
     commits = served.client().get("/v1/groups/team/changes", params={"limit": 1000}).json()["commits"]
     page = tab.open(f"group=team&known_at={quote(commits[5]['at'])}", READY)
@@ -255,6 +256,7 @@ def test_a_question_shows_the_context_with_its_tokens(tab):
     assert "Brightwater" in page.inner_text(".context")
 
 
+@pytest.mark.slow  # test_ask_served has the stream of an answer by default
 def test_an_answer_of_a_model_is_shown_while_it_is_written(chromium, folder, tmp_path):
     has_come = threading.Event()
 
@@ -286,6 +288,7 @@ def test_an_answer_of_a_model_is_shown_while_it_is_written(chromium, folder, tmp
     model.close()
 
 
+@pytest.mark.slow  # test_http has streamed backfills by default
 def test_ingestion_is_live_and_a_file_is_reported_row_by_row(tab, served, tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "I work at Gamma.", "speaker": "Ida"}\n{"text": 7}\n', encoding="utf-8")
@@ -373,6 +376,7 @@ def test_no_key_expired_key_and_a_key_that_only_reads(chromium, folder, tmp_path
         assert tab.faults == []
 
 
+@pytest.mark.slow  # the other tests of the page have a server that stays
 def test_a_server_that_goes_away_is_waited_for(chromium, folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "data", ignore=shutil.ignore_patterns("*.lock"))
     with serving(copy) as server:
@@ -426,6 +430,7 @@ def test_dark_and_narrow_pages_are_accessible(chromium, served, scheme, width):
     assert tab.faults == []
 
 
+@pytest.mark.slow  # by default the browser has WebGL
 def test_without_webgl_the_table_shows_the_same_facts(driver, served):
     browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=NO_WEBGL)
     tab = Tab(browser.new_context(), served.url)
@@ -439,6 +444,7 @@ def test_without_webgl_the_table_shows_the_same_facts(driver, served):
     assert tab.faults == []
 
 
+@pytest.mark.slow  # test_no_key_expired_key types by default
 def test_the_keyboard_alone_reaches_and_leaves_everything(tab):
     page, focus = tab.open("group=team", READY), "document.activeElement"
     press = page.keyboard.press

@@ -31,6 +31,7 @@ def test_the_second_of_two_waits_for_the_first_and_meets_what_it_left(kgray: She
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason='Ray is missing: pip install "kgray[ray]"')
+@pytest.mark.slow  # test_outages has a server that is down by default
 def test_where_nobody_listens_it_is_said_at_once_and_what_was_accepted_is_kept(kgray: Shell) -> None:
     """Ray itself would try for a minute, and log it."""
     with socket.socket() as taken:  # bound for the whole test, so that nobody else can listen there

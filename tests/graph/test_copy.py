@@ -279,6 +279,7 @@ def test_a_copy_is_refused_where_it_cannot_be_one(store_pair, tmp_path):
 
 
 @pytest.mark.neo4j
+@pytest.mark.seldom_on_neo4j
 def test_nothing_is_appended_to_a_group_that_is_on_its_way_to_a_server(neo4j_server, neo4j_driver, tmp_path):
     """It would take sequences that the copy brings; the line says what to do."""
     source = opened(SqliteStores(tmp_path))

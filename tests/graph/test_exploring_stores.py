@@ -52,6 +52,7 @@ async def test_the_graph_has_the_most_connected_entities_and_their_total(memory,
     assert texts(earlier_neighbourhood.facts) == ["Alice works at Acme"]
 
 
+@pytest.mark.seldom_on_neo4j
 async def test_around_an_entity_the_nearest_come_first(memory, group):
     near = await memory.neighbourhood("Acme", group=group)
     assert names(near) == ["Acme", "Alice"]

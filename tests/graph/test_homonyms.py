@@ -226,6 +226,7 @@ def test_a_persons_name_that_an_episode_spells_in_two_ways_is_asked_about(tmp_pa
     engine.check()
 
 
+@pytest.mark.slow  # the other tests count the questions about single names
 def test_a_world_without_homonyms_is_hardly_asked_about_names_that_it_knows(tmp_path: Path) -> None:
     """At most one question a person, and one for each sentence that contradicts another without a change.
 

@@ -176,6 +176,7 @@ def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(imported
         assert facts(memory)["Ann Lee works at Beta"][1] == "2026-04-01T00:00:00.000000Z"
 
 
+@pytest.mark.seldom_on_neo4j
 def test_what_this_program_keeps_in_the_same_database_is_not_taken_for_graphitis(
     imported, own_neo4j, monkeypatch, tmp_path
 ):

@@ -116,6 +116,7 @@ def test_names_and_texts_that_look_like_queries_are_names_and_texts(pair, ask, t
     }  # fmt: skip
 
 
+@pytest.mark.seldom_on_neo4j
 def test_every_query_is_read_as_words_and_finds_its_own_group_alone(pair):
     """Promise 5: the same words in two groups; no query of one group shows the other's rows."""
     neo4j, sqlite = (stores.open() for stores in pair)
@@ -169,6 +170,7 @@ def test_a_group_that_is_no_name_is_refused_and_makes_nothing(pair, ask, group):
     assert group not in store.heads()
 
 
+@pytest.mark.seldom_on_neo4j
 def test_a_megabyte_is_kept_whole_and_found(pair):
     """A text of 1 MB as an episode, as a sentence, as a query, and as an id that nothing bears."""
     engine, embedded = engines(pair)

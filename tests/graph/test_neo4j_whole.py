@@ -123,6 +123,7 @@ def waits():
 
 
 @pytest.mark.usefixtures("repaired")
+@pytest.mark.seldom_on_neo4j
 def test_a_constraint_that_cannot_be_made_is_one_clear_line(
     stores, own_neo4j, neo4j_driver, ask, monkeypatch
 ):
@@ -151,6 +152,7 @@ def test_a_constraint_that_cannot_be_made_is_one_clear_line(
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.seldom_on_neo4j
 def test_processes_that_found_a_database_at_once_make_it_together(stores, own_neo4j, ask):
     """Each holds the lock of a label that another waits for: a transaction that is rolled back retries."""
     stores.open()
@@ -226,6 +228,7 @@ UNION ALL MATCH ()-[r]->() RETURN [type(r)] AS kinds, properties(r) AS held
 """
 
 
+@pytest.mark.seldom_on_neo4j
 def test_no_property_has_a_word_of_removed_episodes(stores, ask, group):
     """R25: nothing of it is left in any node or relationship, derived, indexed or journaled."""
     store = stores.open()

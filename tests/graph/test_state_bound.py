@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from kgray.ingest.runner import Runner
 from tests.graph.engine import Engine
 from tests.graph.test_runner import drafts
@@ -14,6 +16,7 @@ GROUPS = 4
 BOUND = 3 << 18  # bytes; one group, which is never dropped while it is worked at, takes less
 
 
+@pytest.mark.slow  # test_state_loads drops a state by default
 def test_groups_that_grow_side_by_side_keep_within_the_bound(tmp_path: Path) -> None:
     """Nothing is loaded while they grow: their sizes are updated by commits. The graph is the same."""
     sizes: list[int] = []

@@ -53,6 +53,7 @@ def all_rows(store, group):
             yield kind, row
 
 
+@pytest.mark.seldom_on_neo4j
 def test_an_adopted_group_is_the_same_in_every_row_and_search_and_goes_on(store, source, group):
     source_state = everything(source, group)
     with store.writing():

@@ -475,6 +475,7 @@ def test_episodes_added_during_a_large_removal_wait_for_its_end_and_stay(stores,
         assert all_of(store, kinds.MENTIONS, group) == []
 
 
+@pytest.mark.seldom_on_neo4j
 def test_the_next_ingest_continues_a_large_removal(stores, small_pieces, killed, ask):
     """R25, R27: through the engine, ended in the middle again and again."""
     told_of = [triples(n, works(f"Firm {n}"), client_id=f"c{n}") for n in range(8)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from kgray.domain.records import Declaration, Operation, Verdict
 from kgray.ports import GroupCounts, GroupHead, Patch
 from kgray.schema import kinds
@@ -32,6 +34,7 @@ from tests.graph.by_hand import (
 SCOPES = ("fact", "entity", "episode")
 
 
+@pytest.mark.seldom_on_neo4j
 def test_dropped_rows_are_found_by_no_read(store, group):
     """No word, id or vector of a removed episode is found; the rest of its group is unchanged."""
     sent = draft("zqtext", group=group, source="zqsource", client_id="zqclient", speaker="zqspeaker")

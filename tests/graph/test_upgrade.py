@@ -302,6 +302,7 @@ async def test_a_removal_after_an_upgrade_leaves_nothing_but_in_the_file_that_is
 
 
 @pytest.mark.parametrize("often", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow  # an undisturbed upgrade runs by default
 def test_a_killed_upgrade_leaves_the_earlier_store_and_the_next_one_ends_it(folder, tmp_path, *, often):
     uninterrupted = kgray_run("upgrade", "--data", str(shutil.copytree(folder, tmp_path / "whole")), "--json")
     calls, results = int(uninterrupted.stderr.split()[-1]), set()

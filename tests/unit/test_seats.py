@@ -39,6 +39,7 @@ def lease(
     return seats.renew(report, instant)
 
 
+@pytest.mark.slow  # few seats are divided by default
 def test_twenty_deciders_share_a_hundred_engines_of_128_seats() -> None:
     """Seats go to runs with work, in equal numbers; live calls go before all calls of a backfill."""
     seats = Seats(100 * 128, lease_s=10.0)

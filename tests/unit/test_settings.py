@@ -167,7 +167,11 @@ def test_a_fault_in_a_file_is_one_line_that_names_key_and_file(tmp_path, text, m
     assert str(caught.value) == message.format(f=config)
 
 
-@pytest.mark.parametrize("text", [b"[model", b"\xff\xfe", b"a = " + b"[" * 3000, b"#" * (1 << 21)])
+@pytest.mark.parametrize(
+    "text",
+    [b"[model", b"\xff\xfe", b"a = " + b"[" * 3000, b"#" * (1 << 21)],
+    ids=["open table", "bytes", "deep", "long"],
+)
 def test_a_file_that_is_no_toml_is_one_line(tmp_path, text):
     path = tmp_path / "kgray.toml"
     path.write_bytes(text)
