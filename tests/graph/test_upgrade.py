@@ -211,6 +211,7 @@ def test_a_folder_of_version_0_2_gives_the_same_hashes(tmp_path):
 
 
 @neo4j
+@pytest.mark.seldom_on_neo4j
 def test_a_database_of_version_0_1_gives_its_old_graph_except_for_changed_rules(on_neo4j, neo4j_driver):
     folder = on_neo4j(FIRST)
     report = upgraded(folder)
@@ -463,6 +464,7 @@ def test_a_removal_that_was_cut_off_in_a_database_is_ended(on_neo4j, neo4j_drive
 
 
 @neo4j
+@pytest.mark.seldom_on_neo4j
 def test_a_database_into_which_an_earlier_process_writes_is_refused(on_neo4j, neo4j_driver):
     folder = on_neo4j(FIRST)
     neo4j_driver.execute_query(
