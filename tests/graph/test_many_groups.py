@@ -13,6 +13,8 @@ from kgray.storage.ledger import failures, pending_groups
 from tests.graph.by_hand import append, draft, failed, statement_commit
 from tests.graph.stores import Stores
 
+pytestmark = pytest.mark.seldom_on_neo4j
+
 
 def test_a_look_finds_rows_appended_since_the_previous_look(store, mine, group, other_group):
     result, mark = store.newly_pending(0)
@@ -37,7 +39,6 @@ def test_a_look_finds_rows_appended_since_the_previous_look(store, mine, group, 
     assert mine(store.newly_pending(mark)[0]) == mine(pending_groups(store)) == {group: True}
 
 
-@pytest.mark.seldom_on_neo4j
 def test_rows_left_pending_by_a_correction_or_a_retry_are_found(store, mine, group):
     append(store, draft("a", group=group), draft("b", group=group))
     with store.writing():

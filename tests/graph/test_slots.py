@@ -14,6 +14,8 @@ from kgray.storage.transactions import SLOTS, slot_of
 from tests.graph.by_hand import append, draft, head, statement_commit
 from tests.graph.stores import Stores
 
+pytestmark = pytest.mark.seldom_on_neo4j
+
 
 class Owner(NamedTuple):
     """The owner of one of two shards: its own process on a server, one of two runs in a file's process."""

@@ -27,6 +27,8 @@ from tests.graph.by_hand import (
     worded,
 )
 
+pytestmark = pytest.mark.seldom_on_neo4j
+
 
 @pytest.fixture
 def source(tmp_path, group):
@@ -53,7 +55,6 @@ def all_rows(store, group):
             yield kind, row
 
 
-@pytest.mark.seldom_on_neo4j
 def test_an_adopted_group_is_the_same_in_every_row_and_search_and_goes_on(store, source, group):
     source_state = everything(source, group)
     with store.writing():
@@ -64,7 +65,6 @@ def test_an_adopted_group_is_the_same_in_every_row_and_search_and_goes_on(store,
     assert worded(store, "fact", "ed", group) == [(9, 0)]
 
 
-@pytest.mark.seldom_on_neo4j
 def test_no_other_reader_sees_an_adopted_group_before_it_is_verified(store, stores, source, group, mine):
     second_store = stores.open()
     observations = []
@@ -94,7 +94,6 @@ def test_no_other_reader_sees_an_adopted_group_before_it_is_verified(store, stor
 
 
 @pytest.mark.parametrize("fault_place", ["rows", "verify"])
-@pytest.mark.seldom_on_neo4j
 def test_an_adoption_that_fails_leaves_nothing_and_can_be_tried_again(
     store, source, group, mine, fault_place
 ):

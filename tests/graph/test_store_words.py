@@ -40,6 +40,8 @@ from tests.graph.engine import Engine
 from tests.graph.histories import Played, Quoting, Refuses, history
 from tests.graph.stores import Stores
 
+pytestmark = pytest.mark.seldom_on_neo4j
+
 # The scans that load an index -> the look-ups that read the rows of new episodes.
 LOADED = {
     reads.MESSAGES: reads.MESSAGES_AT,
@@ -312,7 +314,6 @@ def followed(played: Played, told_here: list[Any]) -> Index:
     return index
 
 
-@pytest.mark.seldom_on_neo4j
 def test_while_removals_are_the_same_only_greater_sequences_were_added(stores: Stores):
     """After additions, failures, retries, replacements, merges, splits, undos, retractions and removals."""
     store = stores.open()

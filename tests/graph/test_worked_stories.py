@@ -222,6 +222,7 @@ def test_y_many_valued_relations_and_values(engine: Engine, order: tuple[int, in
 
 
 @pytest.mark.parametrize("late_first", [False, True], ids=["given", "reversed"])
+@pytest.mark.seldom_on_neo4j
 def test_z_the_previous_context_of_a_late_message(stores: Stores, late_first: bool) -> None:
     """z, R22: those said no later than it, of its group and source, at most n, among smaller sequences."""
     engine = engine_on(stores)
