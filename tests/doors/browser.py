@@ -1,4 +1,4 @@
-"""A Chromium, a server with the examples, and what tests of the page share."""
+"""A Chromium browser and a server with the examples, for the tests of the page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def missing() -> str:
 
 
 class Tab:
-    """A page in the browser, and what it has complained about."""
+    """A page in the browser, with its errors."""
 
     def __init__(self, context, url):
         self.url, self.page, self.faults, self.away = url, context.new_page(), [], False
@@ -47,22 +47,22 @@ class Tab:
             self.faults.append(f"asked another host: {request.url}")
 
     def open(self, state="", wait=None):
-        """Open a state of the page anew, and wait for what must show."""
+        """Load a state of the page, and wait for a selector."""
         self.page.goto("about:blank")
         self.page.goto(f"{self.url}/#{state}")
         if wait:
             self.page.wait_for_selector(wait)
         return self.page
 
-    def until(self, expression):
+    def wait_until(self, expression):
         """Wait until an expression is true; Playwright's own way would need `unsafe-eval` in the page."""
         wait_for(lambda: self.page.evaluate(expression))
 
     def violations(self):
-        """Return what axe-core has against what shows."""
+        """Return the violations that axe-core reports for the page."""
         self.page.evaluate(AXE.read_text(encoding="utf-8"))
-        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-        return [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in found]
+        reported = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        return [(violation["id"], [node["html"][:120] for node in violation["nodes"][:3]]) for violation in reported]
 
 
 def skip_where_missing():

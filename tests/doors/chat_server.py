@@ -33,7 +33,7 @@ def sections(text: str) -> dict[str, Any]:
 
 
 class _Server(ThreadingHTTPServer):
-    """A server that says nothing of a client that hangs up: a run that ends does."""
+    """A server that ignores clients that hang up, as a run does when it ends."""
 
     allow_reuse_port = True  # a test may hold the port meanwhile, so that no other process gets it
 
@@ -42,7 +42,7 @@ class _Server(ThreadingHTTPServer):
 
 
 @dataclass
-class Asked:
+class ChatRequest:
     """One request as it arrived."""
 
     path: str
@@ -56,8 +56,8 @@ class Asked:
         schema = self.body.get("response_format", {}).get("json_schema")
         if schema:
             return str(schema["name"])
-        told = self.body["messages"][0]["content"].rpartition("Reply schema ")[2]
-        return str(told.partition(":")[0])
+        instructions = self.body["messages"][0]["content"].rpartition("Reply schema ")[2]
+        return str(instructions.partition(":")[0])
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Asked:
 
 @dataclass
 class Say:
-    """What the server sends. text: the message; raw: a whole body instead; usage None: left out."""
+    """A reply of the server. text: the message; raw: a whole body instead; usage None: omitted."""
 
     text: str = ""
     status: int = 200
@@ -107,7 +107,7 @@ class Say:
         if self.status != 200:
             return json.dumps({"error": {"message": self.text or "no", "type": "x", "code": None}}).encode()
         message = {"role": "assistant", "content": self.text, "refusal": self.refusal}
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "id": "c",
             "object": "chat.completion",
             "created": 0,
@@ -116,12 +116,12 @@ class Say:
         }
         if self.usage:
             prompt, completion = self.usage
-            told["usage"] = {
+            document["usage"] = {
                 "prompt_tokens": prompt,
                 "completion_tokens": completion,
                 "total_tokens": prompt + completion,
             }
-        return json.dumps(told).encode()
+        return json.dumps(document).encode()
 
 
 def _event(data: dict[str, Any]) -> bytes:
@@ -134,14 +134,14 @@ def as_json(reply: Any) -> Say:
 
 def at(address: str, section: str = "MODEL") -> dict[str, str]:
     """Return the settings that name a server for the model, the embedder or the reranker."""
-    own = {"BACKEND": "openai", "NAME": "m", "BASE_URL": address}
-    more = {"EMBEDDER": {"DIMENSIONS": "64"}, "RERANKER": {"BACKEND": "http"}}.get(section, {})
-    return {f"KGRAY_{section}_{name}": value for name, value in (own | more).items()}
+    fields = {"BACKEND": "openai", "NAME": "m", "BASE_URL": address}
+    extra = {"EMBEDDER": {"DIMENSIONS": "64"}, "RERANKER": {"BACKEND": "http"}}.get(section, {})
+    return {f"KGRAY_{section}_{name}": value for name, value in (fields | extra).items()}
 
 
 NOTHING = as_json({"entities": [], "facts": []})
 PROBED = {"probe": "kgray-7", "numbers": [1]}
-Answerer = Callable[[Asked], Say]
+Answerer = Callable[[ChatRequest], Say]
 
 
 class ChatServer:
@@ -150,23 +150,23 @@ class ChatServer:
     def __init__(self, answer: Answerer, probe: Answerer | None = None, *, port: int = 0) -> None:
         self.answer = answer
         self.probe = probe or (lambda _: as_json(PROBED))
-        self.asked: list[Asked] = []
-        self.probes: list[Asked] = []
+        self.requests: list[ChatRequest] = []
+        self.probes: list[ChatRequest] = []
         self.most_at_once = 0
-        self._now = 0
+        self._open = 0
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", port), self._handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
-        DIALECTS.clear()  # the port may have been another server's, of which something is known
+        DIALECTS.clear()  # an earlier server may have used the port
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     def tasks(self) -> list[str]:
-        return [item.task for item in self.asked]
+        return [item.task for item in self.requests]
 
     def close(self) -> None:
         self._server.shutdown()
@@ -183,7 +183,7 @@ class ChatServer:
                 raw = self.rfile.read(int(self.headers["content-length"]))
                 lowered = {name.lower(): text for name, text in self.headers.items()}
                 key = lowered.get("authorization", "").removeprefix("Bearer ")
-                say = door._say(Asked(self.path, key, json.loads(raw), lowered))
+                say = door._say(ChatRequest(self.path, key, json.loads(raw), lowered))
                 if say.cut_connection:
                     self.close_connection = True
                     self.connection.close()
@@ -220,17 +220,17 @@ class ChatServer:
 
         return Handler
 
-    def _say(self, asked: Asked) -> Say:
-        chats = asked.path.partition("?")[0].endswith("/chat/completions")
-        is_probe = chats and asked.task == "probe"
+    def _say(self, request: ChatRequest) -> Say:
+        chats = request.path.partition("?")[0].endswith("/chat/completions")
+        is_probe = chats and request.task == "probe"
         with self._lock:
-            (self.probes if is_probe else self.asked).append(asked)
-            self._now += 1
-            self.most_at_once = max(self.most_at_once, self._now)
+            (self.probes if is_probe else self.requests).append(request)
+            self._open += 1
+            self.most_at_once = max(self.most_at_once, self._open)
         try:
-            say = (self.probe if is_probe else self.answer)(asked)
+            say = (self.probe if is_probe else self.answer)(request)
             time.sleep(say.delay)
             return say
         finally:
             with self._lock:
-                self._now -= 1
+                self._open -= 1

@@ -25,7 +25,7 @@ def kgray(tmp_path, monkeypatch) -> Shell:
 
 @pytest.fixture(scope="session")
 def jobs(tmp_path_factory) -> Path:
-    """Return a data folder to which JOBS were added."""
+    """Return a data folder that contains JOBS."""
     shell = Shell(tmp_path_factory.mktemp("jobs"), {"KGRAY_MODEL_BACKEND": "rules"})
     with pytest.MonkeyPatch.context() as alone:
         for name in [name for name in os.environ if name.startswith("KGRAY_")]:
@@ -37,7 +37,7 @@ def jobs(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def team(kgray, jobs) -> Shell:
-    """Return a shell in a folder of its own to which a.jsonl, which is JOBS, was added."""
+    """Return a shell in its own folder, after `add` of a.jsonl, which contains JOBS."""
     kgray.write("a.jsonl", *JOBS)
     shutil.copytree(jobs, kgray.folder / "kgray-data")
     return kgray

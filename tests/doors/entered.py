@@ -3,7 +3,7 @@
     python -m tests.doors.entered FOLDER
 
 Output: JSON {"message": [file, ...], "query": [file, ...]}, in the order of first entry. FOLDER is an empty
-data folder. Its memory is open, and one message and one query went before: what happens once in a process
+data folder. Its memory is open, and one message and one query went before: work that a process does once
 (settings, schema, imports, caches) is not on the path. A file counts as entered where a function or method
 that it defines was called; a class body, a lambda or a comprehension alone does not count.
 """
@@ -24,7 +24,7 @@ PACKAGE = f"{ROOT / 'kgray'}/"
 
 
 def main(folder: str) -> None:
-    """Print what is entered; see above."""
+    """Print the entered files; see above."""
     entered: dict[str, None] = {}
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -33,12 +33,12 @@ def main(folder: str) -> None:
         if event == "call" and called and code.co_filename.startswith(PACKAGE):
             entered.setdefault(Path(code.co_filename).relative_to(ROOT).as_posix())
 
-    def taken() -> list[str]:
+    def next_files() -> list[str]:
         results = list(entered)
         entered.clear()
         return results
 
-    # Before the memory opens: a thread that runs already is not asked any more.
+    # Before the memory opens: threads that already run are not profiled.
     threading.setprofile(note)
     sys.setprofile(note)
     with kgray.open(folder, create=True) as memory:
@@ -46,13 +46,13 @@ def main(folder: str) -> None:
             "I work at Acme, and I live in Berlin.", group="demo", speaker="Alice Nguyen", at="2026-03-01"
         )
         memory.search("Where does Alice work?", group="demo")
-        taken()
+        next_files()
         memory.add(
             "I left Acme. I work at Beta Labs now.", group="demo", speaker="Alice Nguyen", at="2026-05-01"
         )
-        message = taken()
+        message = next_files()
         memory.search("Where does Alice work now?", group="demo")
-        query = taken()
+        query = next_files()
     sys.setprofile(None)
     threading.setprofile(None)
     print(json.dumps({"message": message, "query": query}, indent=1))  # noqa: T201 - the output

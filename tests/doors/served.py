@@ -1,4 +1,4 @@
-"""A real server on loopback in a thread, and what talks to it."""
+"""A real server on loopback in a thread, and its clients."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ class Served:
         return self.app.state.door
 
     def client(self, key: str | None = None, **headers: str) -> httpx2.Client:
-        told = {"authorization": f"Bearer {key}"} if key else {}
-        made = httpx2.Client(base_url=self.url, headers=told | headers, timeout=HANGS_S, verify=PLAIN)
-        self.clients.append(made)
-        return made
+        authorization = {"authorization": f"Bearer {key}"} if key else {}
+        new_client = httpx2.Client(base_url=self.url, headers=authorization | headers, timeout=HANGS_S, verify=PLAIN)
+        self.clients.append(new_client)
+        return new_client
 
     def memory_now(self) -> Any:
         """Open the same folder once more, to ask it directly."""
         return kgray.open(self.memory.store.folder, create=False)
 
-    def key(self, groups: str, scopes: str, **how: Any) -> str:
-        key = self.memory.admin.access.add(groups.split(","), scopes.split(","), **how).key
+    def key(self, groups: str, scopes: str, **options: Any) -> str:
+        key = self.memory.admin.access.add(groups.split(","), scopes.split(","), **options).key
         self.door.guard.refresh()
         return key
 
 
 @contextmanager
-def serving(folder: Path, **how: Any) -> Iterator[Served]:
+def serving(folder: Path, **options: Any) -> Iterator[Served]:
     """Serve a folder until the block ends."""
-    memory = kgray.open_async(folder, create=True, settings=how.pop("settings", {}))
-    app = create_app(memory, **how)
+    memory = kgray.open_async(folder, create=True, settings=options.pop("settings", {}))
+    app = create_app(memory, **options)
     server = server_of(app, "127.0.0.1", 0, grace_s=2)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

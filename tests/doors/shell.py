@@ -1,4 +1,4 @@
-"""The command line in a folder of its own, with the scripted model: what it reads is what the test wrote."""
+"""The command line in its own folder, with the scripted model, which reads the script of the test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import HANGS_S
 
 @dataclass
 class Answer:
-    """What a run of the command gave."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -33,7 +33,7 @@ class Answer:
 
 @dataclass
 class Shell:
-    """`kgray` in a folder; in this process, or as one of its own."""
+    """`kgray` in a folder; in this process, or in a new process."""
 
     folder: Path
     env: dict[str, str] = field(default_factory=dict)
@@ -68,13 +68,13 @@ class Shell:
         return name
 
     def script(self, *rows: Any) -> None:
-        """Write what the model says."""
+        """Write the answers of the model."""
         self.write("script.jsonl", *rows)
 
 
 @dataclass
 class Bench(Shell):
-    """`python -m bench` in a folder; in this process, or as one of its own."""
+    """`python -m bench` in a folder; in this process, or in a new process."""
 
     def script_of(self, code: str) -> str:
         """Run a script to its end, as a process of its own; return its output."""
@@ -98,16 +98,16 @@ class Bench(Shell):
         return subprocess.Popen(command, cwd=self.folder, env=environ, **(pipes | options))
 
 
-def triple(source: str, relation: str, target: Any, **more: Any) -> dict[str, Any]:
-    return {"source": source, "relation": relation, "target": target, **more}
+def triple(source: str, relation: str, target: Any, **extra: Any) -> dict[str, Any]:
+    return {"source": source, "relation": relation, "target": target, **extra}
 
 
-def told(client_id: str, at: str, *triples: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"id": client_id, "at": at, "group": "team", "triples": list(triples), **more}
+def triples_row(client_id: str, at: str, *triples: dict[str, Any], **extra: Any) -> dict[str, Any]:
+    return {"id": client_id, "at": at, "group": "team", "triples": list(triples), **extra}
 
 
 JOBS = (
-    told("t1", "2026-01-01", triple("Alice Nguyen", "WORKS_AT", "Acme"), source="crm"),
-    told("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Beta"), source="crm"),
-    told("t3", "2026-03-05", triple("Mug", "COSTS", {"value": 9.5, "unit": "eur"}), source="shop"),
+    triples_row("t1", "2026-01-01", triple("Alice Nguyen", "WORKS_AT", "Acme"), source="crm"),
+    triples_row("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Beta"), source="crm"),
+    triples_row("t3", "2026-03-05", triple("Mug", "COSTS", {"value": 9.5, "unit": "eur"}), source="shop"),
 )

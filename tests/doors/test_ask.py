@@ -1,4 +1,4 @@
-"""`kgray ask`: an answer from the memory with citations that exist, or that it is not there."""
+"""`kgray ask`: an answer from the memory with valid citations, or a note that the memory has none."""
 
 from __future__ import annotations
 
@@ -95,24 +95,24 @@ def test_people_see_the_answer_and_the_lines_that_it_cites(team):
 
 
 @pytest.mark.parametrize("reply", ["NOT IN MEMORY", " not in memory.", '"NOT IN MEMORY"'])
-def test_what_is_not_in_memory_is_not_guessed(team, reply):
+def test_a_question_outside_the_memory_gets_no_guess(team, reply):
     team.script(says(reply, "Who is Acme's owner?"))
     answer = team("ask", "Who is Acme's owner?", "--group", "team", "--json")
     assert (answer.code, answer.json["answer"], answer.json["found"]) == (0, "Not in memory.", False)
     assert answer.json["citations"] == []
 
 
-def test_a_group_that_holds_nothing_is_answered_without_a_call(team):
+def test_an_empty_group_is_answered_without_a_call(team):
     reply = team("ask", QUESTION, "--group", "nobody", "--json").json
     assert (reply["answer"], reply["found"], reply["calls"]) == ("Not in memory.", False, 0)
 
 
-def test_an_answer_without_a_source_says_so(team):
+def test_an_answer_without_citations_gets_a_warning(team):
     team.script(says("At Beta."))
     assert "the model cited nothing" in team("ask", QUESTION, "--group", "team").err
 
 
-def test_without_a_model_one_line_says_what_to_set(team):
+def test_a_missing_model_is_reported_with_the_setting(team):
     team.env = {"KGRAY_MODEL_BACKEND": "rules"}
     answer = team("ask", QUESTION, "--group", "team")
     assert (answer.code, answer.out) == (2, "")
@@ -120,7 +120,7 @@ def test_without_a_model_one_line_says_what_to_set(team):
     assert answer.err.count("\n") == 1
 
 
-def test_a_question_that_the_script_does_not_answer_is_one_line(team):
+def test_an_unscripted_question_is_a_one_line_error(team):
     answer = team("ask", "Why Acme?", "--group", "team")
     assert answer.code == 2
     assert 'no text that answers {"items":["Why Acme?"],"kind":"answer"}' in answer.err
@@ -131,17 +131,17 @@ def test_a_model_over_http_gets_the_question_and_the_lines_fenced(serve, team):
 
     reply = team("ask", QUESTION, "--group", "team", "--json").json
 
-    (asked,) = server.asked
+    (request,) = server.requests
     assert server.probes == []
-    assert asked.sections["QUESTION"] == QUESTION
-    assert asked.sections["MEMORY"][1:] == [
+    assert request.sections["QUESTION"] == QUESTION
+    assert request.sections["MEMORY"][1:] == [
         "Thu 1 Jan 2026",
         "1 Alice: I work at Acme.",
         "Sun 1 Mar",
         "2 Alice: I left Acme, and work at Beta now.",
     ]
-    assert "NOT IN MEMORY" in asked.head
-    assert (asked.body["stream"], asked.body["max_tokens"]) == (True, 1024)
+    assert "NOT IN MEMORY" in request.head
+    assert (request.body["stream"], request.body["max_tokens"]) == (True, 1024)
     assert (reply["answer"], reply["citations"][0]["client_id"]) == ("At Beta [2].", "b")
     assert (reply["calls"], reply["prompt_tokens"], reply["completion_tokens"]) == (1, 321, 12)
 
@@ -164,8 +164,8 @@ def test_no_stored_text_leaves_its_line_or_its_section(serve, team, hostile):
 
     assert team("ask", QUESTION, "--group", "team", "--json").code == 0
 
-    data = server.asked[0].data
-    lines = server.asked[0].sections["MEMORY"]
+    data = server.requests[0].data
+    lines = server.requests[0].sections["MEMORY"]
     days = ["Thu 1 Jan 2026", "Sun 1 Feb", "Sun 1 Mar"]
     assert lines[1::2] == days
     assert [re.split("[ :]", line)[0] for line in lines[2::2]] == ["1", "2", "3"]
@@ -173,27 +173,27 @@ def test_no_stored_text_leaves_its_line_or_its_section(serve, team, hostile):
 
 
 def test_an_answer_is_shown_as_it_arrives(serve, team):
-    """The server sends the second piece once the first was shown."""
-    seen: list[str] = []
-    shown = threading.Event()
+    """The server sends the last piece after the first pieces are shown."""
+    pieces_seen: list[str] = []
+    is_shown = threading.Event()
 
     def pieces():
         yield "At Beta "
         yield "now"
-        assert shown.wait(30), "the first pieces were not shown while the answer was still arriving"
+        assert is_shown.wait(30), "the first pieces were not shown while the answer was still arriving"
         yield " [2]."
 
     serve(lambda _: Say(pieces=pieces()))
 
     def on_text(piece):
-        seen.append(piece)
-        shown.set()
+        pieces_seen.append(piece)
+        is_shown.set()
 
     with opened(team) as memory:
         answer = memory.ask(QUESTION, group="team", on_text=on_text)
 
-    assert "".join(seen) == answer.text == "At Beta now [2]."
-    assert len(seen) >= 2
+    assert "".join(pieces_seen) == answer.text == "At Beta now [2]."
+    assert len(pieces_seen) >= 2
     assert [(number, client) for number, _, client in answer.citations] == [(2, "b")]
 
 
@@ -203,10 +203,10 @@ def test_a_terminal_gets_the_answer_without_control_characters(serve, team):
     master, slave = pty.openpty()
     running = team.start("ask", QUESTION, "--group", "team", stdout=slave)
     os.close(slave)
-    shown = screen(master).replace(b"\r\n", b"\n")
+    output = screen(master).replace(b"\r\n", b"\n")
     running.communicate(timeout=60)
     assert running.returncode == 0
-    assert shown.startswith(b"At  [31mBeta [2].\nYes.\n\n[2] b  I left Acme")
+    assert output.startswith(b"At  [31mBeta [2].\nYes.\n\n[2] b  I left Acme")
 
 
 def test_a_server_that_does_not_stream_is_understood(serve, team):
@@ -214,7 +214,7 @@ def test_a_server_that_does_not_stream_is_understood(serve, team):
     assert team("ask", QUESTION, "--group", "team", "--json").json["answer"] == "At Beta [2]."
 
 
-def test_an_answer_that_breaks_off_ends_with_75_and_is_not_asked_for_again(serve, team):
+def test_an_interrupted_answer_is_unavailable_and_is_not_requested_again(serve, team):
     def pieces():
         yield "At Be"
         yield "ta"
@@ -223,10 +223,10 @@ def test_an_answer_that_breaks_off_ends_with_75_and_is_not_asked_for_again(serve
     server = serve(lambda _: Say(pieces=pieces()))
     with opened(team) as memory, pytest.raises(Unavailable, match="broke off its answer in the middle"):
         memory.ask(QUESTION, group="team")
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-def test_a_parameter_that_the_server_refuses_is_left_out_as_far_as_calls_allow(serve, team):
+def test_a_refused_parameter_is_omitted_if_another_call_is_allowed(serve, team):
     def answer(asked):
         if "max_tokens" in asked.body:
             return Say("use max_completion_tokens", status=400)
@@ -237,13 +237,13 @@ def test_a_parameter_that_the_server_refuses_is_left_out_as_far_as_calls_allow(s
     refused = team("ask", QUESTION, "--group", "team", "--max-calls", "1")
     assert refused.code == 2
     assert "the server refuses the question (400: use max_completion_tokens)" in refused.err
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
-def test_a_call_that_times_out_is_not_repeated_beyond_the_bound(serve, team):
+def test_an_unreadable_reply_is_not_requested_again_beyond_max_calls(serve, team):
     server = serve(lambda _: Say(raw=b"no JSON"))
     answer = team("ask", QUESTION, "--group", "team", "--max-calls", "1")
-    assert (answer.code, len(server.asked)) == (75, 1)
+    assert (answer.code, len(server.requests)) == (75, 1)
     assert "no more calls are allowed" in answer.err
 
 
@@ -252,12 +252,12 @@ def test_tokens_are_bounded_before_anything_is_sent(serve, team):
     with opened(team) as memory:
         with pytest.raises(InputError, match="max_tokens is 100, but the prompt alone") as refused:
             memory.ask(QUESTION, group="team", max_tokens=100)
-        assert server.asked == []
+        assert server.requests == []
         needed = int(str(refused.value).split("allow ")[1].split()[0])
         memory.ask(QUESTION, group="team", max_tokens=needed)
         with pytest.raises(InputError, match="max_calls is 0"):
             memory.ask(QUESTION, group="team", max_calls=0)
-    assert [asked.body["max_tokens"] for asked in server.asked] == [32]
+    assert [asked.body["max_tokens"] for asked in server.requests] == [32]
 
 
 def replied(task, text, question=QUESTION):
@@ -270,11 +270,11 @@ def points(question, *rows):
     return {"question": {"kind": "points", "items": [question]}, "answer": {"points": listed}}
 
 
-def test_drift_asks_on_and_answers_from_what_further_questions_find(team):
-    """What a further question finds joins the context; three calls."""
+def test_drift_answers_from_the_results_of_follow_up_questions(team):
+    """The results of a follow-up question join the context; three calls."""
     question = "Tell me of Acme and what came then"
-    further = replied("follow_up", "1. Where is Beta?\n- Who left Acme?", question)
-    team.script(further, says("Acme [1], then Beta [2].", question))
+    follow_up = replied("follow_up", "1. Where is Beta?\n- Who left Acme?", question)
+    team.script(follow_up, says("Acme [1], then Beta [2].", question))
     results = team("ask", question, "--group", "team", "--mode", "drift", "--json").json
     assert (results["answer"], results["calls"]) == ("Acme [1], then Beta [2].", 3)
     assert [row["client_id"] for row in results["citations"]] == ["a", "b"]
@@ -283,26 +283,26 @@ def test_drift_asks_on_and_answers_from_what_further_questions_find(team):
             "calls"
         ]
         == 2
-    ), "one call is kept for the answer"
+    ), "one call is reserved for the answer"
     reply = team("ask", question, "--group", "team", "--mode", "drift", "--max-tokens", "1500", "--json").json
-    assert reply["calls"] == 1, "the tokens of the answer are kept, too"
+    assert reply["calls"] == 1, "the tokens of the answer are reserved, too"
     assert team("ask", question, "--group", "nobody", "--mode", "drift", "--json").json["calls"] == 0
 
 
-def test_each_call_of_drift_tells_the_same_moments(serve, team):
+def test_each_call_of_drift_states_the_same_moments(serve, team):
     team.env = {"KGRAY_MODEL_BACKEND": "rules"}
     row = {"text": "I work at Acme", "speaker": "Ann", "at": "2026-01-01"}
     assert team("add", team.write("m.jsonl", row), "--group", "g").code == 0
     server = serve(lambda _: Say(pieces=["1. Where does Ann work?"]))
     moments = ("--as-of", "2027-02-01", "--known-at", "2027-01-01")
     team("ask", "What does Ann do?", "--group", "g", "--mode", "drift", *moments)
-    told = ["\n".join(asked.sections["MEMORY"]) for asked in server.asked]
+    contexts = ["\n".join(asked.sections["MEMORY"]) for asked in server.requests]
 
-    assert len(told) >= 2
-    assert all("This is the state as of 2027-02-01, as known on 2027-01-01." in text for text in told), told
+    assert len(contexts) >= 2
+    assert all("This is the state as of 2027-02-01, as known on 2027-01-01." in text for text in contexts), contexts
 
 
-def test_drift_shows_no_report_where_a_moment_or_a_filter_is_asked_for(serve, team):
+def test_drift_shows_no_report_with_a_moment_or_a_filter(serve, team):
     rules = {"KGRAY_MODEL_BACKEND": "rules"}
     team.env = rules
     triples = [{"source": a, "relation": "KNOWS", "target": b} for a, b in ("AB", "BC", "CA")]
@@ -311,18 +311,18 @@ def test_drift_shows_no_report_where_a_moment_or_a_filter_is_asked_for(serve, te
     assert team("communities", "refresh", "--group", "g").code == 0
     server = serve(lambda _: Say(pieces=["NONE"]))
 
-    def shown(*how):
-        assert team("ask", "Whom does A know?", "--group", "g", "--mode", "drift", *how).code == 0
-        return "\n".join(server.asked[-2].sections["MEMORY"])
+    def context_of(*options):
+        assert team("ask", "Whom does A know?", "--group", "g", "--mode", "drift", *options).code == 0
+        return "\n".join(server.requests[-2].sections["MEMORY"])
 
-    assert "What belongs together" in shown()
-    for how in (
+    assert "What belongs together" in context_of()
+    for options in (
         ["--as-of", "2026-02-01"],
         ["--known-at", "2026-02-01"],
         ["--source", "s"],
         ["--scope", "fact"],
     ):
-        assert "What belongs together" not in shown(*how)
+        assert "What belongs together" not in context_of(*options)
 
 
 def test_global_answers_from_points_of_the_communities_and_cites_these(kgray):
@@ -365,18 +365,18 @@ def test_global_cites_every_community_that_a_point_rests_on(kgray):
     kgray("add", kgray.write("t.jsonl", {"kind": "triples", "triples": triples}), "--group", "g")
     kgray("communities", "refresh", "--group", "g")
     reply = kgray("communities", "list", "--group", "g", "--json").json["communities"]
-    told = {item["id"]: item["name"] for item in reply if item["parent"] is None}
-    assert len(told) == 2
+    names = {item["id"]: item["name"] for item in reply if item["parent"] is None}
+    assert len(names) == 2
     kgray.script(points("Who?", ("There are two circles.", [1, 2, 1], 90)), says("Two [1].", "Who?"))
     cited = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json["citations"]
-    assert {row["community"]: row["name"] for row in cited} == told
+    assert {row["community"]: row["name"] for row in cited} == names
     assert [row["number"] for row in cited] == [1, 1]
 
 
 def test_suggested_questions_are_those_of_the_model(team):
-    """They go on from what was found, after the answer; one more call."""
-    further = "Where did Alice work before?\n2) When did she leave?\n3. Who is Bob?"
-    team.script(says("At Beta [2]."), replied("follow_up", further))
+    """Suggestions follow the answer and continue from its results; one more call."""
+    follow_up = "Where did Alice work before?\n2) When did she leave?\n3. Who is Bob?"
+    team.script(says("At Beta [2]."), replied("follow_up", follow_up))
     reply = team("ask", QUESTION, "--group", "team", "--suggest", "2", "--json").json
     assert reply["suggestions"] == ["Where did Alice work before?", "When did she leave?"]
     assert (reply["answer"], reply["calls"]) == ("At Beta [2].", 2)

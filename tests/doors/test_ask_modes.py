@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+from tests.doors.chat_server import ChatRequest, ChatServer, Say, as_json
 
 ROWS = [
     {"id": "a", "speaker": "Alice", "text": "I work at Acme.", "at": "2026-01-01"},
@@ -76,8 +76,8 @@ def test_a_call_extracts_keywords_that_join_the_context(serve, team):
     assert (plain["found"], plain["calls"]) == (False, 0)
     assert (reply["answer"], reply["calls"]) == ("At Beta [1].", 2)
     assert reply["keywords"] == {"high_level": ["employment", "work"], "low_level": ["Alice", "Beta"]}
-    assert "Alice works at Beta" in "\n".join(server.asked[-1].sections["MEMORY"])
-    assert server.asked[0].body["response_format"]["json_schema"]["name"] == "keywords"
+    assert "Alice works at Beta" in "\n".join(server.requests[-1].sections["MEMORY"])
+    assert server.requests[0].body["response_format"]["json_schema"]["name"] == "keywords"
 
 
 def test_keywords_by_hand_take_no_call(serve, team):
@@ -87,7 +87,7 @@ def test_keywords_by_hand_take_no_call(serve, team):
 
     assert answer.out.startswith("At Beta [1].\n\n[1] b  Alice works at Beta")
     assert "keywords: high_level work; low_level Alice" in answer.err
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_keywords_by_hand_take_no_call(serve, team):
         pytest.param((), Say("no keywords today"), 3, id="the-reply-cannot-be-read"),
     ],
 )
-def test_without_a_models_keywords_the_questions_own_words_are_used(serve, team, how, reply, calls):
+def test_the_words_of_the_question_replace_missing_keywords(serve, team, how, reply, calls):
     serve(lambda asked: reply if asked.task == "keywords" and reply else Say(pieces=["At Beta [1]."]))
     results = team("ask", QUESTION, "--group", "team", "--mode", "keywords", *how, "--json").json
 
@@ -108,15 +108,15 @@ def test_without_a_models_keywords_the_questions_own_words_are_used(serve, team,
 # -------------------------------------------------------------------------------------------- global
 
 
-def pointed(asked: Asked) -> Say:
+def pointed(asked: ChatRequest) -> Say:
     """Answer as a reader of reports that gives each a point with a score by its place."""
     if asked.task != "points":
         return Say(pieces=["All [1]."])
-    shown = range(1, len(asked.sections["MEMORY"]) + 1)
-    return as_json({"points": [{"text": f"Point {n}", "reports": [n], "score": 120 - n} for n in shown]})
+    numbers = range(1, len(asked.sections["MEMORY"]) + 1)
+    return as_json({"points": [{"text": f"Point {n}", "reports": [n], "score": 120 - n} for n in numbers]})
 
 
-def test_global_reads_all_reports_of_a_level_side_by_side_and_says_how_many(serve, kgray):
+def test_global_reads_all_reports_of_a_level_and_counts_them(serve, kgray):
     circles(kgray, 60)
     listed = kgray("communities", "list", "--group", "g", "--json").json["communities"]
     server = serve(pointed)
@@ -124,9 +124,9 @@ def test_global_reads_all_reports_of_a_level_side_by_side_and_says_how_many(serv
 
     finest = [item for item in listed if item["level"] == 0]
     assert reply["reports"]["read"] == len(finest) == 60
-    shown = [line for asked in server.asked[:-1] for line in asked.sections["MEMORY"]]
-    assert len(shown) == 60
-    assert reply["calls"] == len(server.asked)
+    report_lines = [line for asked in server.requests[:-1] for line in asked.sections["MEMORY"]]
+    assert len(report_lines) == 60
+    assert reply["calls"] == len(server.requests)
     bound = kgray(
         "ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--report-tokens", "200", "--json"
     ).json["reports"]
@@ -138,7 +138,7 @@ def test_global_reads_all_reports_of_a_level_side_by_side_and_says_how_many(serv
 
 
 def test_readings_are_sent_together(serve, kgray):
-    """Each waits until all have come, so one after the other would never end."""
+    """Each call waits for the other, so sequential calls would never end."""
     circles(kgray, 150)
     expected = threading.Barrier(2)
 
@@ -153,7 +153,7 @@ def test_readings_are_sent_together(serve, kgray):
     assert server.most_at_once >= 2
 
 
-def test_a_reading_that_cannot_be_used_is_counted_and_the_others_go_on(serve, kgray):
+def test_an_unusable_reading_is_counted_and_the_others_continue(serve, kgray):
     circles(kgray, 150)
     server = serve(lambda asked: Say("nonsense") if "Ann149" in asked.data else pointed(asked))
     reply = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--json").json
@@ -162,55 +162,55 @@ def test_a_reading_that_cannot_be_used_is_counted_and_the_others_go_on(serve, kg
     assert reply["reports"]["read"] > 0
     assert reply["reports"]["left_out"] > 0
     assert reply["reports"]["read"] + reply["reports"]["left_out"] == 150
-    assert reply["calls"] == len(server.asked)
+    assert reply["calls"] == len(server.requests)
 
 
 def test_reports_without_help_are_no_answer(serve, kgray):
     circles(kgray, 2)
     server = serve(lambda _: as_json({"points": [{"text": "Nothing", "reports": [1], "score": 0}]}))
     reply = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
-    assert (reply["answer"], reply["found"], len(server.asked)) == ("Not in memory.", False, 1)
+    assert (reply["answer"], reply["found"], len(server.requests)) == ("Not in memory.", False, 1)
     assert reply["reports"] == {"read": 2, "left_out": 0, "points": 0}
 
 
 # -------------------------------------------------------------------------------------- conversations
 
 
-def test_a_conversation_is_kept_in_a_file_and_shown_within_its_budget(serve, team):
+def test_a_conversation_is_stored_in_a_file_and_sent_within_its_budget(serve, team):
     server = serve(lambda _: Say(pieces=["At Beta [1]."]))
     for question in (QUESTION, "Since when?"):
         assert team("ask", question, "--group", "team", "--history", "talk.jsonl").code == 0
 
     rows = [json.loads(line) for line in (team.folder / "talk.jsonl").read_text("utf-8").splitlines()]
-    told = [
+    turns = [
         {"role": "user", "content": QUESTION},
         {"role": "assistant", "content": "At Beta [1]."},
         {"role": "user", "content": "Since when?"},
         {"role": "assistant", "content": "At Beta [1]."},
     ]
-    assert rows == told
-    assert "HISTORY" not in server.asked[0].sections
-    assert server.asked[1].sections["HISTORY"] == [told[0], {"role": "assistant", "content": "At Beta."}]
-    assert "Alice works at Beta" in "\n".join(server.asked[1].sections["MEMORY"]), "the question names nobody"
+    assert rows == turns
+    assert "HISTORY" not in server.requests[0].sections
+    assert server.requests[1].sections["HISTORY"] == [turns[0], {"role": "assistant", "content": "At Beta."}]
+    assert "Alice works at Beta" in "\n".join(server.requests[1].sections["MEMORY"]), "the question names nobody"
     how = ("--history", "talk.jsonl", "--history-tokens", "6")
     team("ask", "And Bob?", "--group", "team", *how)
-    assert server.asked[2].sections["HISTORY"] == [{"role": "assistant", "content": "At Beta."}]
+    assert server.requests[2].sections["HISTORY"] == [{"role": "assistant", "content": "At Beta."}]
 
 
-def test_a_form_is_told_to_the_model(serve, team):
+def test_the_form_is_sent_to_the_model(serve, team):
     server = serve(lambda _: Say(pieces=["At Beta [1]."]))
     team("ask", QUESTION, "--group", "team", "--form", "a list of 3 points")
-    assert server.asked[0].sections["FORM"] == "a list of 3 points"
+    assert server.requests[0].sections["FORM"] == "a list of 3 points"
 
 
-def test_general_knowledge_is_allowed_where_asked_for_and_is_marked(serve, team):
+def test_general_knowledge_needs_an_option_and_is_marked(serve, team):
     server = serve(lambda _: Say(pieces=["It has four strings [general knowledge]."]))
     question = "How many strings has a violin?"
     assert team("ask", question, "--group", "team", "--json").json["found"] is False
     result = team("ask", question, "--group", "team", "--general", "--json")
     assert (result.json["found"], result.json["general_knowledge"]) == (True, True)
     assert "statements marked [general knowledge] are not from the memory" in result.err
-    assert "[general knowledge]" in server.asked[-1].head
+    assert "[general knowledge]" in server.requests[-1].head
 
 
 @pytest.mark.parametrize(
@@ -229,9 +229,9 @@ def test_general_knowledge_is_allowed_where_asked_for_and_is_marked(serve, team)
         (("--history", "bad.jsonl"), "bad.jsonl is no file of JSON lines in UTF-8"),
     ],
 )
-def test_a_wrong_option_is_one_line(serve, team, how, line):
+def test_a_wrong_option_is_a_one_line_error(serve, team, how, line):
     server = serve(lambda _: Say(pieces=["x"]))
     team.write("odd.jsonl", {"role": "system", "content": "x"})
     team.write("bad.jsonl", "[{")
     answer = team("ask", QUESTION, "--group", "team", *how)
-    assert (answer.code, line in answer.err, server.asked) == (2, True, []), answer.err
+    assert (answer.code, line in answer.err, server.requests) == (2, True, []), answer.err

@@ -68,7 +68,7 @@ def test_a_question_is_answered_with_its_sources(served):
 
 @pytest.mark.parametrize("how", [{"stream": True}, {}])
 def test_an_answer_comes_as_events_while_it_is_written(served, model, how):
-    """The model's second piece is written once the first has come."""
+    """The model writes its second piece after the first has arrived."""
     has_come = threading.Event()
 
     def pieces():
@@ -87,22 +87,22 @@ def test_an_answer_comes_as_events_while_it_is_written(served, model, how):
             text += piece
             if "At Beta now" in text:
                 has_come.set()
-    told = events(text)
-    assert "".join(data["text"] for name, data in told if name == "text") == "At Beta now [1]."
-    assert told[-1][0] == "answer"
-    assert told[-1][1]["answer"] == "At Beta now [1]."
+    stream_events = events(text)
+    assert "".join(data["text"] for name, data in stream_events if name == "text") == "At Beta now [1]."
+    assert stream_events[-1][0] == "answer"
+    assert stream_events[-1][1]["answer"] == "At Beta now [1]."
 
 
-def test_an_error_after_the_beginning_is_an_event_and_before_it_a_problem(served, model):
+def test_an_early_error_is_a_problem_and_a_late_error_is_an_event(served, model):
     def pieces():
         yield "At Beta now"
         yield " it"
         raise ConnectionError
 
     model.answer = lambda _: Say(pieces=pieces())
-    told = events(served.client().post(ASK, json={"question": QUESTION, "stream": True}).text)
-    assert told[0] == ("text", {"text": "At Beta now"})
-    assert (told[-1][0], told[-1][1]["code"]) == ("error", "unavailable")
+    stream_events = events(served.client().post(ASK, json={"question": QUESTION, "stream": True}).text)
+    assert stream_events[0] == ("text", {"text": "At Beta now"})
+    assert (stream_events[-1][0], stream_events[-1][1]["code"]) == ("error", "unavailable")
     for stream in (True, False):
         body = {"question": QUESTION, "stream": stream, "level": 1}
         answer = served.client().post(ASK, json=body)
@@ -119,10 +119,10 @@ def test_a_wrong_body_is_a_problem_that_names_the_field(served, model, wrong):
     answer = served.client().post(ASK, json=wrong)
     assert (answer.status_code, answer.json()["code"]) == (422, "input_error")
     assert answer.json()["errors"]
-    assert model.asked == []
+    assert model.requests == []
 
 
-def test_a_client_that_goes_away_ends_the_models_call(served, model):
+def test_a_disconnected_client_ends_the_call_of_the_model(served, model):
     has_ended = threading.Event()
 
     def pieces():
@@ -144,10 +144,10 @@ def test_a_client_that_goes_away_ends_the_models_call(served, model):
 def test_a_key_of_another_group_gets_no_answer(served, model):
     key = served.key("other", "read")
     assert served.client(key).post(ASK, json={"question": QUESTION}).status_code == 403
-    assert model.asked == []
+    assert model.requests == []
 
 
-def test_a_server_without_a_model_says_what_to_set(tmp_path):
+def test_a_server_without_a_model_names_the_setting(tmp_path):
     with serving(tmp_path / "data") as server:
         answer = server.client().post(ASK, json={"question": QUESTION})
         assert answer.status_code == 500
@@ -156,7 +156,7 @@ def test_a_server_without_a_model_says_what_to_set(tmp_path):
             memory.ask(QUESTION, group="team")
 
 
-def test_the_python_client_asks_as_a_memory_does(served, model):
+def test_the_python_client_answers_like_a_local_memory(served, model):
     pieces: list[str] = []
     with library.connect(served.url) as memory:
         answer = memory.ask(
@@ -164,15 +164,15 @@ def test_the_python_client_asks_as_a_memory_does(served, model):
         )
         with pytest.raises(InputError, match="mode local takes no level or rating"):
             memory.ask(QUESTION, group="team", level=1)
-    here = served.memory_now()
-    with here as memory:
+    local = served.memory_now()
+    with local as memory:
         assert answer.citations[0][1:] == (memory.search("Beta", group="team")[0].fact.episodes[0])
     assert "".join(pieces) == answer.text == "At Beta now [1]."
     assert (answer.sources[0][1].text, answer.cost.calls) == ("Alice works at Beta", 1)
-    assert model.asked[0].sections["HISTORY"] == [{"role": "user", "content": "Hi"}]
+    assert model.requests[0].sections["HISTORY"] == [{"role": "user", "content": "Hi"}]
 
 
-async def test_the_tool_takes_the_options_of_an_answer(served, model):
+async def test_the_mcp_tool_accepts_the_options_of_ask(served, model):
     pytest.importorskip("mcp", reason="needs the extra `mcp`")
     from mcp.client import Client
 
@@ -187,7 +187,7 @@ async def test_the_tool_takes_the_options_of_an_answer(served, model):
         by_hand = await ask(mode="keywords", options={"high": ["work"], "low": ["Alice"]})
         wrong = [await ask(options={"level": 1}), await ask(options={"lavel": 1}), await ask(mode="best")]
     assert answer.structured_content["answer"] == "At Beta now [1]."
-    first = model.asked[0]
+    first = model.requests[0]
     assert first.sections["HISTORY"] == history
     assert "one line" in first.data
     assert "general knowledge" in first.head
@@ -200,7 +200,7 @@ async def test_the_tool_takes_the_options_of_an_answer(served, model):
     assert "drift" in texts[2]
 
 
-def test_the_python_client_says_that_an_answer_broke_off(served, model):
+def test_the_python_client_reports_an_interrupted_answer(served, model):
     def pieces():
         yield "At Beta now"
         yield " it"

@@ -1,4 +1,4 @@
-"""`kgray backfill` of what lies at URLs: streamed, and resumed behind the last accepted row."""
+"""`kgray backfill` of files at URLs: streamed, and resumed after the last accepted row."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def test_a_folder_of_a_bucket_is_read(kgray: Shell, bucket: Bucket) -> None:
         "b/other.jsonl": lines(9),
     }
 
-    done = kgray("backfill", bucket.url("b/archive"), "--group", "g", "--json")
+    first = kgray("backfill", bucket.url("b/archive"), "--group", "g", "--json")
 
-    assert done.code == 0, done.err
-    assert (done.json["accepted"], done.json["refused"]) == (5, 0)
+    assert first.code == 0, first.err
+    assert (first.json["accepted"], first.json["refused"]) == (5, 0)
     again = kgray("backfill", bucket.url("b/archive"), "--group", "g", "--json")
     assert (again.json["accepted"], again.json["report"]["skipped"]) == (0, 5)
 
 
-def test_an_outage_in_the_middle_of_a_file_is_gone_on_after(kgray: Shell, bucket: Bucket) -> None:
+def test_a_backfill_resumes_a_file_after_an_outage(kgray: Shell, bucket: Bucket) -> None:
     """Nothing counts as refused; the same command takes the rest, and no row twice."""
     bucket.objects = {"b/long.jsonl": lines(*range(COUNT), pad=8_000)}
     bucket.broken = 5 << 19
@@ -73,8 +73,8 @@ def test_an_outage_in_the_middle_of_a_file_is_gone_on_after(kgray: Shell, bucket
     had = stopped.json["accepted"]
     assert 0 < had < COUNT
     bucket.broken = None
-    done = kgray("backfill", bucket.url("b/long.jsonl"), "--group", "g", "--json")
-    assert (done.code, done.json["accepted"], done.json["refused"]) == (0, COUNT - had, 0)
+    resumed = kgray("backfill", bucket.url("b/long.jsonl"), "--group", "g", "--json")
+    assert (resumed.code, resumed.json["accepted"], resumed.json["refused"]) == (0, COUNT - had, 0)
 
 
 @pytest.mark.parametrize(
@@ -87,22 +87,22 @@ def test_an_outage_in_the_middle_of_a_file_is_gone_on_after(kgray: Shell, bucket
         ("file:///no/such/file.jsonl", "/no/such/file.jsonl cannot be read"),
     ],
 )
-def test_what_is_not_taken_is_said_in_one_line(url: str, words: str, tmp_path) -> None:
-    """A key never gets into the manifest: it is refused, and not repeated."""
+def test_an_unsupported_url_is_a_one_line_error(url: str, words: str, tmp_path) -> None:
+    """A key never enters the manifest: it is refused, and the message does not repeat it."""
     with pytest.raises(InputError, match=words) as refused:
         find([url], tmp_path)
     assert "ret@" not in str(refused.value)
 
 
-def test_a_missing_object_is_said(bucket: Bucket, tmp_path) -> None:
-    """As of a path that is not there."""
+def test_a_missing_object_is_reported(bucket: Bucket, tmp_path) -> None:
+    """The message is that of a missing path."""
     bucket.objects = {"b/there.jsonl": lines(1)}
     with pytest.raises(InputError, match=r"s3://b/gone\.jsonl cannot be read: there is no such file"):
         find([bucket.url("b/gone.jsonl")], tmp_path)
 
 
-def test_a_file_that_is_named_is_taken_whatever_its_name(bucket: Bucket, tmp_path) -> None:
-    """As of a path; a partition's equals sign is another spelling in the URL that is kept."""
+def test_a_named_file_is_accepted_with_any_name(bucket: Bucket, tmp_path) -> None:
+    """Like a path; the stored URL escapes the equals sign of a partition."""
     bucket.objects = {"b/day=1/part-0": lines(1), "b/.kept=1/x.jsonl": lines(2)}
     assert [file.name for file in find([bucket.url("b/day=1/part-0")], tmp_path)] == ["s3://b/day%3D1/part-0"]
     assert len(find([bucket.url("b/.kept=1")], tmp_path)) == 1

@@ -11,13 +11,13 @@ import pytest
 from bench.labelled_set.comparisons import FORMS, SHIPPED_SET, head_of, load_comparisons
 from kgray.errors import InputError
 from kgray.models.prompting.replies import COMPARISONS
-from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+from tests.doors.chat_server import ChatRequest, ChatServer, Say, as_json
 
 LABELLED = load_comparisons(SHIPPED_SET)
 BEST = {item.question.item: [words[0] for words in item.accepted] for item in LABELLED}
 
 
-def answering(asked: Asked) -> Say:
+def answering(asked: ChatRequest) -> Say:
     """Answer with the best words, in the form that the request's schema asks for."""
     name = asked.task.removeprefix("compare_")
     answers = []
@@ -31,7 +31,7 @@ def answering(asked: Asked) -> Say:
     return as_json({"answers": answers})
 
 
-def test_the_set_has_every_word_and_questions_of_one_to_five_candidates():
+def test_the_set_has_every_word_and_one_to_five_candidates_a_question():
     counts = Counter(word for words in BEST.values() for word in words)
 
     assert len(LABELLED) == len(BEST) == 30
@@ -59,7 +59,7 @@ def test_a_perfect_model_has_full_marks_in_every_form(bench, together):
 def test_wrong_words_and_failed_replies_are_counted(bench):
     """Everything is called an end; the first question gets no usable reply."""
 
-    def ending(asked: Asked) -> Say:
+    def ending(asked: ChatRequest) -> Say:
         (row,) = asked.sections["QUESTIONS"]
         count = len(row["candidates"])
         ends = [99] if row["fact"] == LABELLED[0].question.item else list(range(count))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.labelled_set.files import SHIPPED_SET
-from tests.doors.chat_server import NOTHING, Asked, ChatServer, Say, as_json
+from tests.doors.chat_server import NOTHING, ChatRequest, ChatServer, Say, as_json
 
 CELLO = {
     "subject": "I", "relation": "plays", "object": "the cello", "sentence": "Ada plays the cello.",
@@ -33,7 +33,7 @@ SILENT = {
 }  # fmt: skip
 
 
-def plain_reads_the_cello(request: Asked) -> Say:
+def plain_reads_the_cello(request: ChatRequest) -> Say:
     """Answer the plain prompt about the first message with its fact, and all other requests with nothing."""
     is_first = request.data.rpartition("speaker Ada:\n")[2] == MESSAGE["text"]
     reads = is_first and request.task == "plain_reading"
@@ -57,7 +57,7 @@ def server():
     server.close()
 
 
-def test_both_readers_read_every_message_and_are_scored_alike(bench, server):
+def test_both_readers_read_every_message_and_get_the_same_scores_fields(bench, server):
     labelled = bench.write("set.jsonl", HEADER, MESSAGE, SILENT)
 
     answer = bench("reading", "--url", server.url, "--set", labelled, "--out", "out.json")
@@ -100,7 +100,7 @@ def test_the_order_of_the_readers_changes_from_message_to_message(bench, server)
     assert is_plain == [False, True, True, False]
 
 
-def test_a_server_that_refuses_and_a_file_with_an_error_are_one_line_each(bench, server):
+def test_a_refusing_server_and_a_faulty_file_are_one_line_errors(bench, server):
     server.answer = lambda _: Say(status=401)
     labelled = bench.write("set.jsonl", HEADER, MESSAGE)
     refused = bench("reading", "--url", server.url, "--set", labelled)

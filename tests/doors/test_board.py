@@ -1,4 +1,4 @@
-"""The Grafana board, against what a server exports that has been used; Ray's part is in tests/runtime."""
+"""The Grafana board, compared with the export of a used server; Ray's part is in tests/runtime."""
 
 from __future__ import annotations
 

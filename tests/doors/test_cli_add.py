@@ -1,4 +1,4 @@
-"""add, retry, failures, status: what is accepted, refused, ingested, and with which exit code."""
+"""add, retry, failures, status: accepted, refused and ingested episodes, and exit codes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.doors.shell import JOBS, told, triple
+from tests.doors.shell import JOBS, triples_row, triple
 
 REPORT = {"accepted", "duplicate", "refused", "committed", "failed", "refusals"}
 
@@ -17,7 +17,7 @@ def counts(report: dict) -> tuple[int, ...]:
     return tuple(report[name] for name in ("accepted", "duplicate", "refused", "committed", "failed"))
 
 
-def test_add_accepts_and_ingests_and_a_second_time_changes_nothing(kgray):
+def test_add_accepts_and_ingests_and_a_second_add_changes_nothing(kgray):
     file = kgray.write("a.jsonl", *JOBS)
     first = kgray("add", file, "--json")
     assert first.code == 0
@@ -52,7 +52,7 @@ def test_refusals_name_file_line_field_and_reason_and_exit_1_with_the_count_last
     assert answer.err.splitlines()[-1] == "kgray: 2 refused"
 
 
-def test_the_same_is_shown_for_people(kgray):
+def test_the_text_output_has_the_same_content(kgray):
     answer = kgray("add", kgray.write("a.jsonl", JOBS[0], {"text": "x"}))
     assert answer.code == 1
     assert answer.out == (
@@ -63,7 +63,7 @@ def test_the_same_is_shown_for_people(kgray):
 
 def test_the_same_id_with_other_content_is_refused_unless_replaced(kgray):
     kgray("add", kgray.write("a.jsonl", *JOBS))
-    edited = told("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Gama"), source="crm")
+    edited = triples_row("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Gama"), source="crm")
     file = kgray.write("b.jsonl", edited)
     refused = kgray("add", file, "--json")
     assert (refused.code, counts(refused.json)) == (1, (0, 0, 1, 0, 0))
@@ -88,19 +88,19 @@ def test_on_error_stop_accepts_nothing_and_exits_2(kgray):
     assert kgray("status", "--json").json["groups"] == {}
     assert kgray("add", "-", "--on-error", "stop", stdin='{"group": "team"}\n').code == 2
     assert kgray("add", "-", "--on-error", "stop", stdin=json.dumps(JOBS[0])).code == 0
-    conflict = told("t1", "2026-01-01", triple("A", "KNOWS", "B"))
+    conflict = triples_row("t1", "2026-01-01", triple("A", "KNOWS", "B"))
     answer = kgray("add", kgray.write("c.jsonl", JOBS[1], conflict), "--on-error", "stop", "--json")
     assert (answer.code, answer.json["refusals"][0]["field"], answer.json["refusals"][0]["line"]) == (
         2,
         "id",
         2,
     )
-    twice = [told("n1", "2026-01-01", triple("A", "KNOWS", name)) for name in "BC"]
+    twice = [triples_row("n1", "2026-01-01", triple("A", "KNOWS", name)) for name in "BC"]
     assert kgray("add", kgray.write("d.jsonl", *twice), "--on-error", "stop").code == 2
     assert kgray("status", "--json").json["groups"]["team"]["committed"] == 1
 
 
-def test_accept_only_appends_and_a_later_add_ingests_what_was_left(kgray):
+def test_accept_only_appends_and_a_later_add_ingests_the_pending_episodes(kgray):
     file = kgray.write("a.jsonl", *JOBS)
     answer = kgray("add", file, "--accept-only", "--json")
     assert (answer.code, counts(answer.json)) == (0, (3, 0, 0, 0, 0))
@@ -108,7 +108,7 @@ def test_accept_only_appends_and_a_later_add_ingests_what_was_left(kgray):
         "accepted": 3, "extracted": 0, "committed": 0, "failed": 0, "held": 0,
     }  # fmt: skip
     later = kgray(
-        "add", kgray.write("b.jsonl", told("t9", "2026-04-01", triple("A", "KNOWS", "B"))), "--json"
+        "add", kgray.write("b.jsonl", triples_row("t9", "2026-04-01", triple("A", "KNOWS", "B"))), "--json"
     )
     assert (later.code, counts(later.json)) == (0, (1, 0, 0, 4, 0))
 
@@ -134,12 +134,12 @@ def test_a_dry_run_prints_the_changes_and_accepts_nothing(kgray):
     assert faulty.err.splitlines()[-1] == "kgray: 2 would be refused or fail"
 
 
-def test_a_dry_run_refuses_a_taken_id_as_adding_would(kgray):
+def test_a_dry_run_refuses_a_taken_id_like_add(kgray):
     kgray("add", kgray.write("a.jsonl", *JOBS))
-    moved = told("t1", "2026-01-01", triple("Alice Nguyen", "WORKS_AT", "Delta"), source="crm")
-    within = told("n1", "2026-01-01", triple("Ann", "KNOWS", "Bob"))
-    other = told("n1", "2026-01-01", triple("Ann", "KNOWS", "Cid"))
-    file = kgray.write("b.jsonl", moved, within, other, within | {"id": "n2"}, within)
+    moved = triples_row("t1", "2026-01-01", triple("Alice Nguyen", "WORKS_AT", "Delta"), source="crm")
+    new_row = triples_row("n1", "2026-01-01", triple("Ann", "KNOWS", "Bob"))
+    conflict = triples_row("n1", "2026-01-01", triple("Ann", "KNOWS", "Cid"))
+    file = kgray.write("b.jsonl", moved, new_row, conflict, new_row | {"id": "n2"}, new_row)
     dry = kgray("add", file, "--dry-run", "--json")
     refused = [line for line in dry.err.splitlines() if line.startswith("kgray: refused: ")]
     assert (dry.code, len(refused), dry.err.splitlines()[-1]) == (1, 2, "kgray: 2 would be refused or fail")
@@ -154,14 +154,14 @@ def test_a_dry_run_refuses_a_taken_id_as_adding_would(kgray):
     ] == refused
     assert (real.code, counts(real.json)) == (1, (2, 1, 2, 2, 0))
     rows = map(json.loads, kgray("dump", "--group", "team").out.splitlines())
-    kept = {row["client_id"]: row["sequence"] for row in rows if row["type"] == "episode"}
-    assert (kept["n1"], kept["n2"]) == (4, 5), "the sequences that were foretold"
+    sequences = {row["client_id"]: row["sequence"] for row in rows if row["type"] == "episode"}
+    assert (sequences["n1"], sequences["n2"]) == (4, 5), "the predicted sequences"
 
 
-def test_a_dry_run_with_replace_shows_what_goes_and_what_comes(kgray):
+def test_a_dry_run_with_replace_shows_removed_and_added_rows(kgray):
     kgray("add", kgray.write("a.jsonl", *JOBS))
     lines_before = kgray("dump", "--group", "team").out.splitlines()
-    moved = told("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Delta"), source="crm")
+    moved = triples_row("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Delta"), source="crm")
     file = kgray.write("b.jsonl", moved)
     dry = kgray("add", file, "--replace", "--dry-run", "--json")
     assert (dry.code, dry.err) == (0, "")
@@ -180,7 +180,7 @@ def test_a_dry_run_with_replace_shows_what_goes_and_what_comes(kgray):
 
 
 def test_attempts_count_the_retries_of_an_episode(kgray):
-    """R24: the ledger tells how often it was tried, whatever sequence it has now."""
+    """R24: the ledger counts the attempts of an episode across its sequences."""
     kgray.write("a.jsonl", {"id": "m1", "group": "g", "at": 0, "text": "x"})
     kgray("add", "a.jsonl")
     for attempt in (1, 2, 3):
@@ -189,7 +189,7 @@ def test_attempts_count_the_retries_of_an_episode(kgray):
         assert kgray("retry", "--json").json["failed"] == 1
     kgray("retract", "--group", "g", "--episode", "m1", "--yes")
     kgray("add", "a.jsonl", "--again")
-    assert kgray("failures", "--json").json["failures"][0]["attempts"] == 1, "accepted anew"
+    assert kgray("failures", "--json").json["failures"][0]["attempts"] == 1, "accepted again"
 
 
 def test_options_are_the_defaults_of_rows(kgray):
@@ -261,7 +261,7 @@ def test_a_text_file_is_one_source_of_ordered_episodes(kgray):
     assert (again.code, counts(again.json)) == (0, (0, 3, 0, 0, 0))
 
 
-def test_replacing_an_edited_text_file_retracts_what_is_no_longer_in_it(kgray):
+def test_replacing_an_edited_text_file_retracts_its_missing_paragraphs(kgray):
     scripted_texts(kgray, *(f"notes.md#{n}" for n in range(1, 9)))
     add = ("add", "notes.md", "--group", "g", "--at", "2026-01-01", "--json")
     kgray.write("notes.md", paragraphs("One", "Two", "Three", "Four"))
@@ -280,8 +280,8 @@ def test_replacing_an_edited_text_file_retracts_what_is_no_longer_in_it(kgray):
 
 
 @pytest.mark.parametrize("verb", ["add", "backfill"])
-def test_what_was_retracted_stays_so_until_it_is_asked_for_again(kgray, verb):
-    """R19: added again with its file it is a duplicate, told once; what was removed is accepted anew."""
+def test_retracted_episodes_stay_retracted_without_the_option_again(kgray, verb):
+    """R19: a retracted row of an added file is a duplicate, reported once; a removed row is accepted again."""
     file = kgray.write("a.jsonl", *JOBS)
     kgray("add", file)
     kgray("retract", "--group", "team", "--source", "crm", "--yes")
@@ -293,14 +293,14 @@ def test_what_was_retracted_stays_so_until_it_is_asked_for_again(kgray, verb):
         assert {row["client_id"] for row in planned["changes"] if row["type"] == "episode"} == {"t3"}
     answer = kgray(verb, file, "--json")
     assert (answer.code, counts(answer.json), answer.json["still_retracted"]) == (0, (1, 2, 0, 1, 0), 2)
-    told_once = "2 duplicates retracted before, so still retracted; --again accepts what was retracted"
-    assert answer.err.count(told_once) == 1
+    notice = "2 duplicates retracted before, so still retracted; --again accepts what was retracted"
+    assert answer.err.count(notice) == 1
     again = kgray(verb, file, "--json", "--again")
     assert (again.code, counts(again.json), again.json["still_retracted"]) == (0, (2, 1, 0, 2, 0), 0)
     assert "--again" not in again.err
 
 
-def test_a_text_file_may_get_back_what_a_replacement_took_from_it(kgray):
+def test_a_text_file_regains_paragraphs_that_a_replacement_retracted(kgray):
     """R19: a retraction by --replace does not count."""
     scripted_texts(kgray, *(f"notes.md#{n}" for n in range(1, 9)))
     add = ("add", "notes.md", "--group", "g", "--at", "2026-01-01", "--json", "--replace")
@@ -310,7 +310,7 @@ def test_a_text_file_may_get_back_what_a_replacement_took_from_it(kgray):
     assert kgray("status", "--json").json["groups"]["g"]["committed"] == 2
 
 
-def test_a_text_file_that_cannot_be_read_to_its_end_retracts_nothing(kgray):
+def test_a_partly_unreadable_text_file_retracts_nothing(kgray):
     scripted_texts(kgray, *(f"notes.md#{n}" for n in range(1, 9)))
     add = ("add", "notes.md", "--group", "g", "--at", "2026-01-01", "--replace", "--json")
     text = paragraphs("One", "Two", *("word " * 1000 for _ in range(20)), "Last")
@@ -327,7 +327,7 @@ def test_a_text_file_that_cannot_be_read_to_its_end_retracts_nothing(kgray):
 # ----------------------------------------------------------------------------------- failures
 
 
-def test_a_failed_episode_exits_1_is_listed_and_is_taken_up_again_by_retry_only(kgray):
+def test_a_failed_episode_exits_1_is_listed_and_only_retry_ingests_it(kgray):
     rows = [{"id": "m1", "at": "2026-01-01", "group": "g", "speaker": "Ann", "text": "I know Bob"}, JOBS[0]]
     file = kgray.write("a.jsonl", *rows)
     answer = kgray("add", file, "--json")
@@ -352,7 +352,7 @@ def test_a_failed_episode_exits_1_is_listed_and_is_taken_up_again_by_retry_only(
     assert kgray("failures").out == "No failed episodes.\n"
 
 
-def test_a_model_out_of_reach_beyond_its_patience_exits_75_and_keeps_what_was_accepted(kgray):
+def test_a_model_out_of_reach_exits_75_and_accepted_episodes_remain(kgray):
     kgray.script({"episode": "m1", "error": "unavailable"})
     kgray.env["KGRAY_MODEL_PATIENCE_S"] = "1"
     file = kgray.write("a.jsonl", {"id": "m1", "at": 0, "group": "g", "text": "Hello"})
@@ -364,7 +364,7 @@ def test_a_model_out_of_reach_beyond_its_patience_exits_75_and_keeps_what_was_ac
     assert kgray("add", file).code == 0
 
 
-def test_the_rules_model_says_that_it_is_of_demo_quality(kgray):
+def test_the_rules_model_warns_that_it_has_demo_quality(kgray):
     kgray.env["KGRAY_MODEL_BACKEND"] = "rules"
     answer = kgray(
         "add", kgray.write("a.jsonl", {"text": "I work at Acme", "speaker": "Alice", "group": "g", "at": 0})
@@ -408,7 +408,7 @@ def test_options_end_at_two_dashes(kgray):
     assert kgray("add", "--json", "--", "-odd.jsonl").json["accepted"] == 3
 
 
-def test_many_refusals_are_summed_up_and_all_of_them_stand_in_a_file_that_is_named(kgray):
+def test_many_refusals_are_summarised_and_written_to_a_file(kgray):
     bad = [*({"id": str(n), "at": f"x{n}"} for n in range(30)), *({"speaker": "Bob"} for _ in range(5))]
     file = kgray.write("mixed.jsonl", JOBS[0], *bad)
     answer = kgray("add", file, "--group", "team")
@@ -424,11 +424,11 @@ def test_many_refusals_are_summed_up_and_all_of_them_stand_in_a_file_that_is_nam
         "        30  at: 'x0' is not a time: use ISO 8601 (2026-03-01T09:00:00Z) or epoch seconds",
         '         5  text is missing; if the row is a record, set kind to "json"',
     ]
-    kept = kgray.folder / lines[-1].removeprefix("All of them: ")
-    asked = kgray("add", file, "--group", "team", "--json")
-    assert [json.loads(line) for line in kept.read_text().splitlines()] == asked.json["refusals"]
+    refusals_file = kgray.folder / lines[-1].removeprefix("All of them: ")
+    json_answer = kgray("add", file, "--group", "team", "--json")
+    assert [json.loads(line) for line in refusals_file.read_text().splitlines()] == json_answer.json["refusals"]
     assert kgray("remove", "--group", "team", "--all", "--yes").code == 0
-    assert not kept.exists()
+    assert not refusals_file.exists()
 
 
 def test_one_object_over_several_lines_is_one_record(kgray):
@@ -445,7 +445,7 @@ def test_one_object_over_several_lines_is_one_record(kgray):
     ]
 
 
-def test_what_was_not_understood_is_told_at_the_end(kgray):
+def test_omitted_items_are_reported_at_the_end(kgray):
     kgray.env["KGRAY_MODEL_BACKEND"] = "rules"
     file = kgray.write(
         "rows.jsonl", {"kind": "json", "at": 0, "arr": 5, "contacts": [{"name": "Bob", "age": 4}]}
@@ -460,12 +460,12 @@ def test_what_was_not_understood_is_told_at_the_end(kgray):
 
 
 @pytest.mark.parametrize("command", [["add"], pytest.param(["backfill"], marks=pytest.mark.slow)])
-def test_a_dry_run_needs_no_store_and_leaves_nothing(kgray, command):
+def test_a_dry_run_needs_no_store_and_writes_no_files(kgray, command):
     """It runs on an empty store in a temporary folder."""
     files = kgray.write("a.jsonl", *JOBS)
     (kgray.folder / "tmp").mkdir()
     kgray.env["TMPDIR"] = str(kgray.folder / "tmp")
-    before = sorted(path.name for path in kgray.folder.iterdir())
+    files_before = sorted(path.name for path in kgray.folder.iterdir())
     answer = kgray.process(*command, files, "--dry-run", "--json")
     assert (answer.code, answer.err.count("Traceback")) == (0, 0), answer.err
     if command == ["add"]:
@@ -473,5 +473,5 @@ def test_a_dry_run_needs_no_store_and_leaves_nothing(kgray, command):
         assert "Mug costs 9.5 EUR" in facts
     else:
         assert (answer.json["accepted"], answer.json["refused"]) == (3, 0)
-    assert sorted(path.name for path in kgray.folder.iterdir()) == before
+    assert sorted(path.name for path in kgray.folder.iterdir()) == files_before
     assert list((kgray.folder / "tmp").iterdir()) == []

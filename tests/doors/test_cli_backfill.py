@@ -19,7 +19,7 @@ from kgray.memory.backfill import run
 from kgray.memory.backfill.manifest import RunFolder
 from kgray.storage.ledger import pending_groups
 from kgray.storage.sqlite.store import SqliteStore
-from tests.doors.shell import JOBS, Shell, told, triple
+from tests.doors.shell import JOBS, Shell, triples_row, triple
 from tests.waiting import HANGS_S, wait_for
 
 COUNTS = (
@@ -47,9 +47,9 @@ STOP = "stop"  # the client id of an episode that no model can read yet
 
 
 def many(count: int, start: int = 0, *, stops_at: int | None = None) -> list[dict]:
-    """Return episodes; no model is asked but for the one at `stops_at`, which later ones wait for."""
+    """Return episodes; only the episode at `stops_at` needs a model, and later episodes wait for it."""
     rows = [
-        told(f"m{i}", str(1_700_000_000 + 3600 * i), triple(PEOPLE[i % 5], "WORKS_AT", f"Firm {i % 17}"))
+        triples_row(f"m{i}", str(1_700_000_000 + 3600 * i), triple(PEOPLE[i % 5], "WORKS_AT", f"Firm {i % 17}"))
         for i in range(start, start + count)
     ]
     if stops_at is not None:
@@ -84,7 +84,7 @@ def committed(kgray: Shell) -> int:
 # ------------------------------------------------------------------------------ the same as add
 
 
-def test_backfill_makes_the_graph_of_add_and_reports_beside_its_keys(kgray):
+def test_backfill_makes_the_graph_of_add_and_adds_a_report(kgray):
     file = kgray.write("a.jsonl", *JOBS)
     answer = kgray("backfill", file, "--json")
     assert (answer.code, counts(answer.json)) == (0, (3, 0, 0, 3, 0))
@@ -99,7 +99,7 @@ def test_backfill_makes_the_graph_of_add_and_reports_beside_its_keys(kgray):
     assert dump(kgray) == added(kgray, file)
 
 
-def test_a_second_time_reads_nothing_and_changes_nothing(kgray):
+def test_a_second_backfill_reads_nothing_and_changes_nothing(kgray):
     file = kgray.write("a.jsonl", *JOBS)
     kgray("backfill", file)
     dump_before = dump(kgray)
@@ -110,7 +110,7 @@ def test_a_second_time_reads_nothing_and_changes_nothing(kgray):
     assert dump(kgray) == dump_before
 
 
-def test_the_same_is_shown_for_people(kgray):
+def test_the_text_output_has_the_same_content(kgray):
     kgray.script({"episode": "x", "error": "refused"})
     row = {"id": "x", "text": "no", "group": "team", "at": 0}
     answer = kgray("backfill", kgray.write("a.jsonl", *JOBS, row, {"text": "y"}), "--run", "first")
@@ -127,7 +127,7 @@ def test_the_same_is_shown_for_people(kgray):
 
 
 def test_a_folder_is_searched_in_order_and_every_format_is_read(kgray):
-    """Sorted by path; what is hidden, of another kind, or the data folder itself is no input."""
+    """Files are sorted by path; hidden files, other formats and the data folder are not read."""
     folder = kgray.folder / "archive"
     (folder / "deep" / ".git").mkdir(parents=True)
     rows = many(8)
@@ -147,10 +147,10 @@ def test_a_folder_is_searched_in_order_and_every_format_is_read(kgray):
     args = ("backfill", "archive", "--group", "team", "--at", "0", "--data", "archive/kgray-data", "--json")
     answer = kgray(*args)
     assert (answer.code, counts(answer.json)) == (0, (9, 0, 0, 9, 0)), answer.err
-    shown = manifest(kgray, "archive/kgray-data")
-    names = [row["name"].removeprefix("archive/") for row in shown["files"]]
+    document = manifest(kgray, "archive/kgray-data")
+    names = [row["name"].removeprefix("archive/") for row in document["files"]]
     assert names == ["b.jsonl", "c.json", "d.csv", "deep/e.parquet", "notes.md"]
-    assert [row["rows"] for row in shown["files"]] == [2, 2, 2, 2, 1]
+    assert [row["rows"] for row in document["files"]] == [2, 2, 2, 2, 1]
     files = [f"archive/{name}" for name in names]
     assert kgray("add", *files, "--group", "team", "--at", "0", "--data", "reference").code == 0
     assert dump(kgray, "archive/kgray-data") == dump(kgray, "reference")
@@ -158,8 +158,8 @@ def test_a_folder_is_searched_in_order_and_every_format_is_read(kgray):
     assert counts(kgray(*args).json) == (3, 9, 0, 3, 0), "the same run: the folder's new file is read"
 
 
-def test_a_text_file_is_one_source_and_replace_retracts_what_it_no_longer_holds(kgray):
-    """R25 soft: also where an attempt has read the file before."""
+def test_a_text_file_is_one_source_and_replace_retracts_missing_paragraphs(kgray):
+    """R25 soft: also if an earlier attempt has read the file."""
     kgray.env["KGRAY_MODEL_BACKEND"] = "rules"
     long = "x" * 1400
     kgray.write("notes.txt", f"Ann works at Acme. {long}\n\nBob works at Beta. {long}\n")
@@ -168,8 +168,8 @@ def test_a_text_file_is_one_source_and_replace_retracts_what_it_no_longer_holds(
     again = kgray("backfill", "notes.txt", "--group", "g", "--replace", "--json")
     assert (counts(again.json), again.json["retracted"]) == ((0, 2, 0, 0, 0), 0)
     kgray.write("notes.txt", f"Ann works at Acme. {long}\n")
-    less = kgray("backfill", "notes.txt", "--group", "g", "--replace", "--json")
-    assert (counts(less.json), less.json["retracted"]) == ((0, 1, 0, 0, 0), 1)
+    shorter = kgray("backfill", "notes.txt", "--group", "g", "--replace", "--json")
+    assert (counts(shorter.json), shorter.json["retracted"]) == ((0, 1, 0, 0, 0), 1)
     assert kgray("groups", "--json").json["groups"][0]["episodes"] == 1
 
 
@@ -177,7 +177,7 @@ def test_a_text_file_is_one_source_and_replace_retracts_what_it_no_longer_holds(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["missing.jsonl"], "missing.jsonl cannot be read"),
         (["a.jsonl", "archiv/"], "archiv/ cannot be read"),
@@ -190,7 +190,7 @@ def test_a_text_file_is_one_source_and_replace_retracts_what_it_no_longer_holds(
         (["a", "b", "--replace"], "are one source"),
     ],
 )
-def test_wrong_usage_exits_2_and_changes_nothing(kgray, arguments, told):
+def test_wrong_usage_exits_2_and_changes_nothing(kgray, arguments, message):
     kgray.write("a.jsonl", *JOBS)
     for name in ("empty", "a", "b"):
         (kgray.folder / name).mkdir()
@@ -198,7 +198,7 @@ def test_wrong_usage_exits_2_and_changes_nothing(kgray, arguments, told):
     kgray.write("b/notes.md", "Two.")
     answer = kgray("backfill", *arguments)
     assert (answer.code, answer.out) == (2, "")
-    assert told in answer.err
+    assert message in answer.err
     assert not (kgray.folder / "kgray-data" / "runs").exists() or not manifests(kgray)
 
 
@@ -206,7 +206,7 @@ def manifests(kgray: Shell) -> list[Path]:
     return list((kgray.folder / "kgray-data" / "runs").glob("*/manifest.json"))
 
 
-def test_what_is_refused_is_kept_with_its_place_and_a_file_put_right_is_read_again(kgray):
+def test_refused_rows_are_stored_with_their_place_and_a_corrected_file_is_read_again(kgray):
     good = kgray.write("a.jsonl", *JOBS)
     bad = kgray.write("b.jsonl", *many(2), {"text": "x"})
     answer = kgray("backfill", good, bad, "--json")
@@ -238,7 +238,7 @@ def test_other_options_read_every_file_again(kgray):
 def test_on_error_stop_accepts_nothing_and_exits_2(kgray):
     """Conflicts with the store and inside the input are seen before anything is accepted."""
     good = kgray.write("a.jsonl", *JOBS)
-    bad = kgray.write("b.jsonl", {"text": "x"}, told("t1", "2026-01-01", triple("A", "KNOWS", "B")))
+    bad = kgray.write("b.jsonl", {"text": "x"}, triples_row("t1", "2026-01-01", triple("A", "KNOWS", "B")))
     answer = kgray("backfill", good, bad, "--on-error", "stop", "--json")
     assert (answer.code, counts(answer.json)) == (2, (0, 0, 2, 0, 0))
     assert [(r["file"], r["line"], r["field"]) for r in answer.json["refusals"]] == [
@@ -248,13 +248,13 @@ def test_on_error_stop_accepts_nothing_and_exits_2(kgray):
     assert kgray("backfill", good, "--on-error", "stop").code == 0
 
 
-def test_a_dry_run_counts_what_would_happen_and_accepts_nothing(kgray):
+def test_a_dry_run_counts_outcomes_and_accepts_nothing(kgray):
     kgray("add", kgray.write("a.jsonl", *JOBS))
     dump_before = dump(kgray)
-    changed = told("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Gamma"))
+    changed = triples_row("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Gamma"))
     new = many(2)
-    other = told("m0", "2026-01-01", triple("A", "KNOWS", "B"))
-    file = kgray.write("b.jsonl", JOBS[0], changed, *new, new[0], other, {"text": "x"})
+    conflict = triples_row("m0", "2026-01-01", triple("A", "KNOWS", "B"))
+    file = kgray.write("b.jsonl", JOBS[0], changed, *new, new[0], conflict, {"text": "x"})
     answer = kgray("backfill", file, "--dry-run", "--json")
     assert (answer.code, counts(answer.json)) == (1, (2, 2, 3, 0, 0))
     assert [(r["line"], r["field"]) for r in answer.json["refusals"]] == [(2, "id"), (6, "id"), (7, "group")]
@@ -266,7 +266,7 @@ def test_a_dry_run_counts_what_would_happen_and_accepts_nothing(kgray):
     assert "Nothing is accepted" in kgray("backfill", file, "--dry-run").out
 
 
-def test_a_dry_run_tells_the_calls_of_a_language_model_and_makes_none(kgray):
+def test_a_dry_run_estimates_the_calls_of_a_language_model_and_makes_none(kgray):
     kgray.env |= {"KGRAY_MODEL_BACKEND": "openai", "KGRAY_MODEL_NAME": "m"}
     kgray.env |= {"KGRAY_MODEL_BASE_URL": "http://127.0.0.1:9/v1"}
     kgray("init")
@@ -292,7 +292,7 @@ def test_a_limit_takes_the_next_rows_each_time(kgray):
     assert (counts(third.json), third.json["report"]["state"]) == ((1, 4, 1, 1, 0), "done")
 
 
-def test_a_spent_budget_of_calls_ends_with_75_and_the_rest_is_neither_accepted_nor_asked(kgray):
+def test_a_spent_budget_of_calls_ends_with_75_and_accepts_no_further_rows(kgray):
     count = 40
     nothing = {"entities": [], "facts": []}
     kgray.script(*({"episode": f"r{i}", "extraction": nothing} for i in range(count)))
@@ -305,13 +305,13 @@ def test_a_spent_budget_of_calls_ends_with_75_and_the_rest_is_neither_accepted_n
     assert (report["calls"], report["state"]) == (10, "stopped")
     assert report["reason"] == "--max-calls 10 is spent: 10 calls were made"
     assert "run it again" in answer.err
-    rest = kgray("backfill", file, "--max-calls", "30", "--json")
-    assert (rest.code, counts(rest.json), rest.json["report"]["state"]) == (0, (30, 10, 0, 30, 0), "done")
+    remaining = kgray("backfill", file, "--max-calls", "30", "--json")
+    assert (remaining.code, counts(remaining.json), remaining.json["report"]["state"]) == (0, (30, 10, 0, 30, 0), "done")
     assert kgray("status", "--json").json["model"]["calls"] == count, "nothing was asked twice"
 
 
 def test_a_spent_budget_of_tokens_ends_with_75(kgray, monkeypatch):
-    """The scripted model counts no tokens, so the ledger is made to show 100 a call."""
+    """The scripted model counts no tokens, so the test sets 100 tokens a call in the ledger."""
     plain = SqliteStore.counts
 
     def counted(self, group=None):
@@ -349,21 +349,21 @@ def _time(at: str) -> float:
     return float(at) if at.isdigit() else 1_700_438_400.0
 
 
-def test_an_order_of_times_is_resumed_in_the_middle_and_begins_anew_where_a_file_changes(kgray):
+def test_an_ordered_backfill_resumes_and_restarts_after_a_file_changes(kgray):
     rows = many(20)
     kgray.write("a.jsonl", *rows[::-1], {"text": "x"})
     args = ("backfill", "a.jsonl", "--order", "reference-time", "--json")
     assert counts(kgray(*args, "--limit", "8").json) == (8, 0, 1, 8, 0)
     assert counts(kgray(*args, "--limit", "8").json) == (8, 8, 1, 8, 0)
     kgray.write("a.jsonl", *rows[::-1])
-    whole = kgray(*args)
-    assert (counts(whole.json), whole.json["report"]["skipped"]) == ((4, 16, 0, 4, 0), 0)
+    full = kgray(*args)
+    assert (counts(full.json), full.json["report"]["skipped"]) == ((4, 16, 0, 4, 0), 0)
     assert dump(kgray) == added(kgray, kgray.write("sorted.jsonl", *rows))
     assert counts(kgray(*args).json) == (0, 20, 0, 0, 0)
 
 
-def test_what_is_removed_stays_in_no_folder_of_a_run(kgray):
-    """R25: also where a run by times was stopped between its rows."""
+def test_removed_texts_are_deleted_from_run_folders(kgray):
+    """R25: also if a run in the order of times was stopped between its rows."""
     kgray.write("a.jsonl", *many(9))
     args = ("backfill", "a.jsonl", "--order", "reference-time", "--json")
     kgray(*args, "--limit", "5")
@@ -376,13 +376,13 @@ def test_what_is_removed_stays_in_no_folder_of_a_run(kgray):
     assert counts(kgray(*args).json) == (4, 5, 0, 4, 0)
 
 
-def test_a_refusal_keeps_neither_the_id_nor_the_hash_of_what_was_removed(kgray):
-    """R25: `refused.jsonl` tells that an id was taken; of other refusals it keeps all, and a run goes on."""
-    kgray("add", kgray.write("a.jsonl", told("Quillon", "2026-01-01", triple("A", "KNOWS", "B"))))
-    row = told("Quillon", "2026-01-01", triple("A", "KNOWS", "C"))
+def test_a_removal_deletes_ids_and_hashes_from_refusals(kgray):
+    """R25: `refused.jsonl` still records a taken id; other refusals stay complete, and the run continues."""
+    kgray("add", kgray.write("a.jsonl", triples_row("Quillon", "2026-01-01", triple("A", "KNOWS", "B"))))
+    row = triples_row("Quillon", "2026-01-01", triple("A", "KNOWS", "C"))
     args = ("backfill", kgray.write("b.jsonl", row, {"group": "team", "text": ""}), "--json")
     refused = kgray(*args).json
-    assert [found["field"] for found in refused["refusals"]] == ["id", "text"]
+    assert [refusal["field"] for refusal in refused["refusals"]] == ["id", "text"]
     (path,) = (kgray.folder / "kgray-data/runs").glob("*/refused.jsonl")
     content_before = path.read_text()
     stored = content_before.split("stored sha256 ")[1][:64]
@@ -395,7 +395,7 @@ def test_a_refusal_keeps_neither_the_id_nor_the_hash_of_what_was_removed(kgray):
 # ---------------------------------------------------------------------------- what stays behind
 
 
-def test_a_changed_file_is_read_again_and_an_unchanged_one_goes_on_behind_its_last_row(kgray, monkeypatch):
+def test_a_changed_file_is_read_again_and_an_unchanged_file_is_resumed(kgray, monkeypatch):
     a, b = kgray.write("a.jsonl", *many(4)), kgray.write("b.jsonl", *many(4, start=4))
     assert counts(kgray("backfill", a, b, "--limit", "6", "--json").json) == (6, 0, 0, 6, 0)
     kgray.write("a.jsonl", *many(4), *many(1, start=100))
@@ -407,7 +407,7 @@ def test_a_changed_file_is_read_again_and_an_unchanged_one_goes_on_behind_its_la
     ]  # fmt: skip
 
 
-def test_a_manifest_that_cannot_be_read_costs_reading_again_and_no_more(kgray):
+def test_an_unreadable_manifest_only_costs_another_read(kgray):
     file = kgray.write("a.jsonl", *JOBS)
     kgray("backfill", file)
     dump_before = dump(kgray)
@@ -418,7 +418,7 @@ def test_a_manifest_that_cannot_be_read_costs_reading_again_and_no_more(kgray):
     assert dump(kgray) == dump_before
 
 
-def test_a_run_that_goes_on_is_not_carried_out_twice(kgray):
+def test_a_running_backfill_cannot_be_started_again(kgray):
     file = kgray.write("a.jsonl", *JOBS)
     kgray("init")
     with RunFolder(kgray.folder / "kgray-data", "busy").locked():
@@ -428,16 +428,16 @@ def test_a_run_that_goes_on_is_not_carried_out_twice(kgray):
     assert kgray("backfill", file, "--run", "busy").code == 0
 
 
-def test_no_more_than_a_bound_waits_in_the_log_and_no_more_than_a_batch_is_held(kgray, monkeypatch):
-    """The input is far longer than what is ever accepted and not carried out."""
+def test_pending_rows_and_batches_are_bounded(kgray, monkeypatch):
+    """The input is much longer than the bound on pending rows."""
     monkeypatch.setattr(run, "WAITING", 60)
     monkeypatch.setattr(run, "BATCH", 20)
-    seen: list[tuple[int, int]] = []
+    sizes: list[tuple[int, int]] = []
     plain = SqliteStore.append
 
     def append(self, groups, work):
         answers = plain(self, groups, work)
-        seen.append((len(answers), self.pending_count()))
+        sizes.append((len(answers), self.pending_count()))
         assert not any(pending_groups(self).values()), "in the backfill lane"
         return answers
 
@@ -445,16 +445,16 @@ def test_no_more_than_a_bound_waits_in_the_log_and_no_more_than_a_batch_is_held(
     file = kgray.write("a.jsonl", *many(200))
     answer = kgray("backfill", file, "--json")
     assert counts(answer.json) == (200, 0, 0, 200, 0)
-    assert max(size for size, _ in seen) <= 20
-    assert max(waiting for _, waiting in seen) <= 60
-    assert len(seen) >= 10
+    assert max(size for size, _ in sizes) <= 20
+    assert max(waiting for _, waiting in sizes) <= 60
+    assert len(sizes) >= 10
 
 
 # ------------------------------------------------------------------------- killed and stopped
 
 
 @pytest.mark.slow  # a kill is resumed by default, and test_cli_process has the signal
-def test_a_signal_drains_and_exits_75_and_the_same_command_goes_on(kgray):
+def test_a_signal_drains_and_exits_75_and_the_same_command_resumes(kgray):
     """SIGTERM; test_cli_process has both signals."""
     file = kgray.write("a.jsonl", *many(ROWS, stops_at=120))
     kgray.script({"episode": STOP, "error": "unavailable"})
@@ -476,13 +476,13 @@ def test_a_signal_drains_and_exits_75_and_the_same_command_goes_on(kgray):
     assert dump(kgray) == added(kgray, file)
 
 
-def test_killed_in_the_middle_it_resumes_to_the_graph_of_an_undisturbed_run(kgray):
-    """Promise 2; what the manifest had not seen is a duplicate."""
+def test_a_killed_backfill_resumes_to_the_graph_of_an_undisturbed_run(kgray):
+    """Promise 2; rows that the manifest does not record are duplicates."""
     file = kgray.write("a.jsonl", *many(ROWS))
     kgray("init")
-    for least in (5, 80):
+    for minimum in (5, 80):
         running = kgray.start("backfill", file)
-        wait_for(lambda least=least: committed(kgray) > least)
+        wait_for(lambda minimum=minimum: committed(kgray) > minimum)
         running.kill()
         running.communicate()
     last = kgray("backfill", file, "--json")
@@ -494,7 +494,7 @@ def test_killed_in_the_middle_it_resumes_to_the_graph_of_an_undisturbed_run(kgra
     assert dump(kgray) == added(kgray, file)
 
 
-def test_a_feeding_that_fails_ends_the_run_and_not_after_all_that_is_pending(kgray, monkeypatch):
+def test_an_input_error_ends_the_run_before_pending_rows_are_ingested(kgray, monkeypatch):
     kgray("add", kgray.write("a.jsonl", *many(400)), "--accept-only")
 
     def full(*_):
@@ -508,16 +508,16 @@ def test_a_feeding_that_fails_ends_the_run_and_not_after_all_that_is_pending(kgr
     assert manifest(kgray)["state"] == "stopped"
 
 
-def test_an_outage_beyond_the_patience_ends_with_75_and_its_reason_in_the_manifest(kgray):
+def test_a_long_outage_ends_with_75_and_a_reason_in_the_manifest(kgray):
     kgray.env |= {"KGRAY_MODEL_BACKEND": "openai", "KGRAY_MODEL_NAME": "m", "KGRAY_MODEL_PATIENCE_S": "1"}
     kgray.env |= {"KGRAY_MODEL_BASE_URL": "http://127.0.0.1:9/v1"}
     file = kgray.write("a.jsonl", {"id": "a", "text": "x", "group": "team", "at": 0}, *JOBS)
     answer = kgray("backfill", file, "--json")
     assert answer.code == 75
     assert (answer.json["accepted"], answer.json["failed"]) == (4, 0)
-    shown = manifest(kgray)
-    assert (shown["state"], shown["reason"]) == ("stopped", answer.json["report"]["reason"])
-    assert "127.0.0.1:9" in shown["reason"]
+    document = manifest(kgray)
+    assert (document["state"], document["reason"]) == ("stopped", answer.json["report"]["reason"])
+    assert "127.0.0.1:9" in document["reason"]
 
 
 def test_the_job_script_is_the_command(kgray):

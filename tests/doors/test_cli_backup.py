@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.shell import JOBS, Answer, Shell, told, triple
+from tests.doors.shell import JOBS, Answer, Shell, triples_row, triple
 from tests.stand_in.s3 import Bucket, served
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "backup.md"
@@ -53,7 +53,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def refusal(answer: Answer) -> str:
-    """Return the one line with which a command ended that changed nothing."""
+    """Return the error line of a command that changed nothing."""
     assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1), answer
     return answer.err
 
@@ -66,30 +66,30 @@ def hashes(kgray: Shell, *data: str) -> set[str]:
 def test_a_backup_is_a_data_folder_and_is_restored_to_another(team):
     assert team("keys", "add", "--groups", "team", "--scopes", "read").code == 0
 
-    made = team("backup", "backup", "--json")
-    assert (made.code, made.json["groups"].keys()) == (0, {"team", "kgray/own"})
-    assert made.json["rows"] == sum(entry["rows"] for entry in made.json["groups"].values())
+    backup = team("backup", "backup", "--json")
+    assert (backup.code, backup.json["groups"].keys()) == (0, {"team", "kgray/own"})
+    assert backup.json["rows"] == sum(entry["rows"] for entry in backup.json["groups"].values())
     back = team("restore", "backup", "--data", "back", "--json")
 
-    assert (back.code, back.json) == (0, made.json)
+    assert (back.code, back.json) == (0, backup.json)
     assert len(hashes(team, "kgray-data", "backup", "back")) == 1
     assert team("keys", "list", "--data", "back").out == team("keys", "list").out
     assert {path.name for path in (team.folder / "backup").iterdir()} >= {"backup.json", "kgray.sqlite3"}
-    assert team("restore", "backup", "--data", "back", "--json").json == made.json, "it is compared"
+    assert team("restore", "backup", "--data", "back", "--json").json == backup.json, "it is compared"
 
 
-def test_a_group_has_a_file_that_others_can_read_and_verify(team):
-    more = told("m1", "2026-02-01", triple("Bo", "KNOWS", "Cy"), group="other")
-    assert team("add", team.write("more.jsonl", more)).code == 0
+def test_a_backup_of_a_group_has_a_file_that_other_programs_can_verify(team):
+    row = triples_row("m1", "2026-02-01", triple("Bo", "KNOWS", "Cy"), group="other")
+    assert team("add", team.write("more.jsonl", row)).code == 0
 
     reply = team("backup", "backup", "--group", "team", "--json").json
 
     text = gzip.decompress((team.folder / "backup" / ROWS).read_bytes())
-    first, *rest = map(json.loads, text.splitlines())
+    first, *lines = map(json.loads, text.splitlines())
     assert (first["group"], first["last"]) == ("team", 3)
-    assert sum(isinstance(line, list) for line in rest) == reply["rows"] == reply["groups"]["team"]["rows"]
-    shown = json.loads((team.folder / "backup" / "backup.json").read_bytes())
-    assert shown["groups"] == {"team": reply["groups"]["team"] | {"file": ROWS}}
+    assert sum(isinstance(line, list) for line in lines) == reply["rows"] == reply["groups"]["team"]["rows"]
+    document = json.loads((team.folder / "backup" / "backup.json").read_bytes())
+    assert document["groups"] == {"team": reply["groups"]["team"] | {"file": ROWS}}
     assert team("restore", "backup", "--data", "back", "--json").json == reply
     assert team("groups", "--data", "back", "--json").json["groups"][0]["group"] == "team"
     assert len(hashes(team, "kgray-data", "back")) == 1
@@ -151,21 +151,21 @@ DAMAGE = {
 
 @pytest.mark.parametrize("kind", ["kgray.sqlite3", ROWS])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_what_is_damaged_is_restored_nowhere(team, kind, damage):
+def test_a_damaged_backup_is_not_restored(team, kind, damage):
     assert team("backup", "backup", *(("--group", "team") if kind == ROWS else ())).code == 0
     DAMAGE[damage](team.folder / "backup" / kind)
     shutil.copytree(team.folder / "kgray-data", team.folder / "there")
     assert team("remove", "--group", "team", "--all", "--yes", "--data", "there").code == 0
-    before = files(team.folder / "there")
+    files_before = files(team.folder / "there")
 
     for words in (("--dry-run",), ("--data", "new"), ("--data", "there")):
         line = refusal(team("restore", "backup", *words))
         assert f"{kind} is missing, damaged, or was changed since: restore from another backup" in line
     assert not (team.folder / "new").exists()
-    assert files(team.folder / "there") == before
+    assert files(team.folder / "there") == files_before
 
 
-def test_what_cannot_be_restored_is_one_line_and_changes_nothing(team):
+def test_an_invalid_backup_is_a_one_line_error_and_changes_nothing(team):
     assert team("backup", "backup", "--group", "team").code == 0
     manifest = team.folder / "backup" / "backup.json"
     reply = json.loads(manifest.read_bytes())
@@ -188,11 +188,11 @@ def test_what_cannot_be_restored_is_one_line_and_changes_nothing(team):
     assert not (team.folder / "new").exists()
 
 
-def test_a_group_that_differs_there_is_left_alone_and_so_are_the_others(team):
+def test_a_restore_changes_no_group_if_one_differs(team):
     assert team("backup", "backup").code == 0
-    assert team("add", team.write("o.jsonl", told("o", "2026-01-01", triple("A", "KNOWS", "B")))).code == 0
-    more = told("m1", "2026-02-01", triple("Bo", "KNOWS", "Cy"), group="another")
-    assert team("add", team.write("more.jsonl", more)).code == 0
+    assert team("add", team.write("o.jsonl", triples_row("o", "2026-01-01", triple("A", "KNOWS", "B")))).code == 0
+    extra = triples_row("m1", "2026-02-01", triple("Bo", "KNOWS", "Cy"), group="another")
+    assert team("add", team.write("more.jsonl", extra)).code == 0
     assert team("backup", "later").code == 0
     assert team("restore", "backup", "--data", "there").code == 0
 
@@ -203,11 +203,11 @@ def test_a_group_that_differs_there_is_left_alone_and_so_are_the_others(team):
     assert len(hashes(team, "there", "backup")) == 1
 
 
-def test_a_backup_goes_nowhere_where_anything_is(team):
+def test_a_backup_needs_a_new_or_empty_folder(team):
     assert team("backup", "backup").code == 0
-    before = files(team.folder / "backup")
+    files_before = files(team.folder / "backup")
     assert "there is a backup at" in refusal(team("backup", "backup"))
-    assert files(team.folder / "backup") == before
+    assert files(team.folder / "backup") == files_before
     assert "kgray-data is not empty: name a new folder" in refusal(team("backup", "kgray-data"))
     assert "a.jsonl" in refusal(team("backup", "a.jsonl"))
     assert "no group 'absent' in kgray-data" in refusal(team("backup", "new", "--group", "absent"))
@@ -217,8 +217,8 @@ def test_a_backup_goes_nowhere_where_anything_is(team):
     assert team("backup", "empty").code == 0
 
 
-def test_what_is_pending_is_restored_and_ingested_there(team):
-    late = told("t4", "2026-04-01", triple("Alice Nguyen", "WORKS_AT", "Gamma"))
+def test_pending_episodes_are_restored_and_ingested(team):
+    late = triples_row("t4", "2026-04-01", triple("Alice Nguyen", "WORKS_AT", "Gamma"))
     assert team("add", "--accept-only", team.write("late.jsonl", late)).code == 0
     assert team("backup", "backup").code == 0
     assert team("restore", "backup", "--data", "back").code == 0
@@ -231,33 +231,33 @@ def test_what_is_pending_is_restored_and_ingested_there(team):
     assert len(hashes(team, "kgray-data", "back")) == 1
 
 
-def test_a_url_of_a_file_is_a_path(team):
+def test_a_file_url_is_a_path(team):
     url = (team.folder / "far away").as_uri()
-    made = team("backup", url, "--json")
-    assert made.code == 0
+    backup = team("backup", url, "--json")
+    assert backup.code == 0
     assert (team.folder / "far away" / "kgray.sqlite3").exists()
-    assert team("restore", url, "--data", "back", "--json").json == made.json
+    assert team("restore", url, "--data", "back", "--json").json == backup.json
 
 
-def test_a_bucket_takes_a_backup_and_gives_it_back(team, bucket):
-    made = team("backup", bucket.url("b/kgray/today"), "--json")
-    assert (made.code, set(bucket.objects)) == (0, {f"b/kgray/today/{ROWS}", "b/kgray/today/backup.json"})
+def test_a_backup_in_a_bucket_is_restored(team, bucket):
+    backup = team("backup", bucket.url("b/kgray/today"), "--json")
+    assert (backup.code, set(bucket.objects)) == (0, {f"b/kgray/today/{ROWS}", "b/kgray/today/backup.json"})
     assert "at s3://b/kgray/today already" in refusal(team("backup", bucket.url("b/kgray/today")))
 
     back = team("restore", bucket.url("b/kgray/today"), "--data", "back", "--json")
 
-    assert (back.code, back.json) == (0, made.json)
+    assert (back.code, back.json) == (0, backup.json)
     assert len(hashes(team, "kgray-data", "back")) == 1
     assert team("backup", "full").code == 0
     bucket.objects |= {f"b/full/{name}": content for name, content in files(team.folder / "full").items()}
-    whole = team("restore", bucket.url("b/full"), "--data", "whole", "--json")
-    assert whole.json == made.json, "a folder that was copied to a bucket"
+    copied = team("restore", bucket.url("b/full"), "--data", "whole", "--json")
+    assert copied.json == backup.json, "a folder that was copied to a bucket"
     bucket.objects[f"b/kgray/today/{ROWS}"] = bucket.objects[f"b/kgray/today/{ROWS}"][:-9]
     line = refusal(team("restore", bucket.url("b/kgray/today"), "--data", "new"))
     assert line.startswith(f"kgray: s3://b/kgray/today/{ROWS} is missing, damaged")
 
 
-def test_an_outage_of_a_bucket_leaves_no_backup_and_the_next_try_makes_one(team, bucket):
+def test_an_outage_of_a_bucket_leaves_no_backup_and_the_next_attempt_succeeds(team, bucket):
     bucket.broken = 1
 
     stopped = team("backup", bucket.url("b/x"))
@@ -271,8 +271,8 @@ def test_an_outage_of_a_bucket_leaves_no_backup_and_the_next_try_makes_one(team,
     assert team("restore", bucket.url("b/x"), "--data", "new").code == 0
 
 
-def test_the_drill_of_the_page_runs_as_it_stands(kgray):
-    """Each line that begins with a dollar sign is a command; the two hashes are one."""
+def test_the_drill_of_the_page_runs_unchanged(kgray):
+    """Each line that begins with a dollar sign is a command; the two hashes are equal."""
     block = PAGE.read_text(encoding="utf-8").split("```console")[1].split("```")[0]
     commands = [shlex.split(line[2:], comments=True) for line in block.splitlines() if line.startswith("$ ")]
     demo = [row | {"group": "demo"} for row in JOBS]
@@ -286,6 +286,6 @@ def test_the_drill_of_the_page_runs_as_it_stands(kgray):
         assert (program, answer.code) == ("kgray", 0), (words, answer)
         printed.append(answer.out)
 
-    (dumped, *others) = [out for out in printed if re.fullmatch(r"[0-9a-f]{64}\n", out)]
-    assert others == [dumped]
+    (dumped, *restored) = [out for out in printed if re.fullmatch(r"[0-9a-f]{64}\n", out)]
+    assert restored == [dumped]
     assert [words[0] for _, *words in commands if words].count("restore") == 2

@@ -1,4 +1,4 @@
-"""Killed in the middle of a backup or of a restore: no half passes for a whole, and the next try makes it."""
+"""Backups and restores that are killed: no partial backup is accepted, and the next attempt succeeds."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kgray.maintenance.transfer.backups import backup
 from kgray.maintenance.transfer.restoring import restore
 from kgray.runtime.wiring import open_reader
 from kgray.settings import Settings
-from tests.doors.shell import Answer, Shell, told, triple
+from tests.doors.shell import Answer, Shell, triples_row, triple
 from tests.stand_in.s3 import served
 from tests.waiting import HANGS_S
 
-# A process that makes or restores a backup, and kills itself when it has told of so many rows.
+# A process that makes or restores a backup, and kills itself when it has reported a number of rows.
 KILLED = """
 import os, signal, sys
 from contextlib import closing
@@ -43,7 +43,7 @@ else:
 print(-left)
 """
 OTHERS = [
-    told(f"o{n}", "2026-02-01", triple("Bo", "KNOWS", f"Cy {n}"), group=f"other-{n % 3}") for n in range(9)
+    triples_row(f"o{n}", "2026-02-01", triple("Bo", "KNOWS", f"Cy {n}"), group=f"other-{n % 3}") for n in range(9)
 ]
 
 
@@ -57,7 +57,7 @@ def run(kgray: Shell, *words: object) -> subprocess.CompletedProcess[str]:
 
 
 def count_rows(kgray: Shell, command: str, data: str, place: str, *groups: str) -> int:
-    """Return how many rows a process reports that is not killed."""
+    """Return the number of rows that an undisturbed process reports."""
     rows: list[None] = []
     if command == "backup":
         with closing(open_reader(Settings(), kgray.folder / data)) as source:
@@ -75,26 +75,26 @@ def refused(answer: Answer, line: str) -> None:
 @pytest.mark.parametrize(
     "groups", [(), pytest.param(("team", "other-1"), marks=pytest.mark.slow)], ids=["file", "groups"]
 )
-def test_a_killed_backup_is_none_and_the_next_one_is_whole(team, groups):
+def test_a_killed_backup_is_unusable_and_the_next_backup_is_complete(team, groups):
     assert team("add", team.write("others.jsonl", *OTHERS)).code == 0
     options = [word for group in groups for word in ("--group", group)]
     full_reply = team("backup", "whole", *options, "--json").json
     count = count_rows(team, "backup", "kgray-data", "counted", *groups)
-    for number, left in enumerate((count // 2, count)):
+    for number, remaining in enumerate((count // 2, count)):
         to = f"backup-{number}"
-        assert run(team, "backup", "kgray-data", to, left, *groups).returncode == -signal.SIGKILL
+        assert run(team, "backup", "kgray-data", to, remaining, *groups).returncode == -signal.SIGKILL
         assert {path.name for path in (team.folder / to).iterdir()} == {"unfinished"}
         refused(team("restore", to, "--data", "new"), "it has no backup.json")
 
-        made = team("backup", to, *options, "--json")
+        backup = team("backup", to, *options, "--json")
 
-        assert (made.code, made.json) == (0, full_reply)
+        assert (backup.code, backup.json) == (0, full_reply)
         assert not (team.folder / to / "unfinished").exists()
         assert team("restore", to, "--data", f"back-{number}", "--json").json == full_reply
 
 
-@pytest.mark.slow  # by default a backup to a file is killed, and a bucket is away
-def test_a_backup_to_a_bucket_that_is_killed_is_none(team, monkeypatch):
+@pytest.mark.slow  # by default a backup to a file is killed, and a bucket is unavailable
+def test_a_killed_backup_to_a_bucket_is_unusable(team, monkeypatch):
     team.env |= {
         "AWS_ACCESS_KEY_ID": "a-key", "AWS_SECRET_ACCESS_KEY": "a-secret-key", "AWS_MAX_ATTEMPTS": "1",
         "AWS_EC2_METADATA_DISABLED": "true", "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
@@ -110,9 +110,9 @@ def test_a_backup_to_a_bucket_that_is_killed_is_none(team, monkeypatch):
         assert names == {f"b/it/rows-{n:06}.jsonl.gz" for n in (1, 2, 3)}, "three of four"
         refused(team("restore", bucket.url("b/it"), "--data", "new"), "it has no backup.json")
 
-        made = team("backup", bucket.url("b/it"), "--json")
+        backup = team("backup", bucket.url("b/it"), "--json")
 
-        assert team("restore", bucket.url("b/it"), "--data", "back", "--json").json == made.json
+        assert team("restore", bucket.url("b/it"), "--data", "back", "--json").json == backup.json
 
 
 @pytest.mark.parametrize(
@@ -122,45 +122,45 @@ def test_a_backup_to_a_bucket_that_is_killed_is_none(team, monkeypatch):
         pytest.param((), (0.5, 1), id="into another store", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.slow  # a killed backup is none by default
-def test_a_killed_restore_shows_whole_groups_alone_and_goes_on(team, groups, kills):
-    """Of groups in files of their own, and of a store's file whose groups go into a store that is there."""
+@pytest.mark.slow  # a killed backup is tested by default
+def test_a_killed_restore_shows_only_complete_groups_and_resumes(team, groups, kills):
+    """With a file for each group, and with the file of a store whose groups go into an existing store."""
     assert team("add", team.write("others.jsonl", *OTHERS)).code == 0
     options = [word for group in groups for word in ("--group", group)]
     full_reply = team("backup", "whole", *options, "--json").json
     assert team("init", "--data", "counted").code == 0
     count = count_rows(team, "restore", "counted", "whole")
     dumps = {group: team("dump", "--group", group).out for group in full_reply["groups"]}
-    seen = set()
+    group_counts = set()
     for number, share in enumerate(kills):
         data = f"back-{number}"
         assert team("init", "--data", data).code == 0
-        left = max(1, int(count * share))
-        assert run(team, "restore", data, "whole", left).returncode == -signal.SIGKILL
-        there = [row["group"] for row in team("groups", "--data", data, "--json").json["groups"]]
-        seen.add(len(there))
+        remaining = max(1, int(count * share))
+        assert run(team, "restore", data, "whole", remaining).returncode == -signal.SIGKILL
+        restored_groups = [row["group"] for row in team("groups", "--data", data, "--json").json["groups"]]
+        group_counts.add(len(restored_groups))
         for group, dump in dumps.items():
             output = team("dump", "--group", group, "--data", data).out
-            assert output == (dump if group in there else "")
+            assert output == (dump if group in restored_groups else "")
 
-        done = team("restore", "whole", "--data", data, "--json")
+        restored = team("restore", "whole", "--data", data, "--json")
 
-        assert (done.code, done.json) == (0, full_reply)
+        assert (restored.code, restored.json) == (0, full_reply)
         assert {group: team("dump", "--group", group, "--data", data).out for group in dumps} == dumps
         checks = json.loads(team("doctor", "--data", data, "--json").out)["checks"]
         assert [check for check in checks if not check["ok"]] == []
         assert not (team.folder / data / "restoring").exists()
-    assert len(seen) == len(kills), "killed in another group each time"
+    assert len(group_counts) == len(kills), "killed in another group each time"
 
 
-def test_a_killed_restore_to_a_new_folder_leaves_no_half_of_a_file(team):
-    """The store's file is put in place when it is complete and verified; what a killed process left goes."""
+def test_a_killed_restore_to_a_new_folder_leaves_no_partial_file(team):
+    """The store's file gets its name when it is complete and verified; remains of a killed process are deleted."""
     full_reply = team("backup", "whole", "--json").json
     (team.folder / "back" / "restoring").mkdir(parents=True)
     for name in ("kgray.sqlite3", "kgray.sqlite3-wal", "lock"):
         team.write(f"back/restoring/{name}", b"the first half of it")
     assert team("groups", "--data", "back").code == 2
-    assert run(team, "restore", "back", "whole", 1).returncode == -signal.SIGKILL  # it is in place by then
+    assert run(team, "restore", "back", "whole", 1).returncode == -signal.SIGKILL  # the file is complete before the kill
     assert team("dump", "--group", "team", "--data", "back").out == team("dump", "--group", "team").out
 
     assert team("restore", "whole", "--data", "back", "--json").json == full_reply

@@ -1,4 +1,4 @@
-"""`python -m bench`: worlds as files, and their graphs held against the truth."""
+"""`python -m bench`: worlds as files, and their graphs compared with the truth."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_every_command_has_help_with_an_example_and_is_in_the_table_of_the_contr
     assert bench.process("--help").out.startswith("Usage: python -m bench [OPTIONS] COMMAND")
 
 
-@pytest.mark.slow  # what is searched is in tests/graph/test_search_*, a data set for `eval` below
-def test_retrieval_measures_kgray_beside_plain_searches_and_ingests_once(bench, tmp_path):
+@pytest.mark.slow  # tests/graph/test_search_* test searches, and a test below a data set for `eval`
+def test_retrieval_compares_kgray_with_plain_searches_and_ingests_once(bench, tmp_path):
     bench.env["TMPDIR"] = str(tmp_path)
-    asked = ("retrieval", "--conversations", "1", "--turns", "30", "--questions", "12", "--budgets", "500")
-    reply = bench.process(*asked, "--json", "--rows", "rows.jsonl").json
+    arguments = ("retrieval", "--conversations", "1", "--turns", "30", "--questions", "12", "--budgets", "500")
+    reply = bench.process(*arguments, "--json", "--rows", "rows.jsonl").json
     stores = list((tmp_path / "kgray-retrieval").iterdir())
-    second_outcome = bench.process(*asked)
+    second_outcome = bench.process(*arguments)
 
     systems = ["kgray", "kgray, messages", "together", "BM25", "BM25 with speakers", "cosine"]
     assert list(reply["handmade"]) == list(reply["two"]) == list(reply["long"]) == systems
@@ -53,13 +53,13 @@ def test_retrieval_measures_kgray_beside_plain_searches_and_ingests_once(bench, 
     assert "== handmade: 60 questions, overall" in second_outcome.out
 
 
-def test_a_call_of_a_models_server_is_measured_by_the_cpu_of_its_client(bench):
+def test_calls_of_a_model_server_are_measured_by_the_cpu_of_the_client(bench):
     reply = bench("calls", "--calls", "20", "--concurrency", "4", "--rounds", "1", "--json").json
     assert (reply["calls"], reply["concurrency"]) == (20, 4)
     assert all(0 < ms < 1000 for ms in [*reply["whole"], *reply["streamed"]])
 
 
-def test_communities_are_measured_beside_networkx(bench):
+def test_communities_are_compared_with_networkx(bench):
     answer = bench("communities", "--nodes", "2000", "--mu", "0.2", "--beside", "louvain", "--json")
     rows = {row["what"]: row for row in json.loads(answer.out)["results"]}
 
@@ -70,46 +70,46 @@ def test_communities_are_measured_beside_networkx(bench):
 
 
 def test_a_world_can_be_written_and_added(kgray, bench):
-    made = bench(
+    written = bench(
         *("world", "--episodes", "30", "--groups", "2", "--out", "w.jsonl", "--truth", "t.jsonl", "--json")
     )
     added = kgray("add", "w.jsonl", "--accept-only", "--json")
     again = kgray("add", "w.jsonl", "--accept-only", "--json")
     truth = [json.loads(line) for line in (kgray.folder / "t.jsonl").read_text(encoding="utf-8").splitlines()]
 
-    assert made.json["episodes"] == 30
+    assert written.json["episodes"] == 30
     assert (added.json["accepted"], added.json["refused"]) == (30, 0)
     assert (again.json["accepted"], again.json["duplicate"]) == (0, 30)
     assert {row["group"] for row in truth} == {"world-0", "world-1"}
-    assert sum(row["type"] == "fact" for row in truth) == made.json["facts"]
+    assert sum(row["type"] == "fact" for row in truth) == written.json["facts"]
 
 
 @pytest.mark.slow  # test_cli_eval has the command, test_world_stream the questions
 def test_a_worlds_questions_are_a_data_set_for_eval(kgray, bench):
-    """Of now, then, and as known then, with what is outdated; and of persons whom nobody spoke of."""
-    made = ("world", "--episodes", "30", "--entities", "20", "--alias-rate", "0", "--out", "w.jsonl")
-    assert bench(*made, "--asked", "asked.jsonl").code == 0
+    """Questions about now, a past moment and past knowledge, with outdated facts; and about unmentioned persons."""
+    arguments = ("world", "--episodes", "30", "--entities", "20", "--alias-rate", "0", "--out", "w.jsonl")
+    assert bench(*arguments, "--asked", "asked.jsonl").code == 0
     lines = (kgray.folder / "asked.jsonl").read_text(encoding="utf-8").splitlines()
-    asked = [row for row in map(json.loads, lines) if "question" in row]
+    questions = [row for row in map(json.loads, lines) if "question" in row]
     kgray.env = {"KGRAY_MODEL_BACKEND": "rules"}
 
     reply = kgray("eval", "retrieval", "asked.jsonl", "--json").json["by_type"]
 
-    assert {name: part["questions"] for name, part in reply.items()} == Counter(row["type"] for row in asked)
+    assert {name: part["questions"] for name, part in reply.items()} == Counter(row["type"] for row in questions)
     assert set(reply) == {"now", "as-of", "as-known", "none"}
     assert reply["now"]["measures"]["any@10"]["mean"] > 0.8, "the messages are found by their words"
     assert {"fact@10", "stale@10", "context_fact@950"} <= set(reply["as-known"]["measures"])
     assert "nothing" in reply["none"]["measures"]
 
 
-def test_a_world_that_cannot_be_made_is_told_in_one_line(bench):
+def test_an_impossible_world_is_a_one_line_error(bench):
     answer = bench("world", "--groups", "9", "--out", "w.jsonl")
 
     assert answer.code == 2
     assert answer.err == "bench: 120 entities are too few: each group needs at least 20\n"
 
 
-def test_a_file_that_cannot_be_written_is_told_in_one_line(bench):
+def test_an_unwritable_file_is_a_one_line_error(bench):
     answer = bench("world", "--episodes", "3", "--out", "no/such/folder/w.jsonl")
 
     assert answer.code == 2
@@ -130,7 +130,7 @@ def test_the_graph_of_a_true_reader_is_nearly_the_truth(kgray, bench):
     assert json.loads((kgray.folder / "q.json").read_text(encoding="utf-8")) == answer.json
 
 
-def test_a_reader_that_errs_costs_no_more_than_its_errors(bench):
+def test_a_faulty_reader_costs_only_its_own_errors(bench):
     """Accuracy stays within 2 % of the timeline's over the same extractions with true identities.
 
     Without aliases, so that nothing but the reader's errors counts.
@@ -147,16 +147,16 @@ def test_a_reader_that_errs_costs_no_more_than_its_errors(bench):
 
 @pytest.mark.slow  # test_model_server compares each answer
 def test_the_same_world_over_http_gives_the_same_scores(bench):
-    inside = bench("quality", "--episodes", "40", "--json").json["results"][0]
-    over = bench("quality", "--episodes", "40", "--http", "--json").json["results"][0]
+    local = bench("quality", "--episodes", "40", "--json").json["results"][0]
+    remote = bench("quality", "--episodes", "40", "--http", "--json").json["results"][0]
 
-    assert over["scores"] == inside["scores"]
-    assert over["prefix_share"] > 0.6
-    assert over["prompt_tokens"] <= 1500, "in a small world most persons are new, and asked about"
+    assert remote["scores"] == local["scores"]
+    assert remote["prefix_share"] > 0.6
+    assert remote["prompt_tokens"] <= 1500, "in a small world most persons are new, and asked about"
 
 
 @pytest.mark.slow  # other tests run the bench in this process
-def test_a_folder_of_the_same_name_does_not_stand_for_the_package(kgray, bench):
+def test_a_folder_named_kgray_does_not_replace_the_package(kgray, bench):
     """The command and its server are processes, started in the folder."""
     (kgray.folder / "kgray").mkdir()
     kgray.write("kgray/__init__.py", "raise SystemExit(3)")
@@ -175,7 +175,7 @@ def test_the_table_has_a_row_for_each_seed(bench):
     assert [row.split()[0] for row in rows[1:3]] == ["1", "2"]
 
 
-def test_each_round_of_a_store_takes_all_episodes(bench):
+def test_each_round_of_a_store_ingests_all_episodes(bench):
     answer = bench("add", "--episodes", "12", "--groups", "2", "--rounds", "2", "--json")
 
     first, second = answer.json["results"]
@@ -187,7 +187,7 @@ def test_each_round_of_a_store_takes_all_episodes(bench):
     assert first["engine_ms"] > 0
 
 
-@pytest.mark.slow  # what is measured has tests of its own: commits, loads, searches, slots
+@pytest.mark.slow  # commits, loads, searches and slots have tests of their own
 def test_the_store_is_measured_at_each_size(bench):
     answer = bench("store", "--sizes", "60,120", "--slots", "3,60", "--json")
 
@@ -201,7 +201,7 @@ def test_the_store_is_measured_at_each_size(bench):
 
 
 @pytest.mark.parametrize(
-    ("option", "given", "reason"),
+    ("option", "value", "reason"),
     [
         ("--sizes", "many", "'many' is no list such as 1000,10000"),
         ("--sizes", "0", "'0' is no list such as 1000,10000"),
@@ -209,17 +209,17 @@ def test_the_store_is_measured_at_each_size(bench):
         ("--slots", "10,20", "two of '10,20' are less than 51 apart"),
     ],
 )
-def test_sizes_that_cannot_be_measured_are_refused(bench, option, given, reason):
-    answer = bench("store", option, given)
+def test_sizes_that_cannot_be_measured_are_refused(bench, option, value, reason):
+    answer = bench("store", option, value)
 
     assert answer.code == 2
     assert reason in answer.err
 
 
-def asked(server: ServerProcess, told: str) -> str:
-    """Return what a model server answers to an extraction, byte for byte but for its number."""
+def answer_of(server: ServerProcess, text: str) -> str:
+    """Return the content of a model server's answer to an extraction."""
     form = {"type": "json_schema", "json_schema": {"name": "combined", "schema": {"type": "object"}}}
-    data = json.dumps({"kind": "text", "time": "", "text": told})
+    data = json.dumps({"kind": "text", "time": "", "text": text})
     messages = [{"role": "user", "content": f"<EPISODE>\n{data}\n</EPISODE>\n"}]
     body = json.dumps({"model": "world", "messages": messages, "response_format": form}).encode()
     connection = http.client.HTTPConnection(server.base_url.split("/")[2], timeout=HANGS_S)
@@ -230,18 +230,18 @@ def asked(server: ServerProcess, told: str) -> str:
 
 
 @pytest.mark.slow  # test_model_server has the counts by default
-def test_a_model_server_that_was_killed_answers_the_same_at_the_same_address_and_counts_on(tmp_path):
-    """Also where the kill has cut the last line of its notes."""
+def test_a_restarted_model_server_keeps_its_address_answers_and_counts(tmp_path):
+    """Also if the kill has truncated the last line of its record."""
     notes = tmp_path / "asked.tsv"
     with ServerProcess(["--episodes", "20", "--record", str(notes), "--shuffle-s", "0.01"]) as server:
-        first = [asked(server, f"text {number}") for number in range(3)]
+        first = [answer_of(server, f"text {number}") for number in range(3)]
         server.kill()
         with pytest.raises(OSError, match="refused"):
-            asked(server, "text 0")
+            answer_of(server, "text 0")
         with notes.open("a") as lines:
             lines.write("17635.2\tcombi")
         server.start()
-        again = [asked(server, f"text {number}") for number in range(4)]
+        again = [answer_of(server, f"text {number}") for number in range(4)]
         counted = server.stats()
 
     assert again[:3] == first
@@ -269,12 +269,12 @@ def test_the_fill_of_a_runtime_is_measured_with_the_processor_time_of_each_role(
 
 
 def test_cold_groups_are_measured_after_each_world(monkeypatch, bench):
-    """The second world has 32 groups, each too short for much to be known of it."""
+    """The second world has 32 short groups, about which little is known."""
     plans = []
 
-    def run(plan, way, **_):
+    def run(plan, options, **_):
         plans.append(plan)
-        return Throughput(plan.seed, plan.episodes, plan.groups, way.runtime, way.window, way.chunk, 1)
+        return Throughput(plan.seed, plan.episodes, plan.groups, options.runtime, options.window, options.chunk, 1)
 
     monkeypatch.setattr(ingest, "run", run)
     answer = bench("ingest", "--episodes", "30", "--seed", "7", "--cold")
@@ -294,7 +294,7 @@ def test_cold_groups_are_measured_after_each_world(monkeypatch, bench):
         (("chaos", "--kills", "5", "--episodes", "3"), "6 kills need more than 3 episodes"),
     ],
 )
-def test_a_proof_that_cannot_be_made_is_refused_in_one_line(bench, words, reason):
+def test_an_impossible_proof_is_a_one_line_error(bench, words, reason):
     answer = bench(*words)
 
     assert answer.code == 2

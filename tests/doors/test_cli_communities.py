@@ -1,4 +1,4 @@
-"""communities refresh, list, show: as they are promised."""
+"""The commands communities refresh, list and show."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from kgray.errors import InvalidAnswer
 from kgray.models.openai_api.writing import parse_summary
 from tests.doors.chat_server import ChatServer, as_json, at
-from tests.doors.shell import told, triple
+from tests.doors.shell import triples_row, triple
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "refresh_communities.py"
 PEOPLE = ("Alice Nguyen", "Bob Stone", "Cara Diaz", "Dan Okafor")
 ROWS = [
-    told(f"t{n}", f"2026-01-0{n + 1}", triple(item, "WORKS_AT", "Acme"), triple(item, "KNOWS", other))
+    triples_row(f"t{n}", f"2026-01-0{n + 1}", triple(item, "WORKS_AT", "Acme"), triple(item, "KNOWS", other))
     for n, (item, other) in enumerate(zip(PEOPLE, PEOPLE[1:] + PEOPLE[:1], strict=True))
-] + [{**told("o1", "2026-01-01", triple("Mug", "MADE_BY", "Kiln")), "group": "shop"}]
+] + [{**triples_row("o1", "2026-01-01", triple("Mug", "MADE_BY", "Kiln")), "group": "shop"}]
 
 
 @pytest.fixture
@@ -47,18 +47,18 @@ def test_refresh_list_and_show(filled):
     for person in ("Acme", "works at"):
         assert person in filled("communities", "show", listed["id"][:8], "--group", "team").out
 
-    told = filled("history", "Bob Stone", "--group", "team", "--json").json["entity"]
-    assert (told["profile"], told["profile_sources"]) == ("", []), "no model has written of him"
-    assert "Bob Stone" in told["summary"]
-    assert told["summary"] in filled("history", "Bob Stone", "--group", "team").out
-    assert filled("show", "Bob Stone", "--group", "team", "--json").json["summary"] == told["summary"]
+    entity = filled("history", "Bob Stone", "--group", "team", "--json").json["entity"]
+    assert (entity["profile"], entity["profile_sources"]) == ("", []), "no model has written a profile"
+    assert "Bob Stone" in entity["summary"]
+    assert entity["summary"] in filled("history", "Bob Stone", "--group", "team").out
+    assert filled("show", "Bob Stone", "--group", "team", "--json").json["summary"] == entity["summary"]
 
     hits = filled("search", "Acme", "--group", "team", "--scope", "community", "--json").json["hits"]
     assert [hit["id"] for hit in hits] == [listed["id"]]
     assert "<COMMUNITIES>" in filled("context", "Acme", "--group", "team", "--scope", "community").out
 
 
-def test_without_news_nothing_is_done_and_a_dry_run_changes_nothing(filled):
+def test_a_refresh_without_news_and_a_dry_run_change_nothing(filled):
     foreseen = filled("communities", "refresh", "--group", "team", "--dry-run")
     assert "nothing was changed" in foreseen.err
     assert filled("communities", "list", "--group", "team", "--json").json == {"communities": []}
@@ -81,7 +81,7 @@ def test_without_news_nothing_is_done_and_a_dry_run_changes_nothing(filled):
         (("list",), "--group"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(filled, args, line):
+def test_bad_input_is_a_one_line_error_with_exit_code_2(filled, args, line):
     answer = filled("communities", *args)
     assert (answer.code, answer.out) == (2, "")
     assert line in answer.err
@@ -97,22 +97,22 @@ def test_the_job_is_the_same_command(filled):
 
 @pytest.fixture
 def model(filled):
-    """Serve a model that names what it is shown; its first reply has no name."""
-    asked = []
+    """Serve a model that names communities by their members; its first reply has no name."""
+    calls = []
 
     def answer(call):
-        asked.append(call)
-        shown = call.sections["MEMBERS"]
-        name = "" if len(asked) == 1 else f"Acme people, {len(shown)}"
+        calls.append(call)
+        members = call.sections["MEMBERS"]
+        name = "" if len(calls) == 1 else f"Acme people, {len(members)}"
         return as_json({"name": name, "summary": f"{len(call.sections['FACTS'])} facts."})
 
     server = ChatServer(answer)
     filled.env = at(server.url)
-    yield asked
+    yield calls
     server.close()
 
 
-def test_a_model_writes_what_is_not_written_yet(filled, model):
+def test_a_model_writes_missing_summaries(filled, model):
     foreseen = filled("communities", "refresh", "--group", "team", "--dry-run", "--json").json
     assert (foreseen["groups"]["team"]["calls"], model) == (1, [])
 
@@ -130,7 +130,7 @@ def test_a_model_writes_what_is_not_written_yet(filled, model):
     assert (bounded["groups"]["shop"]["offline"], len(model)) == (1, spent)
 
 
-def test_what_is_kept_of_a_report():
+def test_a_report_is_reduced_to_its_valid_fields():
     reply = {"name": " a,\tb ", "summary": "s", "rating": 7, "reason": "r", "findings": [
         {"summary": "one", "explanation": "why", "facts": [0, 9, True, 0]}, {"explanation": "none"}, 5,
     ]}  # fmt: skip
@@ -143,8 +143,8 @@ def test_what_is_kept_of_a_report():
             parse_summary(reply | fault, "community_report", 2)
 
 
-def test_a_search_without_scope_has_those_of_its_recipe(filled):
-    """No community of now among what held then, two at most beside other hits, and every recipe works."""
+def test_a_search_without_a_scope_uses_the_scopes_of_its_recipe(filled):
+    """Searches of the past return no current community, and every recipe has its scopes."""
     assert filled("communities", "refresh", "--group", "team").code == 0
 
     def scopes(*how):

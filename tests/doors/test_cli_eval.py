@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+from tests.doors.chat_server import ChatRequest, ChatServer, Say, as_json
 
 CHAT = (
     {
@@ -26,7 +26,7 @@ CHAT = (
         "text": "I bake bread at dawn",
     },
 )
-ASKED = (
+QUESTIONS = (
     {"question": "What cello does Ada play?", "type": "single", "evidence": ["m1"], "answer": "the cello"},
     {"question": "Who bakes bread?", "type": "single", "evidence": ["m3"], "answer": "Ben"},
     {"question": "Which zebra?", "type": "none"},
@@ -35,9 +35,9 @@ ASKED = (
 
 @pytest.fixture
 def talk(kgray):
-    """Write a data set; the model is one that needs no server."""
+    """Write a data set; the model needs no server."""
     kgray.env = {"KGRAY_MODEL_BACKEND": "rules"}
-    return kgray.write("talk.jsonl", *CHAT, *ASKED)
+    return kgray.write("talk.jsonl", *CHAT, *QUESTIONS)
 
 
 def test_retrieval_measures_every_question_that_has_evidence(kgray, talk):
@@ -59,32 +59,32 @@ def test_retrieval_measures_every_question_that_has_evidence(kgray, talk):
     assert ["m3"] in rows[1]["found"]
 
 
-def test_facts_are_measured_now_as_of_then_and_as_known_then(kgray):
-    """The old job is right of its time, and a mistake now; nobody knew of the new one before it was told."""
+def test_facts_are_measured_now_in_the_past_and_as_known_in_the_past(kgray):
+    """The old job is right for its time and wrong now; the new job is unknown before its message."""
     kgray.env = {"KGRAY_MODEL_BACKEND": "rules"}
-    told = (("m1", "2024-01-10", "Acme"), ("m2", "2024-03-10", "Beta"))
+    jobs = (("m1", "2024-01-10", "Acme"), ("m2", "2024-03-10", "Beta"))
     rows = [
         {"id": id_, "speaker": "Ada", "at": f"{day}T10:00:00Z", "text": f"I work at {firm}."}
-        for id_, day, firm in told
+        for id_, day, firm in jobs
     ]
-    asked = (
+    questions = (
         {"type": "now", "fact": "Beta", "outdated": ["Acme"]},
         {"type": "as-of", "at": "2024-02-01T00:00:00Z", "fact": "Acme", "outdated": ["Beta"]},
         {"type": "as-known", "after": "m1", "fact": "Acme", "outdated": ["Beta"]},
         {"type": "wrong", "fact": "Beta", "after": "m1"},
     )
-    file = kgray.write("jobs.jsonl", *rows, *({"question": "Where does Ada work?", **one} for one in asked))
+    file = kgray.write("jobs.jsonl", *rows, *({"question": "Where does Ada work?", **question} for question in questions))
 
-    found = kgray("eval", "retrieval", file, "--json").json["by_type"]
+    by_type = kgray("eval", "retrieval", file, "--json").json["by_type"]
 
     def means(kind):
-        return {name: mark["mean"] for name, mark in found[kind]["measures"].items() if "tokens" not in name}
+        return {name: mark["mean"] for name, mark in by_type[kind]["measures"].items() if "tokens" not in name}
 
     contexts = [f"context_{{}}@{tokens}" for tokens in (500, 950, 1000, 1500)]
     right = {
-        name.format(what): value
+        name.format(measure): value
         for name in ("{}@10", *contexts)
-        for what, value in (("fact", 1), ("stale", 0))
+        for measure, value in (("fact", 1), ("stale", 0))
     }
     assert [means(kind) for kind in ("now", "as-of", "as-known")] == [right, right, right]
     assert means("wrong") == {name.format("fact"): 0 for name in ("{}@10", *contexts)}
@@ -102,14 +102,14 @@ def test_retrieval_ingests_once_into_a_store_of_its_own(kgray, talk):
     assert kgray("groups", "--json").json == {"groups": []}
 
 
-def test_what_a_data_set_cannot_be_measured_by_is_told(kgray, talk):
+def test_unusable_questions_and_evidence_are_reported(kgray, talk):
     name = kgray.write(
-        "odd.jsonl", *CHAT, ASKED[0], {"question": "Why?"}, {**ASKED[1], "evidence": ["m3", "m9"]}
+        "odd.jsonl", *CHAT, QUESTIONS[0], {"question": "Why?"}, {**QUESTIONS[1], "evidence": ["m3", "m9"]}
     )
 
-    told = kgray("eval", "retrieval", name).err
-    assert "1 questions have neither evidence nor an answer: left out" in told
-    assert "1 ids of evidence name no message: left out" in told
+    messages = kgray("eval", "retrieval", name).err
+    assert "1 questions have neither evidence nor an answer: left out" in messages
+    assert "1 ids of evidence name no message: left out" in messages
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_a_data_set_cannot_be_measured_by_is_told(kgray, talk):
         (("answers", "talk.jsonl"), "answers need a language model as reader and judge"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(kgray, talk, args, line):
+def test_unusable_input_is_a_one_line_error(kgray, talk, args, line):
     kgray.write("bad.json", "[{")
     answer = kgray("eval", *args)
 
@@ -133,15 +133,15 @@ def test_what_cannot_be_done_is_one_line(kgray, talk, args, line):
 # ---------------------------------------------------------------------------------------------- answers
 
 
-def replies(asked: Asked) -> Say:
+def replies(asked: ChatRequest) -> Say:
     """Answer as a reader that knows one thing, and as a judge that looks for a word."""
-    told = asked.sections
+    parts = asked.sections
     if asked.task == "grade":
-        graded = told["GRADED"]
+        graded = parts["GRADED"]
         return as_json({"correct": graded["right_answer"].split()[-1] in graded["graded_answer"]})
     if asked.task == "summarise":
-        return as_json({"answer": f"Summary: {told['SESSION'].splitlines()[0].rpartition(' ')[2]}"})
-    return as_json({"answer": "It is Ben" if "bake" in told["QUESTION"]["question"] else "I do not know"})
+        return as_json({"answer": f"Summary: {parts['SESSION'].splitlines()[0].rpartition(' ')[2]}"})
+    return as_json({"answer": "It is Ben" if "bake" in parts["QUESTION"]["question"] else "I do not know"})
 
 
 @pytest.fixture
@@ -173,13 +173,13 @@ def raw_rows(kgray) -> list[dict]:
     return [*rows.values()]
 
 
-def test_answers_are_graded_with_the_judges_tolerance_beside(kgray, models, server):
+def test_answers_are_graded_and_the_tolerance_of_the_judge_is_measured(kgray, models, server):
     answer = kgray("eval", "answers", models, "--tokens", "500", "--json")
 
     assert answer.code == 0
-    found = answer.json["overall"]
-    assert found["questions"] == 2
-    measured = {name: cell["mean"] for name, cell in found["measures"].items()}
+    overall = answer.json["overall"]
+    assert overall["questions"] == 2
+    measured = {name: cell["mean"] for name, cell in overall["measures"].items()}
     assert measured.pop("tokens") <= 500
     assert measured == {"correct": 0.5, "judge_accepts_right": 1.0, "judge_accepts_wrong": 0.0}
     rows = {row["question"]: row for row in raw_rows(kgray)}
@@ -189,77 +189,77 @@ def test_answers_are_graded_with_the_judges_tolerance_beside(kgray, models, serv
     assert "summarise" not in server.tasks()
 
 
-def test_the_same_command_again_asks_nothing_and_says_the_same(kgray, models, server):
+def test_a_repeated_command_makes_no_calls_and_prints_the_same(kgray, models, server):
     first = kgray("eval", "answers", models, "--json").json
-    asked = len(server.asked)
+    request_count = len(server.requests)
 
     assert kgray("eval", "answers", models, "--json").json == first
-    assert len(server.asked) == asked
+    assert len(server.requests) == request_count
 
 
 def test_the_whole_conversation_is_a_baseline(kgray, models, server):
     assert kgray("eval", "answers", models, "--way", "full").code == 0
 
-    seen = [one.sections["CONTEXT"] for one in server.asked if one.task == "answer"]
-    assert seen[0] == (
+    contexts = [one.sections["CONTEXT"] for one in server.requests if one.task == "answer"]
+    assert contexts[0] == (
         "[2024-01-01T10:00:00Z] Ada: I play the cello now\n[2024-01-01T10:01:00Z] Ben: Lovely, Ada!\n\n"
         "[2024-02-01T10:00:00Z] Ben: I bake bread at dawn"
     )
 
 
-def test_summaries_of_sessions_are_a_baseline_and_made_once(kgray, models, server):
+def test_session_summaries_are_a_baseline_and_are_written_once(kgray, models, server):
     assert kgray("eval", "answers", models, "--way", "summaries").code == 0
 
     assert server.tasks().count("summarise") == 2
-    seen = {one.sections["CONTEXT"] for one in server.asked if one.task == "answer"}
-    assert seen == {"2024-01-01T10:00:00Z Summary: now\n\n2024-02-01T10:00:00Z Summary: dawn"}
+    contexts = {one.sections["CONTEXT"] for one in server.requests if one.task == "answer"}
+    assert contexts == {"2024-01-01T10:00:00Z Summary: now\n\n2024-02-01T10:00:00Z Summary: dawn"}
 
 
-def test_the_settings_of_zeps_paper_show_facts_and_entities_alone(kgray, models, server):
+def test_the_settings_of_zeps_paper_show_only_facts_and_entities(kgray, models, server):
     rows = [{"id": "j", "speaker": "Ada", "at": "2024-01-01", "text": "I work at Acme."}]
-    asked = {"question": "Where does Ada work?", "type": "multi-session", "answer": "Acme"}
+    question = {"question": "Where does Ada work?", "type": "multi-session", "answer": "Acme"}
     reader, kgray.env = kgray.env, {"KGRAY_MODEL_BACKEND": "rules"}
-    file = kgray.write("jobs.jsonl", *rows, asked | {"evidence": ["j"]})
+    file = kgray.write("jobs.jsonl", *rows, question | {"evidence": ["j"]})
     assert kgray("eval", "retrieval", file).code == 0
     kgray.env = reader
     answer = kgray("eval", "answers", file, "--as", "zep", "--json")
 
     assert answer.code == 0
-    (seen,) = (one.sections["CONTEXT"] for one in server.asked if one.task == "answer")
-    assert "<FACTS>" in seen
-    assert "Ada works at Acme" in seen
-    assert "<EPISODES>" not in seen
+    (context,) = (one.sections["CONTEXT"] for one in server.requests if one.task == "answer")
+    assert "<FACTS>" in context
+    assert "Ada works at Acme" in context
+    assert "<EPISODES>" not in context
     assert answer.json["overall"]["measures"]["correct"]["count"] == 1
 
 
-def test_a_recursive_summary_is_a_baseline_and_each_session_is_read_once(kgray, models, server):
-    def reply(asked: Asked) -> Say:
+def test_a_recursive_summary_is_a_baseline_and_reads_each_session_once(kgray, models, server):
+    def reply(asked: ChatRequest) -> Say:
         if asked.task != "recursive":
             return replies(asked)
-        told = asked.sections
-        return as_json({"answer": f"{told['SUMMARY']} / {told['SESSION'].split()[-1]}"})
+        parts = asked.sections
+        return as_json({"answer": f"{parts['SUMMARY']} / {parts['SESSION'].split()[-1]}"})
 
     server.answer = reply
     assert kgray("eval", "answers", models, "--way", "recursive").code == 0
 
     assert server.tasks().count("recursive") == 2
-    seen = {one.sections["CONTEXT"] for one in server.asked if one.task == "answer"}
-    assert seen == {" / Ada! / dawn"}
+    contexts = {one.sections["CONTEXT"] for one in server.requests if one.task == "answer"}
+    assert contexts == {" / Ada! / dawn"}
 
 
-def test_the_report_has_accuracy_tokens_and_the_time_from_question_to_answer(kgray, models, server):
-    """The model takes its time, so that the latency with the search is longer than the search."""
+def test_the_report_has_accuracy_and_latency(kgray, models, server):
+    """The model delays its replies, so that the whole latency exceeds that of the search."""
     server.answer = lambda asked: Say(**{**vars(replies(asked)), "delay": 0.05})
-    found = kgray("eval", "answers", models, "--json").json
+    report = kgray("eval", "answers", models, "--json").json
 
-    assert found["by_type"]["single"]["measures"]["correct"]["count"] == 2
-    latency = found["overall"]["ms"]
+    assert report["by_type"]["single"]["measures"]["correct"]["count"] == 2
+    latency = report["overall"]["ms"]
     assert set(latency["answer"]) == {"p25", "p50", "p75", "p95", "iqr"}
     assert latency["answer"]["p50"] >= latency["search"]["p50"] + 50
-    shown = kgray("eval", "answers", models)
-    assert "answer: median " in shown.err
-    assert "interquartile range " in shown.err
-    assert "correct" in shown.out
+    text_output = kgray("eval", "answers", models)
+    assert "answer: median " in text_output.err
+    assert "interquartile range " in text_output.err
+    assert "correct" in text_output.out
 
 
 TYPES = {  # type of a question -> words of the judge's prompt for it
@@ -271,12 +271,12 @@ TYPES = {  # type of a question -> words of the judge's prompt for it
 }
 
 
-def test_the_judge_has_a_prompt_for_each_type_of_questions(kgray, models, server):
-    asked = [{**ASKED[1], "question": f"Who bakes bread {kind}?", "type": kind} for kind in TYPES]
-    file = kgray.write("types.jsonl", *CHAT, *asked)
+def test_the_judge_has_a_prompt_for_each_question_type(kgray, models, server):
+    questions = [{**QUESTIONS[1], "question": f"Who bakes bread {kind}?", "type": kind} for kind in TYPES]
+    file = kgray.write("types.jsonl", *CHAT, *questions)
     assert kgray("eval", "answers", file, "--way", "full").code == 0
 
-    judged = {one.sections["GRADED"]["type"]: one.head for one in server.asked if one.task == "grade"}
+    judged = {one.sections["GRADED"]["type"]: one.head for one in server.requests if one.task == "grade"}
     assert {kind: words in judged[kind] for kind, words in TYPES.items()} == dict.fromkeys(TYPES, True)
 
 
@@ -290,23 +290,23 @@ def test_the_judge_has_a_prompt_for_each_type_of_questions(kgray, models, server
         (("--way", "half"), "'half' is not one of 'memory', 'full', 'summaries', 'recursive'"),
     ],
 )
-def test_a_wrong_option_is_one_line_with_the_allowed_values(kgray, models, server, how, line):
+def test_a_wrong_option_is_a_one_line_error_with_the_allowed_values(kgray, models, server, how, line):
     answer = kgray("eval", "answers", models, *how)
-    assert (answer.code, line in answer.err, server.asked) == (2, True, []), answer.err
+    assert (answer.code, line in answer.err, server.requests) == (2, True, []), answer.err
 
 
-def test_another_model_judges_where_its_settings_are_named(kgray, models, server):
+def test_a_judge_can_have_its_own_settings(kgray, models, server):
     kgray.write("judge.toml", f'[model]\nbackend = "openai"\nbase_url = "{server.url}"\nname = "strict"\n')
     kgray("eval", "answers", models, "--judge", "judge.toml")
 
-    names = {(one.task, one.body["model"]) for one in server.asked}
+    names = {(one.task, one.body["model"]) for one in server.requests}
     assert names == {("answer", "reader"), ("grade", "strict")}
 
 
-def test_an_answer_that_the_server_refuses_counts_as_wrong_and_a_verdict_that_says_nothing_as_none(
+def test_a_refused_answer_counts_as_wrong_and_an_unreadable_verdict_is_not_counted(
     kgray, models, server
 ):
-    def odd(asked: Asked) -> Say:
+    def odd(asked: ChatRequest) -> Say:
         if asked.task == "grade":
             return Say("maybe") if "Ben" in asked.data else replies(asked)
         return (
@@ -317,17 +317,17 @@ def test_an_answer_that_the_server_refuses_counts_as_wrong_and_a_verdict_that_sa
 
     server.answer = odd
     answer = kgray("eval", "answers", models, "--json")
-    found = answer.json["overall"]
+    overall = answer.json["overall"]
     assert "1 question without an answer, which counts as wrong: the server refuses" in answer.err
 
     rows = {row["question"]: row for row in raw_rows(kgray)}
     assert rows["What cello does Ada play?"]["correct"] is False
     assert "400" in rows["What cello does Ada play?"]["error"]
     assert rows["Who bakes bread?"]["correct"] is None
-    assert found["measures"]["correct"]["mean"] == 0.0
+    assert overall["measures"]["correct"]["mean"] == 0.0
 
 
-def test_a_server_out_of_reach_stops_the_run_and_what_was_answered_is_kept(kgray, models, server):
+def test_an_outage_stops_the_run_and_received_answers_are_stored(kgray, models, server):
     server.answer = lambda asked: Say(status=503) if "cello" in asked.data else replies(asked)
     answer = kgray("eval", "answers", models)
     assert answer.code == 75
@@ -339,11 +339,11 @@ def test_a_server_out_of_reach_stops_the_run_and_what_was_answered_is_kept(kgray
 
 
 @pytest.mark.slow  # a killed backfill is resumed by default
-def test_a_killed_run_goes_on_with_what_was_not_answered(kgray, models, server):
-    """The second question's answer never comes; the process is killed; the next run asks that one alone."""
+def test_a_killed_run_resumes_with_the_unanswered_questions(kgray, models, server):
+    """The second question gets no answer before the kill; the next run asks only this question."""
     answered, hanging = threading.Event(), threading.Event()
 
-    def first_only(asked: Asked) -> Say:
+    def first_only(asked: ChatRequest) -> Say:
         if asked.task == "answer" and "cello" in asked.sections["QUESTION"]["question"]:
             answered.set()
             hanging.wait(60)
@@ -360,22 +360,22 @@ def test_a_killed_run_goes_on_with_what_was_not_answered(kgray, models, server):
         hanging.set()
     with path.open("ab") as file:
         file.write(b'{"id": "half a li')  # as a kill in the middle of a write leaves it
-    server.answer, before = replies, len(server.asked)
+    server.answer, earlier = replies, len(server.requests)
 
     assert kgray("eval", "answers", models).code == 0
     assert {
-        one.sections["QUESTION"]["question"] for one in server.asked[before:] if one.task == "answer"
+        one.sections["QUESTION"]["question"] for one in server.requests[earlier:] if one.task == "answer"
     } == {"What cello does Ada play?"}
     assert len(raw_rows(kgray)) == 2
 
 
 @pytest.mark.slow
-def test_a_reply_that_has_arrived_is_never_asked_for_again(kgray, models, server):
-    """Each process gets one reply and is killed in its next call, until a process has nothing to ask."""
+def test_a_received_reply_is_never_requested_again(kgray, models, server):
+    """Each process gets one reply and is killed in its next call, until no call is left."""
     is_hanging, ends = threading.Event(), threading.Event()
 
-    def first_only(asked: Asked) -> Say:
-        if len(server.asked) > 1:
+    def first_only(asked: ChatRequest) -> Say:
+        if len(server.requests) > 1:
             is_hanging.set()
             ends.wait(60)
         return replies(asked) if asked.task != "recursive" else as_json({"answer": "cello, bread"})
@@ -391,8 +391,8 @@ def test_a_reply_that_has_arrived_is_never_asked_for_again(kgray, models, server
         running.kill()
         running.communicate()
         ends.set()
-        requests += [request.data for request in server.asked[:1]]
-        server.asked.clear()
+        requests += [request.data for request in server.requests[:1]]
+        server.requests.clear()
         if running.returncode == 0:
             break
     assert running.returncode == 0
@@ -403,8 +403,8 @@ def _raw(kgray):
     return list((kgray.folder / "kgray-data" / "eval").glob("*/answers-*.jsonl"))
 
 
-def _until(found, running):
-    """Return what is found as soon as there is some; the process must not end before."""
-    while not (some := found()):
+def _until(read, running):
+    """Return the first result of `read` that is not empty; the process must not end earlier."""
+    while not (some := read()):
         assert running.poll() is None, running.communicate()
     return some

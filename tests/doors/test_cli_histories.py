@@ -1,4 +1,4 @@
-"""Random histories of commands: each ends as it promises, and one that says "wrong usage" changed nothing."""
+"""Random histories of commands: each command has its documented exit code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.shell import Answer, Shell, told, triple
+from tests.doors.shell import Answer, Shell, triples_row, triple
 
 NAMES = ["Ann Lee", "Anna Lee", "Bob Hill", "Acme", "Beta"]
 VERBS = ["add", "add", "bad", "other", "replace", "again", "merge", "merge", "distinct", "split", "undo"]
@@ -18,7 +18,7 @@ VERBS += ["retract", "remove", "remove", "retry", "status", "history", "search",
 
 @dataclass
 class Session:
-    """A group, what was told it, and what the next command must answer."""
+    """A group, its accepted rows, and the expected answer of the next command."""
 
     kgray: Shell
     rng: random.Random
@@ -35,7 +35,7 @@ class Session:
         relation = self.rng.choice(["KNOWS", "WORKS_AT", "REPORTS_TO"])
         at = f"2026-01-{self.rng.randint(1, 28):02}"
         note = f"as told in {self.rng.randrange(10**6)}"
-        return told(client_id, at, triple(source, relation, target, text=f"{source} and {target}, {note}"))
+        return triples_row(client_id, at, triple(source, relation, target, text=f"{source} and {target}, {note}"))
 
     def run(self, *args: str) -> Answer:
         return self.kgray(*args, "--group", "team")
@@ -44,7 +44,7 @@ class Session:
         path = self.kgray.write("in.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         return self.run("add", path, *([option] if option else []))
 
-    def one(self, number: int) -> tuple[str, Answer, set[int]]:
+    def random_command(self, number: int) -> tuple[str, Answer, set[int]]:
         """Give one command; return it, its answer and the exit codes that are right."""
         verb = self.rng.choice(VERBS)
         return verb, *getattr(self, f"_{verb}")(number)
@@ -57,7 +57,7 @@ class Session:
         self.live[f"c{number}"] = self.line(f"c{number}")
         return self.add({"text": ""}, self.live[f"c{number}"]), {1}
 
-    def _other(self, number: int) -> tuple[Answer, set[int]]:
+    def _conflict(self, number: int) -> tuple[Answer, set[int]]:
         if not self.live:
             return self._add(number)
         return self.add(self.line(self.rng.choice(sorted(self.live)))), {1}
@@ -69,7 +69,7 @@ class Session:
         self.live[chosen] = self.line(chosen)
         return self.add(self.live[chosen], option="--replace"), {0}
 
-    def _again(self, number: int) -> tuple[Answer, set[int]]:
+    def _add_again(self, number: int) -> tuple[Answer, set[int]]:
         if not self.retracted:
             return self._add(number)
         chosen, row = self.retracted.popitem()
@@ -77,14 +77,14 @@ class Session:
         return self.add(row, option="--again"), {0}
 
     def _pair(self, verb: str) -> tuple[Answer, set[int]]:
-        shown = {name: row["id"] for row in self.rows("entity") for name in (row["name"], *row["aliases"])}
+        ids = {name: row["id"] for row in self.rows("entity") for name in (row["name"], *row["aliases"])}
         first, second = self.rng.choice(NAMES), self.rng.choice(NAMES)
         apart = [set(row["entities"]) for row in self.rows("merge") if row["kind"] == "distinct"]
-        two = {shown.get(first), shown.get(second)}
+        two = {ids.get(first), ids.get(second)}
         answer = self.run(verb, first, second)
         if None in two or len(two) < 2 or two in apart:
             return answer, {2}
-        return answer, {0, 2} if apart else {0}  # a merge of what was held apart by other ids, too
+        return answer, {0, 2} if apart else {0}  # other ids of the pair may be distinct, too
 
     def _merge(self, _: int) -> tuple[Answer, set[int]]:
         return self._pair("merge")
@@ -99,19 +99,19 @@ class Session:
         return self.run("split", results[0]["id"], "--surface", results[0]["aliases"][0]), {0}
 
     def _undo(self, number: int) -> tuple[Answer, set[int]]:
-        known = [row["sequence"] for row in self.rows("merge")]
-        chosen = self.rng.choice([*known, number])
-        return self.run("undo", str(chosen)), {0, 2} if chosen in known else {2}
+        sequences = [row["sequence"] for row in self.rows("merge")]
+        chosen = self.rng.choice([*sequences, number])
+        return self.run("undo", str(chosen)), {0, 2} if chosen in sequences else {2}
 
     def _withdraw(self, verb: str) -> tuple[Answer, set[int]]:
-        """Choose an id that is there, or one that never was."""
-        kept = {**self.live, **self.retracted}
-        chosen = self.rng.choice([*sorted(kept), "nobody"])
+        """Choose an existing id, or an unknown id."""
+        existing = {**self.live, **self.retracted}
+        chosen = self.rng.choice([*sorted(existing), "nobody"])
         if chosen in self.live:
             self.retracted[chosen] = self.live.pop(chosen)
         if verb == "remove":
             self.retracted.pop(chosen, None)
-        return self.run(verb, "--episode", chosen, "--yes"), {0} if chosen in kept else {1}
+        return self.run(verb, "--episode", chosen, "--yes"), {0} if chosen in existing else {1}
 
     def _retract(self, _: int) -> tuple[Answer, set[int]]:
         return self._withdraw("retract")
@@ -126,9 +126,9 @@ class Session:
         return self.run("status"), {0}
 
     def _history(self, _: int) -> tuple[Answer, set[int]]:
-        known = {name for row in self.rows("entity") for name in (row["name"], *row["aliases"])}
+        names = {name for row in self.rows("entity") for name in (row["name"], *row["aliases"])}
         name = self.rng.choice(NAMES)
-        return self.run("history", name), {0} if name in known else {2}
+        return self.run("history", name), {0} if name in names else {2}
 
     def _search(self, _: int) -> tuple[Answer, set[int]]:
         return self.run("search", self.rng.choice(NAMES)), {0}
@@ -143,7 +143,7 @@ def test_every_command_of_a_history_ends_as_promised(kgray, seed):
     assert session.add(session.line("first")).code == 0
     for number in range(1, 16):
         output_before = session.kgray("dump", "--group", "team", "--hash").out
-        verb, answer, codes = session.one(number)
+        verb, answer, codes = session.random_command(number)
         assert answer.code in codes, (verb, answer)
         if answer.code == 2:
             assert session.kgray("dump", "--group", "team", "--hash").out == output_before, verb

@@ -1,4 +1,4 @@
-"""Things are called by name, id, or the beginning of an id; what is mistyped is told what it is like."""
+"""Entities and facts are addressed by name, id, or prefix of an id; a mistyped name gets a suggestion."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from tests.doors.shell import JOBS, told, triple
+from tests.doors.shell import JOBS, triples_row, triple
 
 SMITHS = (
-    told("s1", "2026-01-01", triple("Bob Smith", "WORKS_AT", "Acme")),
-    told("s2", "2026-01-02", triple("Robert Smith", "LIKES", "tea")),
+    triples_row("s1", "2026-01-01", triple("Bob Smith", "WORKS_AT", "Acme")),
+    triples_row("s2", "2026-01-02", triple("Robert Smith", "LIKES", "tea")),
 )
 
 
@@ -48,7 +48,7 @@ def test_entities_with_most_facts_come_first_and_a_query_names_some(team):
 
 
 @pytest.mark.parametrize("called", ["alice  NGUYEN", "id", "beginning"])
-def test_history_and_show_take_a_name_an_id_and_its_beginning(team, called):
+def test_history_and_show_accept_a_name_an_id_and_an_id_prefix(team, called):
     id_ = entities(team)["Alice Nguyen"]
     response = {"id": id_, "beginning": id_[:4]}.get(called, called)
     history = team("history", response, "--group", "team", "--json").json
@@ -57,7 +57,7 @@ def test_history_and_show_take_a_name_an_id_and_its_beginning(team, called):
     assert [row["id"] for row in reply if row["type"] == "entity" and row["name"] == "Alice Nguyen"] == [id_]
 
 
-def test_show_takes_the_beginning_of_the_id_of_an_episode_and_of_a_fact(team):
+def test_show_accepts_id_prefixes_of_episodes_and_facts(team):
     for scope in ("episode", "fact"):
         hits = team("search", "Alice works", "--group", "team", "--scope", scope, "--json").json["hits"]
         id_ = hits[0]["id"]
@@ -66,7 +66,7 @@ def test_show_takes_the_beginning_of_the_id_of_an_episode_and_of_a_fact(team):
         assert full_reply["records"] != []
 
 
-def test_merge_and_split_take_names_and_beginnings(team):
+def test_merge_and_split_accept_names_and_id_prefixes(team):
     ids = entities(team)
     merged = team("merge", "bob smith", ids["Robert Smith"][:8], "--group", "team", "--json")
     assert (merged.code, merged.json["sequence"] > 0) == (0, True)
@@ -77,10 +77,10 @@ def test_merge_and_split_take_names_and_beginnings(team):
     assert set(entities(team, "smith")) == {"Bob Smith", "Robert Smith"}
 
 
-def test_a_beginning_of_several_ids_exits_2_and_lists_them(kgray):
-    """Ids are hashes, so some two of enough entities begin alike."""
+def test_an_ambiguous_id_prefix_exits_2_and_lists_the_ids(kgray):
+    """Ids are hashes, so among enough entities two share a prefix."""
     pairs = [triple(f"thing {n}", "LIKES", f"other {n}") for n in range(400)]
-    assert kgray("add", kgray.write("a.jsonl", told("t", "2026-01-01", *pairs))).code == 0
+    assert kgray("add", kgray.write("a.jsonl", triples_row("t", "2026-01-01", *pairs))).code == 0
     dumped = map(json.loads, kgray("dump", "--group", "team").out.splitlines())
     beginnings: dict[str, list[str]] = {}
     for row in dumped:
@@ -95,7 +95,7 @@ def test_a_beginning_of_several_ids_exits_2_and_lists_them(kgray):
 
 
 @pytest.mark.parametrize("command", [["history"], ["show"], ["merge", "Acme"]])
-def test_a_mistyped_name_is_told_what_it_is_like_and_changes_nothing(team, command):
+def test_a_mistyped_name_gets_a_suggestion_and_changes_nothing(team, command):
     output_before = team("dump", "--group", "team").out
     answer = team(*command, "Alice Nguyn", "--group", "team")
     assert (answer.code, answer.out) == (2, "")
@@ -104,7 +104,7 @@ def test_a_mistyped_name_is_told_what_it_is_like_and_changes_nothing(team, comma
     assert team("dump", "--group", "team").out == output_before
 
 
-def test_a_mistyped_group_reads_as_empty_and_says_which_there_is(team):
+def test_a_mistyped_group_reads_as_empty_and_gets_a_suggestion(team):
     for command in (["search", "x"], ["context", "x"], ["dump"], ["entities"], ["status"], ["failures"]):
         answer = team(*command, "--group", "taem")
         assert answer.code == 0
@@ -112,13 +112,13 @@ def test_a_mistyped_group_reads_as_empty_and_says_which_there_is(team):
     assert "there is no group nothing\n" in team("search", "x", "--group", "nothing").err
     for command in (["history", "Alice Nguyen"], ["show", "t1"], ["merge", "Acme", "Beta"]):
         answer = team(*command, "--group", "taem")
-        said = "kgray: there is no group taem: did you mean 'team'?\n"
-        assert (answer.code, answer.out, answer.err) == (2, "", said)
+        message = "kgray: there is no group taem: did you mean 'team'?\n"
+        assert (answer.code, answer.out, answer.err) == (2, "", message)
 
 
-def test_what_is_pending_is_said_beside_the_answer(team):
-    more = told("p1", "2026-04-01", triple("Alice Nguyen", "WORKS_AT", "Gama"))
-    team("add", team.write("b.jsonl", more), "--accept-only")
+def test_reads_report_pending_entries(team):
+    row = triples_row("p1", "2026-04-01", triple("Alice Nguyen", "WORKS_AT", "Gama"))
+    team("add", team.write("b.jsonl", row), "--accept-only")
     for command in (["search", "Alice"], ["context", "Alice"], ["history", "Alice Nguyen"], ["entities"]):
         answer = team(*command, "--group", "team", "--json")
         assert answer.code == 0
@@ -126,10 +126,10 @@ def test_what_is_pending_is_said_beside_the_answer(team):
     assert team("search", "Alice", "--group", "team").out.count("Gama") == 0
 
 
-def test_a_mistyped_filter_finds_nothing_and_is_told_what_it_is_like(kgray):
+def test_a_mistyped_filter_gets_a_suggestion(kgray):
     kgray.env["KGRAY_MODEL_BACKEND"] = "rules"
-    said = {"speaker": "Alice Nguyen", "text": "I work at Acme.", "at": "2026-01-01", "source": "chat"}
-    assert kgray("add", kgray.write("a.jsonl", said), "--group", "team").code == 0
+    row = {"speaker": "Alice Nguyen", "text": "I work at Acme.", "at": "2026-01-01", "source": "chat"}
+    assert kgray("add", kgray.write("a.jsonl", row), "--group", "team").code == 0
     lines = {
         ("--relation", "works att"): "has no relation 'WORKS_ATT': did you mean 'WORKS_AT'?",
         ("--source", "caht"): "has no source 'caht': did you mean 'chat'?",

@@ -1,4 +1,4 @@
-"""The commands on a store that is a Neo4j server: the same answers, and one line for what is wrong."""
+"""The commands on a Neo4j server: the same answers as on a folder, and one-line errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def on_server(kgray, own_neo4j):
     return kgray
 
 
-def test_init_add_search_doctor_and_remove_work_as_in_a_folder(on_server):
+def test_init_add_search_doctor_and_remove_work_like_in_a_folder(on_server):
     kgray = on_server
     missing = kgray("groups")
     assert (missing.code, "run `kgray init`" in missing.err) == (2, True)
@@ -60,10 +60,10 @@ def test_init_add_search_doctor_and_remove_work_as_in_a_folder(on_server):
     assert (kgray("groups", "--json").json, kgray("dump", "--group", "team").out) == ({"groups": []}, "")
 
 
-def read(kgray, *where):
-    """Return what the reading commands print, but for the minutes at which something was learned."""
+def read(kgray, *options):
+    """Return the output of the reading commands, without the times at which facts were learned."""
     learned = re.compile(r"learned [^\n]*(?=  [0-9a-f]{8}\n)")
-    return {name: learned.sub("learned", kgray(*words, *where).out) for name, words in READS.items()}
+    return {name: learned.sub("learned", kgray(*words, *options).out) for name, words in READS.items()}
 
 
 READS = {
@@ -74,8 +74,8 @@ READS = {
 }
 
 
-def test_what_is_wrong_with_the_server_or_its_settings_is_one_line_without_the_password(on_server):
-    """2: the settings; 75: the server is away, and the same command works when it is there."""
+def test_server_and_settings_errors_are_one_line_without_the_password(on_server):
+    """Exit code 2 for settings; 75 for an unavailable server, where the same command may work later."""
     kgray = on_server
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -91,9 +91,9 @@ def test_what_is_wrong_with_the_server_or_its_settings_is_one_line_without_the_p
         "another database": ({"DATABASE": "elsewhere"}, 2, "store.database"),
         "away": ({"URI": f"bolt://127.0.0.1:{port}", "PASSWORD": "hush-hush-3"}, 75, f"127.0.0.1:{port}"),
     }
-    before = dict(kgray.env)
+    environment = dict(kgray.env)
     for name, (changes, code, line) in cases.items():
-        kgray.env = before | {f"KGRAY_STORE_{key}": value for key, value in changes.items()}
+        kgray.env = environment | {f"KGRAY_STORE_{key}": value for key, value in changes.items()}
         answer = kgray("groups", "--data", "elsewhere")
         assert (answer.code, line in answer.err) == (code, True), (name, answer)
         assert answer.err.count("\n") == 1, (name, answer.err)
@@ -101,8 +101,8 @@ def test_what_is_wrong_with_the_server_or_its_settings_is_one_line_without_the_p
 
 
 @pytest.mark.slow
-def test_a_backup_goes_from_each_store_to_the_other(on_server):
-    """The same hash of all rows, and of the graph; keys of the server go along."""
+def test_a_backup_of_each_store_is_restored_to_the_other(on_server):
+    """The hashes of all rows and of the graph are equal; the keys of the server are included."""
     kgray, server = on_server, dict(on_server.env)
     folder = server | {name: "" for name in server if name.startswith("KGRAY_STORE_")}
     kgray.env = folder
@@ -133,13 +133,13 @@ def test_a_backup_goes_from_each_store_to_the_other(on_server):
 
 
 @pytest.mark.slow
-def test_another_embedder_than_the_databases_reads_and_adds_nothing(on_server):
+def test_a_different_embedder_can_read_the_database_but_not_add(on_server):
     kgray = on_server
     jobs = kgray.write("jobs.jsonl", *JOBS)
     assert kgray("add", jobs).code == 0
-    before = {name: answer for name, answer in read(kgray).items() if name in ("dump", "history")}
+    outputs = {name: answer for name, answer in read(kgray).items() if name in ("dump", "history")}
     kgray.env["KGRAY_EMBEDDER_DIMENSIONS"] = "32"
-    assert before == {name: answer for name, answer in read(kgray).items() if name in before}
+    assert outputs == {name: answer for name, answer in read(kgray).items() if name in outputs}
     for words in (["groups"], ["failures"], ["show", "t2", "--group", "team"]):
         assert kgray(*words).code == 0
     reply = kgray("status", "--json").json["embedder"]

@@ -1,4 +1,4 @@
-"""ontology suggest, check: what a person may declare of relation names, and what contradicts itself."""
+"""ontology suggest, check: suggested declarations of relation names, and contradictory settings."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import kgray as library
 NAMES, BARNS = ("Ann", "Bob", "Cid"), ("Oakhall", "Millfield", "Stonegate")
 
 
-def row_and_reply(number: int, name: str, relation: str, thing: str, at: str) -> tuple[dict, dict]:
+def row_and_reply(number: int, name: str, relation: str, target: str, at: str) -> tuple[dict, dict]:
     """Return an input row and the line of the script that reads it."""
-    text = f"{name} {relation.lower()} {thing}."
-    entities = [{"name": name, "type": "Person"}, {"name": thing, "type": "Other"}]
-    fact = {"source": name, "relation": relation, "target": thing, "fact": text, "kind": "holds"}
+    text = f"{name} {relation.lower()} {target}."
+    entities = [{"name": name, "type": "Person"}, {"name": target, "type": "Other"}]
+    fact = {"source": name, "relation": relation, "target": target, "fact": text, "kind": "holds"}
     row = {"id": f"m{number}", "at": at, "group": "team", "kind": "text", "text": text}
     return row, {"episode": f"m{number}", "extraction": {"entities": entities, "facts": [fact]}}
 
 
 @pytest.fixture
 def compared(kgray):
-    """Three persons who each painted and sketched one thing: a model said that both hold."""
+    """Three persons who each painted and sketched a thing; the model answered "independent"."""
     rows, script = [], []
     for number, name in enumerate(NAMES):
         for offset, (relation, day) in enumerate((("PAINTED", "01"), ("SKETCHED", "02"))):
@@ -41,7 +41,7 @@ def compared(kgray):
     return kgray
 
 
-def test_names_that_a_model_found_independent_are_suggested_with_their_lines(compared):
+def test_names_that_a_model_judged_independent_are_suggested_with_their_lines(compared):
     answer = compared("ontology", "suggest", "--group", "team", "--json")
     (pair,) = answer.json["pairs"]
     assert answer.code == 0
@@ -49,9 +49,9 @@ def test_names_that_a_model_found_independent_are_suggested_with_their_lines(com
     assert pair["counts"]["independent"] == 3
     assert pair["examples"] == ["Ann painted Oakhall.", "Ann sketched Oakhall."]
 
-    shown = compared("ontology", "suggest", "--group", "team")
-    assert "PAINTED: independent SKETCHED (3 independent)" in shown.out
-    settings = shown.out[shown.out.index("[ontology") :]
+    text_answer = compared("ontology", "suggest", "--group", "team")
+    assert "PAINTED: independent SKETCHED (3 independent)" in text_answer.out
+    settings = text_answer.out[text_answer.out.index("[ontology") :]
     assert settings.strip() == pair["settings"].strip()
     assert tomllib.loads(settings)["ontology"]["relations"] == {"PAINTED": {"independent": ["SKETCHED"]}}
 
@@ -61,7 +61,7 @@ def test_names_that_a_model_found_independent_are_suggested_with_their_lines(com
     assert "No suggestions" in compared("ontology", "suggest", "--group", "team").out
 
 
-def test_python_gives_the_same(compared):
+def test_the_python_methods_return_the_same_suggestions(compared):
     with library.open(
         compared.folder / "kgray-data", create=True, settings={"model_backend": "rules"}
     ) as memory:
@@ -78,7 +78,7 @@ def test_python_gives_the_same(compared):
     assert asyncio.run(awaited()) == ([item], [])
 
 
-def test_an_unknown_group_has_none_and_a_malformed_one_is_refused(kgray):
+def test_an_unknown_group_has_no_suggestions_and_a_malformed_group_is_refused(kgray):
     kgray("init")
     unknown = kgray("ontology", "suggest", "--group", "nobody", "--json")
     assert (unknown.code, unknown.json) == (0, {"pairs": []})
@@ -88,7 +88,7 @@ def test_an_unknown_group_has_none_and_a_malformed_one_is_refused(kgray):
     assert kgray("ontology", "suggest").code == 2
 
 
-def test_check_names_file_key_and_exits_1_and_needs_no_store(kgray):
+def test_check_names_file_and_key_exits_1_and_needs_no_store(kgray):
     kgray.write(
         "kgray.toml",
         "[ontology.relations.WORK_AT]\n"
@@ -103,11 +103,11 @@ def test_check_names_file_key_and_exits_1_and_needs_no_store(kgray):
     ]
     assert [row["key"] for row in answer.json["notes"]] == ["ontology.relations.LIKES.cardinality"]
     assert all(set(row) == {"file", "key", "message"} for row in answer.json["faults"])
-    shown = kgray("ontology", "check")
-    assert shown.code == 1
-    assert "fault: kgray.toml: ontology.relations.WORK_AT: it looks like WORKS_AT" in shown.out
-    assert "note: kgray.toml: ontology.relations.LIKES.cardinality" in shown.out
-    assert shown.err.strip().splitlines()[-1] == "kgray: 2 faults in the ontology of the settings"
+    text_answer = kgray("ontology", "check")
+    assert text_answer.code == 1
+    assert "fault: kgray.toml: ontology.relations.WORK_AT: it looks like WORKS_AT" in text_answer.out
+    assert "note: kgray.toml: ontology.relations.LIKES.cardinality" in text_answer.out
+    assert text_answer.err.strip().splitlines()[-1] == "kgray: 2 faults in the ontology of the settings"
     assert not (kgray.folder / "kgray-data").exists()
 
 
@@ -126,7 +126,7 @@ def test_a_fault_of_a_variable_is_named_by_the_variable(kgray):
     assert (fault["file"], fault["key"]) == ("the environment", "KGRAY_ONTOLOGY_RELATIONS_OWNS_INDEPENDENT")
 
 
-def test_settings_that_cannot_be_loaded_are_one_line_and_exit_2(kgray):
+def test_unloadable_settings_are_a_one_line_error_with_exit_code_2(kgray):
     kgray.write(
         "kgray.toml", '[ontology.relations.A]\nsame_as = "B"\n[ontology.relations.B]\nsame_as = "A"\n'
     )
@@ -138,7 +138,7 @@ def test_settings_that_cannot_be_loaded_are_one_line_and_exit_2(kgray):
 
 def test_help_shows_examples(kgray):
     for args in (("ontology",), ("ontology", "suggest"), ("ontology", "check")):
-        shown = kgray(*args, "--help")
-        assert shown.code == 0
-        assert "kgray ontology" in shown.out
+        help_answer = kgray(*args, "--help")
+        assert help_answer.code == 0
+        assert "kgray ontology" in help_answer.out
     assert json.loads(kgray("ontology", "check", "--json").out) == {"faults": [], "notes": []}

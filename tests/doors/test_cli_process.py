@@ -1,4 +1,4 @@
-"""Real processes: signals, kills, pipes, two at once, and how fast the help is."""
+"""Real processes: signals, kills, pipes, two concurrent processes, and the speed of the help."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import pytest
 
 from kgray.cli.frame import Signals
 from kgray.system.locks import INGEST_LOCK
-from tests.doors.chat_server import NOTHING, Asked, ChatServer, Say, at
-from tests.doors.shell import Shell, told, triple
+from tests.doors.chat_server import NOTHING, ChatRequest, ChatServer, Say, at
+from tests.doors.shell import Shell, triples_row, triple
 from tests.waiting import HANGS_S, line_of, wait_for
 
 STOP = "stop"  # the client id of an episode that no model can read yet
 
 
 def many(count: int, start: int = 0, *, stops_at: int | None = None) -> list[dict]:
-    """Return episodes; no model is asked but for the one at `stops_at`, which later ones wait for."""
+    """Return episodes; only the episode at `stops_at` needs a model, and later episodes wait for it."""
     people = ("Ann", "Bob", "Cid", "Dee", "Eve")
     rows = [
-        told(f"m{i}", str(1_700_000_000 + 3600 * i), triple(people[i % 5], "WORKS_AT", f"Firm {i % 17}"))
+        triples_row(f"m{i}", str(1_700_000_000 + 3600 * i), triple(people[i % 5], "WORKS_AT", f"Firm {i % 17}"))
         for i in range(start, start + count)
     ]
     if stops_at is not None:
@@ -45,8 +45,8 @@ def undisturbed(kgray: Shell, file: str) -> str:
     return kgray("dump", "--group", "team", "--data", "reference").out
 
 
-def test_help_answers_at_once(kgray):
-    """Processor time against that of a bare interpreter's start: how slow the machine is changes both."""
+def test_help_takes_little_processor_time(kgray):
+    """Compare with the start of a bare interpreter: the speed of the machine changes both."""
     bare, help_ = [], []
     for _ in range(3):
         bare.append(seconds_of([sys.executable, "-c", "import json, re, typing"]))
@@ -97,7 +97,7 @@ print(*sorted(heavy & set(sys.modules)), file=sys.stderr)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_a_signal_ends_the_run_with_75_and_the_same_command_completes_it(kgray, number):
+def test_a_signal_ends_the_run_with_75_and_the_same_command_resumes(kgray, number):
     file = kgray.write("a.jsonl", *many(100, stops_at=80))
     kgray.script({"episode": STOP, "error": "unavailable"})
     kgray("init")
@@ -109,7 +109,7 @@ def test_a_signal_ends_the_run_with_75_and_the_same_command_completes_it(kgray, 
     report = json.loads(out)
     assert report["accepted"] == 100
     assert 5 < report["committed"] <= 80
-    assert report["committed"] == committed(kgray), "what was in flight was committed"
+    assert report["committed"] == committed(kgray), "episodes in flight were committed"
     assert b"run it again" in err
     assert b"Traceback" not in err
     kgray.script({"episode": STOP, "extraction": {"entities": [], "facts": []}})
@@ -145,12 +145,12 @@ def test_a_further_signal_while_a_run_ends_shows_no_traceback(kgray, monkeypatch
 
 
 def unread(pipe) -> int:
-    """Return how many bytes of a pipe its reader has not taken."""
+    """Return the number of bytes in a pipe that its reader has not read."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
-@pytest.mark.slow  # by default tests/runtime/test_kills_http.py kills runs, wherever they are
-def test_a_killed_run_leaves_whole_episodes_and_the_same_command_completes_it(kgray):
+@pytest.mark.slow  # by default tests/runtime/test_kills_http.py kills runs
+def test_a_killed_run_leaves_complete_episodes_and_the_same_command_resumes(kgray):
     file = kgray.write("a.jsonl", *many(400))
     kgray("init")
     for part in (20, 120, 250):
@@ -164,8 +164,8 @@ def test_a_killed_run_leaves_whole_episodes_and_the_same_command_completes_it(kg
     assert kgray("doctor").code == 0
 
 
-def held(kgray: Shell, file: str) -> subprocess.Popen[bytes]:
-    """Start a command that ingests the file, whose first episode its model is waited for; it has begun."""
+def start_waiting(kgray: Shell, file: str) -> subprocess.Popen[bytes]:
+    """Start a command that ingests the file and waits for the model of its first episode."""
     running = kgray.start("add", file, "--json")
     name = f"process {running.pid} on "
     lock = kgray.folder / "kgray-data" / INGEST_LOCK
@@ -178,10 +178,10 @@ def in_ledger(kgray: Shell, group: str) -> int:
     return sum(kgray("status", "--json").json["groups"].get(group, {}).values())
 
 
-def test_a_second_process_appends_and_waits_for_the_one_that_ingests(kgray):
+def test_a_second_process_appends_and_waits_for_the_ingesting_process(kgray):
     ready = threading.Event()
 
-    def read(asked: Asked) -> Say:
+    def read(asked: ChatRequest) -> Say:
         ready.wait(HANGS_S)
         return Say("no") if asked.sections["EPISODE"]["text"] == "not to be read" else NOTHING
 
@@ -190,23 +190,23 @@ def test_a_second_process_appends_and_waits_for_the_one_that_ingests(kgray):
     kgray.write("slow.jsonl", {"id": "slow", "at": 0, "group": "g", "text": "Hello"})
     bad = {"id": "bad", "at": 0, "group": "g", "text": "not to be read"}
     kgray.write("next.jsonl", *many(3), bad)
-    first = held(kgray, "slow.jsonl")
+    first = start_waiting(kgray, "slow.jsonl")
     second = kgray.start("add", "next.jsonl", "--json")
-    said = line_of(second)
+    notice = line_of(second)
     ready.set()
     ended = [process.communicate(timeout=HANGS_S) for process in (first, second)]
     server.close()
     (_, first_err), (_, err) = ended
     assert (first.returncode, first_err.count(b"Traceback")) == (0, 0)
     counts = [[json.loads(out)[name] for name in ("accepted", "committed", "failed")] for out, _ in ended]
-    assert counts == [[1, 1, 0], [4, 3, 1]], "each tells of what it accepted itself"
+    assert counts == [[1, 1, 0], [4, 3, 1]], "each process reports its own rows"
     assert second.returncode == 1
-    assert said.startswith(f"kgray: waiting: process {first.pid} on ")
+    assert notice.startswith(f"kgray: waiting: process {first.pid} on ")
     assert b"waiting: " not in err
 
 
 @pytest.mark.slow  # by default a second process waits for the first
-def test_two_adds_at_once_each_tell_of_what_they_accepted(kgray):
+def test_two_concurrent_adds_report_their_own_rows(kgray):
     kgray("init")
     files = [kgray.write(f"{n}.jsonl", *many(60, 60 * n)) for n in range(2)]
     running = [kgray.start("add", file, "--json") for file in files]
@@ -215,12 +215,12 @@ def test_two_adds_at_once_each_tell_of_what_they_accepted(kgray):
     assert committed(kgray) == 120
 
 
-def test_when_the_ingesting_process_dies_the_waiting_one_goes_on(kgray):
+def test_a_waiting_process_ingests_after_the_ingesting_process_dies(kgray):
     kgray.script({"episode": "slow", "error": "unavailable"})
     kgray.write("slow.jsonl", {"id": "slow", "at": 0, "group": "g", "text": "Hello"})
     kgray.write("next.jsonl", *many(3))
-    first = held(kgray, "slow.jsonl")
-    # A script of its own: the other one may read its script only now.
+    first = start_waiting(kgray, "slow.jsonl")
+    # A new script file: the first process may still have to read its own.
     kgray.write("healed.jsonl", {"episode": "slow", "extraction": {"entities": [], "facts": []}})
     kgray.env["KGRAY_MODEL_SCRIPT"] = str(kgray.folder / "healed.jsonl")
     second = kgray.start("add", "next.jsonl", "--json")
@@ -234,11 +234,11 @@ def test_when_the_ingesting_process_dies_the_waiting_one_goes_on(kgray):
 
 
 @pytest.mark.slow  # by default the process that ingests gets the signal
-def test_a_waiting_process_leaves_with_75_on_a_signal(kgray):
+def test_a_waiting_process_ends_with_75_on_a_signal(kgray):
     kgray.script({"episode": "slow", "error": "unavailable"})
     kgray.write("slow.jsonl", {"id": "slow", "at": 0, "group": "g", "text": "Hello"})
     kgray.write("next.jsonl", {"id": "next", "at": 0, "group": "g", "text": "Hello"})
-    first = held(kgray, "slow.jsonl")
+    first = start_waiting(kgray, "slow.jsonl")
     second = kgray.start("add", "next.jsonl")
     assert line_of(second).startswith(f"kgray: waiting: process {first.pid} on ")
     for process in (second, first):
@@ -259,7 +259,7 @@ def test_a_closed_pipe_is_no_error(kgray):
     assert running.wait(timeout=HANGS_S) == 0
 
 
-def test_a_named_pipe_is_read_once_and_whole(kgray):
+def test_a_named_pipe_is_read_once_and_completely(kgray):
     os.mkfifo(kgray.folder / "pipe.csv")
     content = b"id,group,at,triples\n" + b"".join(
         b'%d,g,0,"[{""source"": ""A%d"", ""relation"": ""KNOWS"", ""target"": ""B""}]"\n' % (i, i)
@@ -272,7 +272,7 @@ def test_a_named_pipe_is_read_once_and_whole(kgray):
     assert answer.json["committed"] == 50
 
 
-def test_output_is_plain_where_it_is_no_terminal(kgray):
+def test_output_without_a_terminal_has_no_control_sequences(kgray):
     kgray("add", kgray.write("a.jsonl", *many(3)))
     answer = kgray.process("history", "Ann", "--group", "team")
     assert answer.code == 0

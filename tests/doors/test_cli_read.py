@@ -30,7 +30,7 @@ def facts_found(answer) -> list[str]:
     return [hit["text"] for hit in answer.json["hits"] if hit["scope"] == "fact"]
 
 
-def test_search_gives_hits_with_every_promised_field(team):
+def test_search_returns_hits_with_every_documented_field(team):
     answer = team("search", "Where does Alice work?", "--group", "team", "--json")
     assert answer.code == 0
     document = answer.json
@@ -56,37 +56,37 @@ def test_search_gives_hits_with_every_promised_field(team):
     assert (price["target"], price["target_id"]) == ("9.5 EUR", None)
 
 
-def test_explain_says_what_found_each_hit_and_what_was_left_out(team):
+def test_explain_shows_the_signals_of_hits_and_the_omitted_hits(team):
     ask = ("search", "Where does Alice work?", "--group", "team", "--explain")
     document = team(*ask, "--json").json
     assert set(document) == {"hits", "said_above", "took_ms"}
     assert all(hit["signals"] for hit in document["hits"])
     assert document["hits"][0]["signals"]["words"] > 0
-    left = document["said_above"]
-    assert {row["scope"] for row in left} == {"episode"}
-    assert {row["id"] for row in left}.isdisjoint(hit["id"] for hit in document["hits"])
+    omitted = document["said_above"]
+    assert {row["scope"] for row in omitted} == {"episode"}
+    assert {row["id"] for row in omitted}.isdisjoint(hit["id"] for hit in document["hits"])
     people = team(*ask).out
     assert "1: score 0." in people
-    assert f"left out, a hit above says it: episode {left[0]['id'][:4]}" in people
+    assert f"left out, a hit above says it: episode {omitted[0]['id'][:4]}" in people
     named = team("search", "Alice", "--group", "team", "--recipe", "lexical", "--explain", "--json").json
     assert all("vectors" not in hit["signals"] for hit in named["hits"])
     assert team("search", "Alice", "--group", "team", "--recipe", "best").code == 2
 
 
 @pytest.mark.parametrize(
-    ("as_of", "found"),
+    ("as_of", "facts"),
     [
         ("2025-12-31", []),
         ("2026-02-01", ["Alice Nguyen works at Acme"]),
         ("2026-03-02", ["Alice Nguyen works at Beta"]),
     ],
 )
-def test_search_as_of_a_moment_gives_what_held_then(team, as_of, found):
+def test_search_as_of_a_moment_returns_the_facts_of_that_moment(team, as_of, facts):
     answer = team("search", "Alice works", "--group", "team", "--as-of", as_of, "--scope", "fact", "--json")
-    assert facts_found(answer) == found
+    assert facts_found(answer) == facts
 
 
-def test_search_as_of_a_moment_shows_the_fact_and_not_what_was_said_later(kgray):
+def test_search_as_of_a_moment_shows_facts_instead_of_later_messages(kgray):
     sold = {
         "id": "s",
         "speaker": "Bob Stone",
@@ -105,20 +105,20 @@ def test_search_as_of_a_moment_shows_the_fact_and_not_what_was_said_later(kgray)
     assert texts("--as-of", "2026-06-10") == ["Bob Stone sold their house in Munich"]
 
 
-def test_search_known_at_gives_what_was_known_then(kgray):
+def test_search_known_at_a_moment_returns_the_knowledge_of_that_moment(kgray):
     kgray("add", kgray.write("a.jsonl", JOBS[0]))
     first = kgray("dump", "--group", "team", "--hash").out
     (fact,) = kgray("history", "Alice Nguyen", "--group", "team", "--json").json["facts"]
-    then = fact["created_at"]
+    moment = fact["created_at"]
     kgray("add", kgray.write("b.jsonl", JOBS[1]))
     ask = ("search", "Alice works", "--group", "team", "--scope", "fact", "--json")
     assert facts_found(kgray(*ask)) == ["Alice Nguyen works at Beta"]
-    assert facts_found(kgray(*ask, "--known-at", then)) == ["Alice Nguyen works at Acme"]
+    assert facts_found(kgray(*ask, "--known-at", moment)) == ["Alice Nguyen works at Acme"]
     assert facts_found(kgray(*ask, "--known-at", "2020-01-01")) == []
-    context = kgray("context", "Alice works", "--group", "team", "--known-at", then).out
+    context = kgray("context", "Alice works", "--group", "team", "--known-at", moment).out
     assert "Acme" in context
     assert "Beta" not in context
-    assert kgray("dump", "--group", "team", "--known-at", then, "--hash").out == first
+    assert kgray("dump", "--group", "team", "--known-at", moment, "--hash").out == first
     assert kgray("dump", "--group", "team", "--hash").out != first
 
 
@@ -140,16 +140,16 @@ def test_scopes_and_limit_narrow_the_list(team):
     assert {hit["scope"] for hit in answer.json["hits"]} <= {"entity", "episode"}
 
 
-def test_a_found_entity_has_its_summary_as_of_the_moment_that_is_asked_for(team):
+def test_an_entity_hit_has_its_summary_as_of_the_requested_moment(team):
     ask = ("search", "Alice Nguyen", "--group", "team", "--scope", "entity", "--json")
-    (now,) = (hit["summary"] for hit in team(*ask).json["hits"] if hit["text"] == "Alice Nguyen")
-    (then,) = (
+    (current,) = (hit["summary"] for hit in team(*ask).json["hits"] if hit["text"] == "Alice Nguyen")
+    (past,) = (
         hit["summary"]
         for hit in team(*ask, "--as-of", "2026-02-01").json["hits"]
         if hit["text"] == "Alice Nguyen"
     )
-    assert ("works at Beta." in now, "works at Acme." in now) == (True, False)
-    assert ("works at Beta." in then, "works at Acme." in then) == (False, True)
+    assert ("works at Beta." in current, "works at Acme." in current) == (True, False)
+    assert ("works at Beta." in past, "works at Acme." in past) == (False, True)
 
 
 def test_the_query_may_come_from_standard_input_or_after_two_dashes(team):
@@ -180,11 +180,11 @@ def test_any_text_is_a_query(team, query):
     assert team("context", "-", "--group", "team", stdin=query).code == 0
 
 
-def test_people_see_a_table_and_the_counts_on_standard_error(team):
+def test_the_text_output_is_a_table_with_the_count_on_standard_error(team):
     answer = team("search", "Alice works", "--group", "team", "--scope", "fact", "--limit", "1")
     assert answer.code == 0
-    number, scope, short, *shown = answer.out.split()
-    assert (number, scope, shown) == ("1", "fact", "2026-03-01 .. now Alice Nguyen works at Beta".split())
+    number, scope, short, *words = answer.out.split()
+    assert (number, scope, words) == ("1", "fact", "2026-03-01 .. now Alice Nguyen works at Beta".split())
     assert team("show", short, "--group", "team", "--json").json["records"] != []
     assert answer.err.startswith("kgray: 1 hit in ")
     assert "\x1b" not in answer.out
@@ -200,7 +200,7 @@ def test_stored_text_cannot_steer_the_terminal(kgray):
     assert "\u202e" not in output
 
 
-def test_context_stays_within_its_budget_and_names_its_hits(team):
+def test_a_context_fits_its_budget_and_names_its_hits(team):
     answer = team("context", "Where does Alice work?", "--group", "team", "--tokens", "120", "--json").json
     assert set(answer) == {"text", "tokens", "hits", "citations"}
     assert answer["tokens"] == count_tokens(answer["text"]) <= 120
@@ -209,8 +209,8 @@ def test_context_stays_within_its_budget_and_names_its_hits(team):
     people = team("context", "Where does Alice work?", "--group", "team", "--tokens", "120")
     assert people.out == answer["text"] + "\n"
     assert team("context", "x", "--group", "team", "--tokens", "0").code == 2
-    few = team("context", "Where does Alice work?", "--group", "team", "--limit", "1", "--json").json
-    assert len(few["hits"]) == len(few["citations"]) == 1
+    limited = team("context", "Where does Alice work?", "--group", "team", "--limit", "1", "--json").json
+    assert len(limited["hits"]) == len(limited["citations"]) == 1
     assert team("context", "x", "--group", "team", "--limit", "0").code == 2
 
 
@@ -226,8 +226,8 @@ def test_history_shows_every_span_with_supporters_and_ends(team):
     assert "Alice Nguyen works at Beta." in summary
     assert "Acme" not in summary
     assert f"  {summary}\n" in team("history", "alice nguyen", "--group", "team").out
-    then = team("history", "alice nguyen", "--group", "team", "--as-of", "2026-02-01", "--json").json
-    assert "Alice Nguyen works at Acme." in then["entity"]["summary"]
+    past = team("history", "alice nguyen", "--group", "team", "--as-of", "2026-02-01", "--json").json
+    assert "Alice Nguyen works at Acme." in past["entity"]["summary"]
     first, second = document["facts"]
     assert set(first) == (HIT - {"score", "methods"}) | FACT | {"statement", "ended_by"}
     assert (first["target"], first["valid_at"], first["invalid_at"]) == (
@@ -275,24 +275,24 @@ def test_an_ambiguous_name_exits_2_and_lists_the_ids(kgray):
 def test_show_of_a_pending_or_failed_episode_shows_its_row(kgray, state):
     row = {"id": "m1", "group": "g", "at": 0, "text": "Hello", "source": "chat"}
     kgray("add", kgray.write("a.jsonl", row), *(["--accept-only"] if state == "accepted" else []))
-    shown, *why = kgray("show", "m1", "--group", "g", "--json").json["records"]
+    episode, *why = kgray("show", "m1", "--group", "g", "--json").json["records"]
     assert [row["type"] for row in why] == ["failure"] * (state == "failed")
-    assert (shown["type"], shown["client_id"], shown["source"], shown["state"]) == (
+    assert (episode["type"], episode["client_id"], episode["source"], episode["state"]) == (
         "episode", "m1", "chat", state,
     )  # fmt: skip
-    assert kgray("show", shown["id"], "--group", "g", "--json").json["records"] == [shown, *why]
+    assert kgray("show", episode["id"], "--group", "g", "--json").json["records"] == [episode, *why]
     people = kgray("show", "m1", "--group", "g")
     assert (people.code, "state" in people.out) == (0, True)
 
 
-def test_show_prints_one_episode_entity_or_fact_with_what_hangs_on_it(team):
+def test_show_prints_an_episode_entity_or_fact_with_its_records(team):
     by_client = team("show", "t2", "--group", "team", "--json").json["records"]
     types = {row["type"] for row in by_client}
     assert types == {"episode", "mention", "entity", "statement", "relation", "evidence", "fact"}
     (episode,) = (row for row in by_client if row["type"] == "episode")
     assert episode["client_id"] == "t2"
     assert team("show", episode["id"], "--group", "team", "--json").json["records"] == by_client
-    # What it ended hangs on it too.
+    # The records include the fact that it ended.
     assert {row["text"] for row in by_client if row["type"] == "fact"} == {
         "Alice Nguyen works at Acme",
         "Alice Nguyen works at Beta",
@@ -318,7 +318,7 @@ def test_an_unknown_id_exits_2(team, command):
     assert team(*command, "--group", "other").code == 2
 
 
-def test_the_dump_is_sorted_canonical_json_lines_and_its_hash_stands_alone(team):
+def test_the_dump_is_sorted_canonical_json_lines_and_hash_prints_only_its_hash(team):
     dumped = team("dump", "--group", "team").out
     lines = dumped.splitlines()
     assert lines == sorted(lines)
@@ -407,8 +407,8 @@ def test_an_unknown_group_reads_as_empty(team):
     status = team("status", "--group", "nobody", "--json").json["groups"]
     assert {number for row in status.values() for number in row.values()} <= {0}
     assert team("failures", "--group", "nobody", "--json").json == {"failures": []}
-    known = team("dump", "--group", "nobody", "--known-at", "2026-01-01")
-    assert (known.code, known.out) == (0, "")
+    earlier_dump = team("dump", "--group", "nobody", "--known-at", "2026-01-01")
+    assert (earlier_dump.code, earlier_dump.out) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -455,7 +455,7 @@ def test_an_empty_query_exits_2(team):
 @pytest.mark.parametrize(
     "command", [["status"], ["groups"], ["dump", "--group", "g"], ["search", "x", "--group", "g"]]
 )
-def test_reading_where_no_store_is_exits_2_and_names_init(kgray, command):
+def test_reading_without_a_store_exits_2_and_names_init(kgray, command):
     answer = kgray(*command)
     assert answer.code == 2
     assert "kgray init" in answer.err

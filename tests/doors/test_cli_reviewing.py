@@ -1,4 +1,4 @@
-"""duplicates, distinct: what may be one, what is not, and what that changes (R16)."""
+"""duplicates, distinct: likely duplicates, declared distinctions, and their effects (R16)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-from tests.doors.shell import Shell, told, triple
+from tests.doors.shell import Shell, triples_row, triple
 
 SMITHS = (
-    told("a", "2026-01-01", triple("Bob Smith", "KNOWS", "Ann"), triple("B. Smith", "LIKES", "Tea")),
-    told(
+    triples_row("a", "2026-01-01", triple("Bob Smith", "KNOWS", "Ann"), triple("B. Smith", "LIKES", "Tea")),
+    triples_row(
         "b",
         "2026-01-02",
         triple("International Business Machines", "KNOWS", "Zed"),
         triple("IBM", "OWNS", "Lot 7"),
     ),
-    told("c", "2026-01-03", triple("Lot 8", "KNOWS", "Quarry")),
+    triples_row("c", "2026-01-03", triple("Lot 8", "KNOWS", "Quarry")),
 )
 
 
@@ -42,20 +42,20 @@ INITIALS = (("Bob Smith", "B. Smith"), "initials or short forms of the same word
 CODE = (("International Business Machines", "IBM"), "one name is a code for the other")
 
 
-def test_likely_duplicates_are_listed_with_why(team):
-    """Lots of other numbers are none (R15)."""
+def test_likely_duplicates_are_listed_with_their_reasons(team):
+    """Lots with different numbers are not duplicates (R15)."""
     assert pairs(team) == [INITIALS, CODE]
     people = team("duplicates", "--group", "team")
     assert "IBM" in people.out
     assert team("duplicates", "--group", "nobody", "--json").json == {"pairs": []}
 
 
-def test_what_is_said_to_be_distinct_is_off_the_list_until_that_is_undone(team):
+def test_distinct_pairs_are_off_the_list_until_the_distinction_is_undone(team):
     output_before = team("dump", "--group", "team", "--hash").out
 
-    said = team("distinct", "Bob Smith", "B. Smith", "--group", "team", "--json")
+    distinct = team("distinct", "Bob Smith", "B. Smith", "--group", "team", "--json")
 
-    assert (said.code, said.json) == (0, {"sequence": 4})
+    assert (distinct.code, distinct.json) == (0, {"sequence": 4})
     assert pairs(team) == [CODE]
     [row] = merges(team)
     assert (row["kind"], row["sequence"], len(row["entities"]), row["surfaces"]) == ("distinct", 4, 2, [])
@@ -76,8 +76,8 @@ def test_a_merge_of_distinct_entities_is_refused(team):
     assert [row["kind"] for row in merges(team)] == ["distinct"]
 
 
-def test_merged_pairs_are_off_the_list_and_stay_apart_from_others(team):
-    """What is said of an entity holds for what it is merged into."""
+def test_merged_pairs_are_off_the_list_and_inherit_distinctions(team):
+    """A distinction of an entity holds for the entity into which it is merged."""
     assert team("distinct", "Bob Smith", "B. Smith", "--group", "team").code == 0
     assert team("merge", "B. Smith", "Zed", "--group", "team").code == 0
 
@@ -87,8 +87,8 @@ def test_merged_pairs_are_off_the_list_and_stay_apart_from_others(team):
     assert [row["kind"] for row in merges(team)] == ["merge"]
 
 
-def test_a_distinction_goes_with_what_it_names(team):
-    """R16, R25: a removal leaves nothing that names what is gone."""
+def test_a_removal_deletes_distinctions_of_removed_entities(team):
+    """R16, R25: a removal leaves no operation that names a removed entity."""
     assert team("distinct", "Bob Smith", "B. Smith", "--group", "team").code == 0
     assert team("distinct", "IBM", "Zed", "--group", "team").code == 0
 

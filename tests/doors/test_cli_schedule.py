@@ -1,4 +1,4 @@
-"""schedule add, list, remove: as they are promised."""
+"""The commands schedule add, list and remove."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_add_list_and_remove(kgray):
     assert "No schedules." in kgray("schedule", "list").out
 
 
-def test_a_schedule_says_which_refresh_of_which_groups_it_is(kgray):
+def test_a_schedule_shows_its_kind_of_refresh_and_its_groups(kgray):
     with kgray_library.open(kgray.folder / "kgray-data", create=True) as memory:
         memory.add_many([{"text": "Alice works at Acme"}], group="team", accept_only=True)
     assert kgray("schedule", "add", "weekly", "--cron", "0 4 * * 0", "--full", "--group", "team").code == 0
@@ -39,7 +39,7 @@ def test_a_schedule_says_which_refresh_of_which_groups_it_is(kgray):
     assert "full, team" in kgray("schedule", "list").out
 
 
-def test_a_run_that_failed_is_one_line_of_the_status_with_its_job(kgray):
+def test_status_shows_a_failed_run_with_its_job(kgray):
     assert kgray("schedule", "add", "nightly", "--cron", "0 3 * * *").code == 0
     with kgray_library.open(kgray.folder / "kgray-data", create=True) as memory:
         (schedule,) = memory.admin.schedules.every()
@@ -70,7 +70,7 @@ def test_a_run_that_failed_is_one_line_of_the_status_with_its_job(kgray):
         (("remove", "n"), "no schedule 'n'"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(kgray, args, line):
+def test_bad_input_is_a_one_line_error_with_exit_code_2(kgray, args, line):
     assert kgray("schedule", "add", "there", "--cron", "0 3 * * *").code == 0
     answer = kgray("schedule", *args)
     assert (answer.code, answer.out) == (2, "")

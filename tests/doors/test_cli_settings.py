@@ -1,4 +1,4 @@
-"""init, doctor, help, settings: what the command says about itself, and what it refuses before it starts."""
+"""init, doctor, help, settings: the output of these commands, and settings that are refused at the start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kgray.cli.frame import COMMANDS
 from tests.doors.shell import JOBS
 
 
-def test_init_makes_the_folder_and_again_changes_nothing(kgray):
+def test_init_creates_the_folder_and_a_second_init_changes_nothing(kgray):
     first = kgray("init", "--data", "d", "--json")
     assert (first.code, first.json) == (
         0,
@@ -63,7 +63,7 @@ def test_data_and_config_come_from_options_then_variables_then_folders(kgray):
         ("KGRAY_ONTOLOGY_RELATIONS_OWNS_CARDINALITY", "few"),
     ],
 )
-def test_a_setting_that_is_wrong_or_not_built_exits_2_with_one_line_before_anything_changes(
+def test_a_wrong_setting_exits_2_with_one_line_before_any_change(
     kgray, variable, value
 ):
     kgray.env[variable] = value
@@ -75,7 +75,7 @@ def test_a_setting_that_is_wrong_or_not_built_exits_2_with_one_line_before_anyth
         assert not (kgray.folder / "kgray-data").exists()
 
 
-def test_another_embedder_than_the_folders_is_refused(kgray):
+def test_a_different_embedder_than_that_of_the_folder_is_refused(kgray):
     kgray("init")
     kgray.env["KGRAY_EMBEDDER_DIMENSIONS"] = "512"
     answer = kgray("add", kgray.write("a.jsonl", *JOBS))
@@ -83,7 +83,7 @@ def test_another_embedder_than_the_folders_is_refused(kgray):
     assert "hashing-1/1024" in answer.err
 
 
-def test_a_foreign_file_is_refused_and_not_touched(kgray):
+def test_a_foreign_file_is_refused_and_unchanged(kgray):
     (kgray.folder / "kgray-data").mkdir()
     path = kgray.folder / "kgray-data" / "kgray.sqlite3"
     path.write_bytes(b"not a database" * 100)
@@ -95,7 +95,7 @@ def test_a_foreign_file_is_refused_and_not_touched(kgray):
     assert {c["name"] for c in checks.json["checks"] if not c["ok"]} == {"store"}
 
 
-def test_a_command_that_is_misspelt_is_told_the_nearest_one(kgray):
+def test_a_misspelt_command_gets_a_suggestion(kgray):
     answer = kgray("histroy", "Alice", "--group", "team")
 
     assert (answer.code, answer.out) == (2, "")
@@ -103,7 +103,7 @@ def test_a_command_that_is_misspelt_is_told_the_nearest_one(kgray):
     assert "'history'" in answer.err
 
 
-def test_doctor_looks_for_the_packages_that_an_installation_brings_and_no_others(kgray):
+def test_doctor_checks_exactly_the_declared_dependencies(kgray):
     declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     names = [check["name"] for check in kgray("doctor", "--json").json["checks"]]
 
@@ -112,14 +112,14 @@ def test_doctor_looks_for_the_packages_that_an_installation_brings_and_no_others
     ]
 
 
-def test_doctor_says_what_is_used_and_why(kgray):
-    before = kgray("doctor", "--json")
-    assert before.code == 0
-    assert all(set(check) == {"name", "ok", "detail"} and check["ok"] for check in before.json["checks"])
+def test_doctor_reports_the_parts_in_use_and_their_settings(kgray):
+    empty_folder = kgray("doctor", "--json")
+    assert empty_folder.code == 0
+    assert all(set(check) == {"name", "ok", "detail"} and check["ok"] for check in empty_folder.json["checks"])
     assert not (kgray.folder / "kgray-data").exists()
     kgray("add", kgray.write("a.jsonl", *JOBS))
-    after = kgray("doctor", "--json")
-    named = {check["name"]: check["detail"] for check in after.json["checks"]}
+    with_data = kgray("doctor", "--json")
+    named = {check["name"]: check["detail"] for check in with_data.json["checks"]}
     assert {
         "python",
         "apsw",
@@ -137,8 +137,8 @@ def test_doctor_says_what_is_used_and_why(kgray):
     kgray.env["KGRAY_MODEL_BACKEND"] = "vllm"
     broken = kgray("doctor", "--json")
     assert broken.code == 2
-    told = [check["detail"] for check in broken.json["checks"] if not check["ok"]]
-    assert any("runs in actors of Ray" in detail for detail in told)
+    faults = [check["detail"] for check in broken.json["checks"] if not check["ok"]]
+    assert any("runs in actors of Ray" in detail for detail in faults)
 
 
 def test_the_ontology_of_the_settings_is_used(kgray):
@@ -148,7 +148,7 @@ def test_the_ontology_of_the_settings_is_used(kgray):
     assert [fact["invalid_at"] for fact in facts] == [None, None]
 
 
-def test_declared_types_and_pairs_decide_what_is_kept(kgray):
+def test_declared_types_and_pairs_select_the_extracted_facts(kgray):
     """The policy of docs/models.md, from a settings file and a variable to the graph."""
     kgray.write("kgray.toml", "[ontology.entities.Ship]\n[ontology.entities.Person]\n"
                 '[ontology.relations.COMMANDS]\nsubject_type = "Person"\n')  # fmt: skip
@@ -159,8 +159,8 @@ def test_declared_types_and_pairs_decide_what_is_kept(kgray):
         {"source": a, "target": b, "relation": "COMMANDS", "fact": f"{names[a][0]} commands {names[b][0]}"}
         for a, b in pairs
     ]
-    said = {"entities": [{"name": name, "type": kind} for name, kind in names], "facts": facts}
-    kgray.script({"episode": "e", "extraction": said})
+    extraction = {"entities": [{"name": name, "type": kind} for name, kind in names], "facts": facts}
+    kgray.script({"episode": "e", "extraction": extraction})
     kgray("init")
     row = {"id": "e", "kind": "text", "text": "Ann Bell, Titanic, Kiel Harbour"}
     file = kgray.write("a.jsonl", row | {"at": "2026-01-01", "group": "g"})
@@ -169,22 +169,22 @@ def test_declared_types_and_pairs_decide_what_is_kept(kgray):
     assert kgray("add", file, "--json").json["committed"] == 1
 
     rows = [json.loads(line) for line in kgray("dump", "--group", "g").out.splitlines()]
-    kept = ["Ann Bell commands Kiel Harbour", "Ann Bell commands Titanic"]
-    assert sorted(row["text"] for row in rows if row["type"] == "fact") == kept
-    assert sorted(row["text"] for row in previewed if row["type"] == "fact") == kept
+    expected = ["Ann Bell commands Kiel Harbour", "Ann Bell commands Titanic"]
+    assert sorted(row["text"] for row in rows if row["type"] == "fact") == expected
+    assert sorted(row["text"] for row in previewed if row["type"] == "fact") == expected
     labels = {row["name"]: row["labels"] for row in rows if row["type"] == "entity"}
     assert labels == {"Ann Bell": ["Person"], "Titanic": ["Ship"], "Kiel Harbour": []}
 
 
 @pytest.mark.parametrize("name", [*COMMANDS])
 def test_every_command_has_help_with_an_example_and_the_common_options(kgray, name):
-    """Or each of its own commands, where it has some."""
+    """If a command has subcommands, each of them is checked."""
     answer = kgray(name, "--help")
     assert answer.code == 0
     assert "Example" in answer.out
     assert f"  kgray {name}" in answer.out
-    own = getattr(cli.get_command(None, name), "commands", None)  # type: ignore[arg-type]
-    for helped in [kgray(name, sub, "--help") for sub in own] if own else [answer]:
+    subcommands = getattr(cli.get_command(None, name), "commands", None)  # type: ignore[arg-type]
+    for helped in [kgray(name, sub, "--help") for sub in subcommands] if subcommands else [answer]:
         assert helped.code == 0
         for option in ("--data", "--config", "--json", "--debug"):
             assert option in helped.out
@@ -203,7 +203,7 @@ def test_a_fault_shows_a_traceback_only_with_debug(kgray):
 
 
 @pytest.mark.slow  # test_cli_terminal has a terminal by default
-def test_json_is_utf_8_whatever_the_terminal_speaks(kgray):
+def test_json_is_utf_8_in_every_locale(kgray):
     kgray.env["PYTHONIOENCODING"] = "ascii"
     kgray.env["LC_ALL"] = "C"
     row = {

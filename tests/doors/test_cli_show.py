@@ -1,4 +1,4 @@
-"""What people see of one thing: the words facts were read from, names beside ids, both clocks; filters."""
+"""The text output of show and history: marked words, names with ids, both clocks; filters of searches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tests.doors.shell import told, triple
+from tests.doors.shell import triples_row, triple
 from tests.doors.test_cli_terminal import screen
 from tests.waiting import HANGS_S
 
@@ -38,7 +38,7 @@ def chat(kgray):
     return kgray
 
 
-def test_show_prints_the_message_with_the_words_of_its_facts_and_both_clocks(chat):
+def test_show_prints_the_message_with_marked_facts_and_both_clocks(chat):
     people = chat("show", "m1", "--group", "g").out
     lines = people.splitlines()
     assert re.fullmatch(r"m1  [0-9a-f]{8}", lines[0])
@@ -56,12 +56,12 @@ def test_show_prints_the_message_with_the_words_of_its_facts_and_both_clocks(cha
     )
 
 
-def test_where_the_sentence_is_not_in_the_message_the_names_are_marked(chat):
+def test_names_are_marked_if_the_sentence_is_not_in_the_message(chat):
     assert "  | [Ann Lee]1 lives in [Oslo]1.\n" in chat("show", "m2", "--group", "g").out
 
 
-def test_show_of_an_episode_says_what_was_left_out(kgray):
-    """`add` counts it, too."""
+def test_show_of_an_episode_lists_omitted_items(kgray):
+    """`add` reports them, too."""
     loop = {"source": 0, "target": "ACME", "relation": "KNOWS", "fact": "Acme knows ACME"}
     kgray.script({"episode": "m1", "extraction": {"entities": [ACME], "facts": [loop]}})
     added = kgray("add", kgray.write("a.jsonl", {**CHAT[0], "text": "Acme is ACME."}))
@@ -76,7 +76,7 @@ def test_show_of_an_episode_says_what_was_left_out(kgray):
     assert left_out == {"type": "left_out", "episode": episode["id"], "reason": line}
 
 
-def test_show_of_an_entity_begins_with_it_and_numbers_its_facts(chat):
+def test_show_of_an_entity_begins_with_its_summary_and_numbers_its_facts(chat):
     people = chat("show", "ann lee", "--group", "g").out
     summary = "Ann Lee has her home in Oslo. Ann Lee works at Acme."
     assert re.match(rf"Ann Lee  [0-9a-f]{{8}}\n  Person\n  {re.escape(summary)}\nm1  [0-9a-f]{{8}}\n", people)
@@ -87,21 +87,21 @@ def test_show_of_an_entity_begins_with_it_and_numbers_its_facts(chat):
     assert "[Ann Lee]2 lives in [Oslo]2." in people
 
 
-def test_a_terminal_gets_lines_that_fit_and_no_colours_where_they_are_not_wanted(chat):
-    """It gets colours where they are wanted: test_cli_terminal."""
+def test_lines_fit_the_terminal_and_no_color_removes_colours(chat):
+    """test_cli_terminal tests the colours."""
     chat.env["NO_COLOR"] = "1"
     master, slave = pty.openpty()
     running = chat.start("search", "Ann Lee", "--group", "g", stdout=slave, stderr=subprocess.DEVNULL)
     os.close(slave)
-    shown = screen(master).decode()
+    output = screen(master).decode()
     assert running.wait(timeout=HANGS_S) == 0
-    assert "Ann Lee" in shown
-    assert "\x1b[" not in shown
-    assert max(map(len, shown.splitlines())) <= 80
+    assert "Ann Lee" in output
+    assert "\x1b[" not in output
+    assert max(map(len, output.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
-    ("options", "found"),
+    ("options", "expected"),
     [
         pytest.param(["--source", "chat"], {"m1", "Ann Lee works at Acme"}, id="source"),
         pytest.param(["--speaker", "bob"], {"m2", "Ann Lee has her home in Oslo"}, id="speaker"),
@@ -113,12 +113,12 @@ def test_a_terminal_gets_lines_that_fit_and_no_colours_where_they_are_not_wanted
         pytest.param(["--source", "none"], set(), id="of-nothing"),
     ],
 )
-def test_search_and_context_take_filters(chat, options, found):
+def test_search_and_context_accept_filters(chat, options, expected):
     for command in ("search", "context"):
         hits = chat(command, "Ann Lee", "--group", "g", *options, "--json").json["hits"]
         names = {hit["client_id"] if hit["scope"] == "episode" else hit["text"] for hit in hits}
-        assert names <= found, "a fact and the message that says it count once"
-        assert bool(names) == bool(found)
+        assert names <= expected, "a fact and the message that says it count once"
+        assert bool(names) == bool(expected)
 
 
 def test_an_empty_range_of_times_exits_2(chat):
@@ -127,11 +127,11 @@ def test_an_empty_range_of_times_exits_2(chat):
     assert "the range of said is empty" in answer.err
 
 
-def test_history_has_both_clocks_and_names_as_of_then(kgray):
+def test_history_has_both_clocks_and_the_names_of_the_moment(kgray):
     smiths = (
-        told("s1", "2026-01-01", triple("Bob Smith", "WORKS_AT", "Acme")),
-        told("s2", "2026-02-01", triple("Bob Smith", "WORKS_AT", "Beta")),
-        told("s3", "2026-02-01", triple("Robert Smith", "LIKES", "tea")),
+        triples_row("s1", "2026-01-01", triple("Bob Smith", "WORKS_AT", "Acme")),
+        triples_row("s2", "2026-02-01", triple("Bob Smith", "WORKS_AT", "Beta")),
+        triples_row("s3", "2026-02-01", triple("Robert Smith", "LIKES", "tea")),
     )
     kgray("add", kgray.write("a.jsonl", *smiths))
 
@@ -143,10 +143,10 @@ def test_history_has_both_clocks_and_names_as_of_then(kgray):
     assert targets("Bob Smith") == ["Acme", "Beta"]
     assert targets("Bob Smith", "--as-of", "2026-01-15") == ["Acme"]
     assert targets("Bob Smith", "--as-of", "2025-01-15") == []
-    then = kgray("history", "Robert Smith", "--group", "team", "--json").json["facts"][0]["created_at"]
+    moment = kgray("history", "Robert Smith", "--group", "team", "--json").json["facts"][0]["created_at"]
     kgray("merge", "Bob Smith", "Robert Smith", "--group", "team")
     assert targets("Robert Smith") == ["Acme", "tea", "Beta"]
-    assert targets("Robert Smith", "--known-at", then) == ["tea"]
-    assert targets("Bob Smith", "--known-at", then) == ["Acme", "Beta"]
-    before = kgray("history", "Bob Smith", "--group", "team", "--known-at", "2020-01-01")
-    assert (before.code, "as known then" in before.err) == (2, True)
+    assert targets("Robert Smith", "--known-at", moment) == ["tea"]
+    assert targets("Bob Smith", "--known-at", moment) == ["Acme", "Beta"]
+    earlier = kgray("history", "Bob Smith", "--group", "team", "--known-at", "2020-01-01")
+    assert (earlier.code, "as known then" in earlier.err) == (2, True)

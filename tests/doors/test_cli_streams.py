@@ -1,4 +1,4 @@
-"""Streams that are closed or full, folders that may not be entered, disks without space: one line, a code."""
+"""Closed or full streams, folders without permission, full disks: a one-line error and an exit code."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 import kgray as kgray_library
-from tests.doors.shell import Shell, told, triple
+from tests.doors.shell import Shell, triples_row, triple
 from tests.waiting import HANGS_S
 
 KGRAY = f"{sys.executable} -c 'from kgray.cli import main; main()'"
 
 
 def shell(kgray: Shell, line: str) -> tuple[int, str, str]:
-    """Run a line of a shell in which `$K` is the command."""
+    """Run a shell command; `$K` in it stands for `kgray`."""
     environ = {**os.environ, **kgray.env, "K": KGRAY}
     outcome = subprocess.run(
         ["/bin/bash", "-c", line.replace("$K", KGRAY)],
@@ -37,34 +37,34 @@ def shell(kgray: Shell, line: str) -> tuple[int, str, str]:
     ("command", "unbuffered"),
     [
         ("--help", "1"),
-        pytest.param("status", "", marks=pytest.mark.slow),  # so does the next test, without a message
+        pytest.param("status", "", marks=pytest.mark.slow),  # the next test covers this, without a message
         pytest.param("status --json", "1", marks=pytest.mark.slow),
         pytest.param("dump --group team", "", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
-def test_output_that_cannot_be_written_is_one_line_and_exit_2(team, monkeypatch, command, unbuffered):
+def test_unwritable_output_is_a_one_line_error_with_exit_code_2(team, monkeypatch, command, unbuffered):
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     assert shell(team, f"$K {command} > /dev/full") == (
         2, "", "kgray: standard output cannot be written: No space left on device\n",
     )  # fmt: skip
 
 
-@pytest.mark.slow  # test_output_that_cannot_be_written has one closed stream by default
-def test_where_nobody_can_be_told_the_exit_code_tells(team):
+@pytest.mark.slow  # test_unwritable_output_is_a_one_line_error_with_exit_code_2 has a full stream by default
+def test_the_exit_code_reports_an_error_without_any_output_stream(team):
     assert shell(team, "$K status > /dev/full 2>&1") == (2, "", "")
     assert shell(team, "$K add nowhere.jsonl 2> /dev/full") == (2, "", "")
     assert shell(team, "$K add a.jsonl --json 2>&-")[0] == 0
 
 
-def test_a_closed_output_is_refused_before_anything_is_done(team):
+def test_a_closed_output_is_refused_before_any_change(team):
     closed = (2, "", "kgray: standard output is closed: send it to /dev/null if you do not need it\n")
-    team.write("b.jsonl", told("t9", "2026-01-01", triple("Ann", "KNOWS", "Bob")))
+    team.write("b.jsonl", triples_row("t9", "2026-01-01", triple("Ann", "KNOWS", "Bob")))
     assert shell(team, "$K status >&-") == closed
     assert shell(team, "$K add b.jsonl >&-") == closed
     assert team("status", "--json").json["groups"]["team"]["committed"] == 3
 
 
-def test_a_closed_input_is_said(team):
+def test_a_closed_input_is_reported(team):
     assert shell(team, "$K add - --group g <&-") == (
         2, "", "kgray: - is standard input, and that is closed\n",
     )  # fmt: skip
@@ -75,7 +75,7 @@ def test_a_closed_input_is_said(team):
     assert (code, err.count("\n"), "needs --yes" in err) == (2, 1, True)
 
 
-def test_a_path_that_cannot_be_looked_for_is_said(kgray):
+def test_a_too_long_path_is_reported(kgray):
     long = "x" * 5000
     for argument in (["--data", long], ["--config", long]):
         for command in ("init", "status"):
@@ -95,9 +95,9 @@ print(json.dumps([(answer.exit_code, answer.stdout, answer.stderr) for answer in
 """
 
 
-def all_in_one(kgray: Shell, before: str, commands: Sequence[str]) -> list[tuple[int, str, str]]:
-    """Run commands one after the other in one process; `before` takes rights from it."""
-    words = [*before.split(), sys.executable, "-c", ALL_IN_ONE, *commands]
+def all_in_one(kgray: Shell, prefix: str, commands: Sequence[str]) -> list[tuple[int, str, str]]:
+    """Run commands in sequence in one process; the command `prefix` takes rights from it."""
+    words = [*prefix.split(), sys.executable, "-c", ALL_IN_ONE, *commands]
     environ = {**os.environ, **kgray.env}
     outcome = subprocess.run(words, cwd=kgray.folder, env=environ, check=True, stdout=subprocess.PIPE)
     return [(code, out, err) for code, out, err in json.loads(outcome.stdout)]
@@ -105,7 +105,7 @@ def all_in_one(kgray: Shell, before: str, commands: Sequence[str]) -> list[tuple
 
 @pytest.fixture
 def weak(team) -> str:
-    """Return what a command starts with so that the folder `shut` is shut for it."""
+    """Return a command prefix with which the folder `shut` cannot be entered."""
     folder = team.folder / "shut"
     folder.mkdir()
     (folder / "kgray.toml").touch()
@@ -128,7 +128,7 @@ DOCTORS = ("doctor --data shut --json", "doctor --data shut --config open.toml -
 
 
 @pytest.mark.slow  # test_data_folder has permissions by default
-def test_a_folder_that_may_not_be_entered_is_one_line_and_exit_2_and_the_doctor_tells_of_it(team, weak):
+def test_a_forbidden_folder_is_a_one_line_error_and_doctor_reports_it(team, weak):
     team.write("open.toml", "")
     answers = all_in_one(team, weak, [*SHUT, *DOCTORS])
     for command, (code, out, err) in zip(SHUT, answers, strict=False):
@@ -144,17 +144,17 @@ def test_a_folder_that_may_not_be_entered_is_one_line_and_exit_2_and_the_doctor_
 
 @pytest.fixture
 def sealed(team):
-    """Return what a command starts with so that it can read the data folder, and write nothing there."""
-    before = ""
+    """Return a command prefix with which the data folder is read-only."""
+    prefix = ""
     if os.geteuid() == 0:
         if shutil.which("setpriv") is None:
             pytest.skip("root writes everywhere, and there is no setpriv to give that up")
-        before = "setpriv --bounding-set -dac_override"
+        prefix = "setpriv --bounding-set -dac_override"
     folder = team.folder / "kgray-data"
     for file in folder.iterdir():
         file.chmod(0o444)
     folder.chmod(0o555)
-    yield before
+    yield prefix
     folder.chmod(0o755)
 
 
@@ -165,7 +165,7 @@ READS = (
 )  # fmt: skip
 
 
-def test_a_folder_that_cannot_be_written_is_read_and_left_as_it_is(team, sealed):
+def test_a_read_only_folder_is_read_and_unchanged(team, sealed):
     folder = team.folder / "kgray-data"
     files = {file.name: file.read_bytes() for file in folder.iterdir()}
     writes = ("remove --group team --all --yes", "add a.jsonl --replace")
@@ -178,8 +178,8 @@ def test_a_folder_that_cannot_be_written_is_read_and_left_as_it_is(team, sealed)
 
 
 @pytest.mark.slow  # test_data_folder has permissions by default
-def test_a_folder_that_cannot_be_written_is_read_while_another_process_writes(team, sealed):
-    """The log that is there is read too: what was committed a moment ago shows."""
+def test_a_read_only_folder_is_read_while_another_process_writes(team, sealed):
+    """The write-ahead log is read too: the latest commit is visible."""
     with kgray_library.open(
         team.folder / "kgray-data", settings={"model_backend": "rules"}, create=True
     ) as memory:
@@ -217,7 +217,7 @@ def grow(disk: Path) -> None:
 
 def notes(count: int) -> list[dict]:
     return [
-        told(
+        triples_row(
             f"n{i}",
             str(1_700_000_000 + i),
             triple(f"Person {i} {'x' * 60}", "KNOWS", f"Friend {i} {'y' * 60}"),
@@ -227,14 +227,14 @@ def notes(count: int) -> list[dict]:
 
 
 def fill(disk: Path, leave: int) -> Path:
-    """Leave so many bytes free."""
+    """Fill the disk, except for `leave` bytes."""
     ballast = disk / "ballast"
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     ballast.write_bytes(b"0" * max(0, free - leave))
     return ballast
 
 
-def test_a_disk_that_fills_while_ingesting_ends_with_75_and_the_same_command_completes_it(kgray, disk):
+def test_a_full_disk_ends_ingestion_with_75_and_the_same_command_resumes(kgray, disk):
     file = kgray.write("a.jsonl", *notes(200))
     data = ("--data", str(disk / "data"))
     kgray("init", *data)
@@ -260,7 +260,7 @@ def undisturbed(kgray: Shell, file: str) -> str:
 
 
 @pytest.mark.slow  # by default the disk fills while ingesting
-def test_a_disk_that_is_full_before_anything_is_accepted_ends_with_2(kgray, disk):
+def test_a_full_disk_before_any_row_is_accepted_ends_with_2(kgray, disk):
     data = ("--data", str(disk / "data"))
     kgray("init", *data)
     fill(disk, 40_000)
@@ -271,7 +271,7 @@ def test_a_disk_that_is_full_before_anything_is_accepted_ends_with_2(kgray, disk
 
 
 @pytest.mark.slow  # by default the disk fills while ingesting
-def test_a_disk_that_fills_while_accepting_keeps_what_was_accepted(kgray, disk):
+def test_a_disk_that_fills_during_add_keeps_the_accepted_rows(kgray, disk):
     data = ("--data", str(disk / "data"))
     kgray("init", *data)
     full = kgray.process("add", kgray.write("a.jsonl", *notes(6000)), "--accept-only", "--json", *data)

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees: colour, a question before removal, a progress bar when it takes long."""
+"""Output at a terminal: colour, a question before a removal, a progress bar of long runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.waiting import HANGS_S
 
 
 def screen(master: int) -> bytes:
-    """Return what was written to a terminal whose other side is closed."""
+    """Return the output on a terminal whose other side is closed."""
     parts = []
     try:
         while part := os.read(master, 65_536):
@@ -23,9 +23,9 @@ def screen(master: int) -> bytes:
     return b"".join(parts)
 
 
-def test_removal_asks_at_a_terminal_and_no_changes_nothing(kgray):
+def test_a_removal_at_a_terminal_needs_confirmation(kgray):
     kgray("add", kgray.write("a.jsonl", *JOBS))
-    for answer, code, left in ((b"n\n", 2, 3), (b"y\n", 0, 0)):
+    for answer, code, remaining in ((b"n\n", 2, 3), (b"y\n", 0, 0)):
         master, slave = pty.openpty()
         running = kgray.start("remove", "--group", "team", "--all", stdin=slave)
         os.close(slave)
@@ -35,22 +35,22 @@ def test_removal_asks_at_a_terminal_and_no_changes_nothing(kgray):
         assert running.returncode == code
         assert b"Remove everything of group team?" in err
         rows = kgray("groups", "--json").json["groups"]
-        assert sum(row["episodes"] for row in rows) == left
+        assert sum(row["episodes"] for row in rows) == remaining
 
 
-def test_colour_is_for_terminals(kgray):
+def test_output_at_a_terminal_has_colour(kgray):
     kgray("add", kgray.write("a.jsonl", *JOBS))
     master, slave = pty.openpty()
     running = kgray.start(
         "history", "Alice Nguyen", "--group", "team", stdout=slave, stderr=subprocess.DEVNULL
     )
     os.close(slave)
-    shown = screen(master)
+    output = screen(master)
     assert running.wait(timeout=HANGS_S) == 0
-    assert b"\x1b[1mAlice Nguyen\x1b[0m" in shown
+    assert b"\x1b[1mAlice Nguyen\x1b[0m" in output
 
 
-def test_a_progress_bar_is_drawn_at_a_terminal_once_it_takes_long(monkeypatch):
+def test_a_long_run_draws_a_progress_bar_at_a_terminal(monkeypatch):
     monkeypatch.setattr(printing, "PATIENCE_S", 0.0)
     monkeypatch.setattr(printing, "EVERY_S", -1.0)
     master, slave = pty.openpty()
@@ -59,13 +59,13 @@ def test_a_progress_bar_is_drawn_at_a_terminal_once_it_takes_long(monkeypatch):
         with printing.Progress(lambda: 3) as bar:
             for outcome in ("committed", "failed", "committed"):
                 bar.step(outcome)
-    shown = screen(master).decode()
-    assert "[#######.......................] 1/4" in shown
-    assert "] 3/4, 1 failed" in shown
-    assert shown.endswith("\r\x1b[K")
+    output = screen(master).decode()
+    assert "[#######.......................] 1/4" in output
+    assert "] 3/4, 1 failed" in output
+    assert output.endswith("\r\x1b[K")
 
 
-def test_no_bar_is_drawn_where_standard_error_is_no_terminal(monkeypatch, capsys):
+def test_no_bar_is_drawn_without_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(printing, "PATIENCE_S", 0.0)
     monkeypatch.setattr(printing, "EVERY_S", -1.0)
     with printing.Progress() as bar:

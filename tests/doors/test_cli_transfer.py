@@ -9,7 +9,7 @@ import pytest
 
 from tests.doors.shell import JOBS
 
-WRONG = "hush-hush"  # what no line may show
+WRONG = "hush-hush"  # no line may contain it
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def full(kgray):
     return kgray
 
 
-def test_a_group_is_copied_to_another_folder_and_compared_when_it_is_copied_again(full):
+def test_a_group_is_copied_and_a_second_copy_compares_it(full):
     answer = full("copy", "--group", "team", "--to-data", "there", "--json")
 
     assert answer.code == 0
@@ -36,8 +36,8 @@ def test_a_group_is_copied_to_another_folder_and_compared_when_it_is_copied_agai
     assert full("search", "Alice", "--group", "team", "--data", "there").out.count("Beta") > 0
 
 
-def test_an_import_without_the_driver_is_one_line_and_exit_2(full):
-    """A module of the driver's name that cannot be imported stands for one that is not installed."""
+def test_an_import_without_the_driver_is_a_one_line_error_with_exit_code_2(full):
+    """An unimportable module with the driver's name simulates a missing installation."""
     (full.folder / "lacking" / "neo4j").mkdir(parents=True)
     full.write("lacking/neo4j/__init__.py", "raise ModuleNotFoundError('no neo4j', name='neo4j')\n")
     full.env |= {"PYTHONPATH": str(full.folder / "lacking"), "NEO4J_PASSWORD": WRONG}
@@ -52,7 +52,7 @@ def test_an_import_without_the_driver_is_one_line_and_exit_2(full):
     )
 
 
-def test_a_copy_says_in_one_line_why_it_cannot_be_made(full):
+def test_an_impossible_copy_is_a_one_line_error(full):
     lines = {
         ("--group", "team"): "no target: name its folder by --to-data",
         ("--group", "absent", "--to-data", "x"): "no group 'absent'",
@@ -63,7 +63,7 @@ def test_a_copy_says_in_one_line_why_it_cannot_be_made(full):
     for words, line in lines.items():
         answer = full("copy", *words)
         assert (answer.code, line in answer.err) == (2, True), answer.err
-        assert not (full.folder / "x").exists(), "a copy that is not made leaves nothing"
+        assert not (full.folder / "x").exists(), "a refused copy leaves nothing"
     full.write("small.toml", "[embedder]\ndimensions = 64\n")
     answer = full("copy", "--group", "team", "--to-data", "y", "--to-config", "small.toml")
     assert answer.code == 2
@@ -71,14 +71,14 @@ def test_a_copy_says_in_one_line_why_it_cannot_be_made(full):
     assert not (full.folder / "y").exists()
 
 
-def test_what_is_at_the_target_already_and_differs_is_left_alone(full):
-    other = {
+def test_a_copy_does_not_change_a_different_group_at_the_target(full):
+    row = {
         "id": "o",
         "at": "2026-01-01",
         "group": "team",
         "triples": [{"source": "A", "relation": "KNOWS", "target": "B"}],
     }
-    assert full("add", full.write("other.jsonl", other), "--data", "there").code == 0
+    assert full("add", full.write("other.jsonl", row), "--data", "there").code == 0
     output_before = full("dump", "--group", "team", "--data", "there").out
 
     answer = full("copy", "--group", "team", "--to-data", "there")
@@ -88,7 +88,7 @@ def test_what_is_at_the_target_already_and_differs_is_left_alone(full):
     assert full("dump", "--group", "team", "--data", "there").out == output_before
 
 
-def test_the_variables_of_a_store_speak_of_the_source_alone(full):
+def test_store_variables_apply_to_the_source_only(full):
     """A source on a server, named by the environment, must not become the target as well."""
     full.env |= {"KGRAY_STORE_BACKEND": "sqlite", "KGRAY_STORE_URI": "bolt://127.0.0.1:1"}
     full.write("neo.toml", '[store]\nbackend = "neo4j"\nuri = "bolt://user:hush@127.0.0.1:1"\n')
@@ -100,7 +100,7 @@ def test_the_variables_of_a_store_speak_of_the_source_alone(full):
     assert "hush" not in answer.err
 
 
-def test_an_import_says_in_one_line_what_it_needs(kgray, monkeypatch):
+def test_an_import_with_wrong_arguments_is_a_one_line_error(kgray, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as free:
         nobody = f"bolt://127.0.0.1:{free.getsockname()[1]}"
     monkeypatch.delenv("NEO4J_PASSWORD", raising=False)
@@ -121,7 +121,7 @@ def test_an_import_says_in_one_line_what_it_needs(kgray, monkeypatch):
     assert (absent.code, "absent" in absent.err) == (2, True)
 
 
-def test_a_graphiti_database_is_imported_and_what_is_not_mapped_is_counted(kgray, own_neo4j, neo4j_driver):
+def test_a_graphiti_import_counts_unmapped_items(kgray, own_neo4j, neo4j_driver):
     empty = kgray_import(kgray, own_neo4j)
     assert (empty.code, "no episode and no entity of Graphiti" in empty.err) == (2, True)
     neo4j_driver.execute_query(
@@ -148,11 +148,11 @@ def test_a_graphiti_database_is_imported_and_what_is_not_mapped_is_counted(kgray
     assert by_file.out.startswith("0 accepted, 1 duplicate")
     assert (refused.code, refused.err.count("\n"), "hush" in refused.err) == (2, 1, False)
     assert "check --user, NEO4J_PASSWORD" in refused.err
-    shown = [json.loads(line) for line in kgray("dump", "--group", "g").out.splitlines()]
-    assert [row["text"] for row in shown if row["type"] == "fact"] == ["Ann knows Bob"]
+    rows = [json.loads(line) for line in kgray("dump", "--group", "g").out.splitlines()]
+    assert [row["text"] for row in rows if row["type"] == "fact"] == ["Ann knows Bob"]
 
 
-def kgray_import(kgray, server, *more, password=None):
+def kgray_import(kgray, server, *arguments, password=None):
     """Run an import from the server of the tests."""
     kgray.env["NEO4J_PASSWORD"] = password or server.password
-    return kgray("import", "graphiti", server.uri, "--user", server.user, "--group", "g", *more)
+    return kgray("import", "graphiti", server.uri, "--user", server.user, "--group", "g", *arguments)

@@ -1,4 +1,4 @@
-"""`kgray.connect`: what works on a folder works on a server, one line changed."""
+"""`kgray.connect`: a program for a folder works on a server after one changed line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def served(tmp_path):
 
 
 def story(memory):
-    """Use a memory as a program does; return what it was told."""
+    """Use a memory like a program does; yield its results."""
     memory.add("I work at Acme.", group="team", speaker="Alice", at="2026-01-01", id="a1")
     report = memory.add_many(
         [{"text": "I work at Beta Labs.", "speaker": "Alice", "at": "2026-03-01", "id": "a2"}, {"text": ""}],
@@ -33,15 +33,15 @@ def story(memory):
     yield (report.accepted, report.committed, report.refused, report.refusals[0].line)
     none = memory.add_many([{"text": ""}, {"speaker": "Alice"}], group="team")
     yield (none.accepted, [(refusal.line, refusal.field, refusal.reason) for refusal in none.refusals])
-    for how in ({}, {"as_of": "2026-02-01"}, {"filters": kgray.Filters(relations=("WORKS_AT",))}):
-        hits = memory.search("Where does Alice work?", group="team", **how)
+    for options in ({}, {"as_of": "2026-02-01"}, {"filters": kgray.Filters(relations=("WORKS_AT",))}):
+        hits = memory.search("Where does Alice work?", group="team", **options)
         yield [(h.text, h.subject, h.object, h.valid_at, h.invalid_at, h.told_by, h.speaker) for h in hits]
     yield memory.context("Where does Alice work?", group="team", tokens=200).text
     yield [(e.entity.name, e.facts) for e in memory.entities("ali", group="team")]
     history = memory.history("Alice", group="team")
     yield [(f.text, f.valid_at, f.invalid_at, f.statement, f.episodes) for f in history.facts]
-    shown = memory.show("a1", group="team")
-    yield ([record["type"] for record in shown.records], shown.episodes[0].text, shown.episodes[0].marks)
+    details = memory.show("a1", group="team")
+    yield ([record["type"] for record in details.records], details.episodes[0].text, details.episodes[0].marks)
     around = memory.neighbourhood("Alice", group="team")
     yield ([item.name for item in around.entities], around.total, around.truncated)
     moved = memory.diff(group="team", from_as_of="2026-02-01", to_as_of="2026-04-01")
@@ -69,9 +69,9 @@ def story(memory):
         memory.search("x", group="team", limit=0)
 
 
-def test_a_program_moves_to_a_server_by_one_line(served, tmp_path):
-    with kgray.open(tmp_path / "here", create=True) as here, kgray.connect(served.url) as there:
-        for local, remote in zip(story(here), story(there), strict=True):
+def test_a_program_gets_the_same_results_from_a_server(served, tmp_path):
+    with kgray.open(tmp_path / "here", create=True) as folder_memory, kgray.connect(served.url) as server_memory:
+        for local, remote in zip(story(folder_memory), story(server_memory), strict=True):
             assert remote == local
 
 
@@ -93,9 +93,9 @@ def classes_of(memory):
         yield verb, {type(item) for item in result} if isinstance(result, list | tuple) else type(result)
 
 
-def test_a_server_gives_the_classes_of_a_folder(served, tmp_path):
-    with kgray.open(tmp_path / "here", create=True) as here, kgray.connect(served.url) as there:
-        for memory in (here, there):
+def test_a_server_returns_the_classes_of_a_folder(served, tmp_path):
+    with kgray.open(tmp_path / "here", create=True) as local, kgray.connect(served.url) as remote:
+        for memory in (local, remote):
             for number, (name, firm) in enumerate(
                 (("Alice", "Acme"), ("Alice", "Beta Labs"), ("Bob", "Acme"))
             ):
@@ -106,30 +106,30 @@ def test_a_server_gives_the_classes_of_a_folder(served, tmp_path):
                     "at": 86_400 * number,
                 }
                 memory.add_many([row], group="team")
-        here.communities.refresh(["team"])
+        local.communities.refresh(["team"])
         with kgray.open(tmp_path / "served") as folder:
             folder.communities.refresh(["team"])
-        for memory in (there, here):
+        for memory in (remote, local):
             assert all(community.summary for community in memory.overview(group="team").communities)
-        assert dict(classes_of(there)) == dict(classes_of(here))
-        assert there.status(group="team") == here.status(group="team")
+        assert dict(classes_of(remote)) == dict(classes_of(local))
+        assert remote.status(group="team") == local.status(group="team")
 
 
-def test_a_null_says_as_much_to_a_server_as_to_a_folder(served, tmp_path):
-    known = {"source": "Ann", "relation": "KNOWS", "target": "Bob", "valid_at": None}
+def test_a_null_means_the_same_to_a_server_and_a_folder(served, tmp_path):
+    fact_row = {"source": "Ann", "relation": "KNOWS", "target": "Bob", "valid_at": None}
     rows = [
-        {"id": "t1", "at": "2026-03-01", "kind": "triples", "triples": [known]},
+        {"id": "t1", "at": "2026-03-01", "kind": "triples", "triples": [fact_row]},
         {"id": "j1", "at": "2026-03-01", "kind": "json", "content": {"name": "Desk", "price": None}},
     ]
-    with kgray.open(tmp_path / "here", create=True) as here, kgray.connect(served.url) as there:
-        for memory in (here, there):
+    with kgray.open(tmp_path / "here", create=True) as local, kgray.connect(served.url) as remote:
+        for memory in (local, remote):
             assert memory.add_many(rows, group="team").committed == 2
             assert [fact.valid_at for fact in memory.history("Ann", group="team").facts] == [None]
-        assert there.dump(group="team") == here.dump(group="team")
+        assert remote.dump(group="team") == local.dump(group="team")
 
 
 @pytest.mark.parametrize(
-    ("verb", "given", "how"),
+    ("verb", "positional", "named"),
     [
         ("communities", (), {"levle": 0}),
         ("history", ("Alice",), {"asof": "2026-01-01"}),
@@ -138,19 +138,19 @@ def test_a_null_says_as_much_to_a_server_as_to_a_folder(served, tmp_path):
         ("status", (), {"groups": "team"}),
     ],
 )
-def test_an_argument_that_no_verb_has_is_refused_as_by_a_folder(served, tmp_path, verb, given, how):
-    with kgray.open(tmp_path / "here", create=True) as here, kgray.connect(served.url) as there:
-        for memory in (here, there):
+def test_unknown_arguments_are_refused_by_a_server_and_a_folder(served, tmp_path, verb, positional, named):
+    with kgray.open(tmp_path / "here", create=True) as local, kgray.connect(served.url) as remote:
+        for memory in (local, remote):
             with pytest.raises(TypeError):
-                getattr(memory, verb)(*given, group="team", **how)
+                getattr(memory, verb)(*positional, group="team", **named)
 
 
-def test_a_function_is_not_sent(served):
+def test_a_function_cannot_be_an_argument(served):
     with kgray.connect(served.url) as memory, pytest.raises(TypeError, match="stop"):
         memory.merge("a1", "a2", group="team", stop=bool)
 
 
-def test_it_tells_of_the_groups_that_its_key_reaches(served):
+def test_groups_lists_the_groups_of_the_key(served):
     with kgray.connect(served.url) as memory:
         memory.add("I work at Acme.", group="team", speaker="Alice")
         memory.add("I work at Beta Labs.", group="other", speaker="Bob")
@@ -171,7 +171,7 @@ def test_the_same_verbs_await(served):
     assert all([hit.id for hit in hits] == [hit.id for hit in outcome[0]] for hits in outcome)
 
 
-def test_a_key_that_does_not_reach_is_denied(served):
+def test_a_key_without_the_right_is_denied(served):
     key = served.key("team", "read")
     with kgray.connect(served.url, key) as memory:
         assert memory.search("x", group="team") == []
@@ -181,7 +181,7 @@ def test_a_key_that_does_not_reach_is_denied(served):
         assert key not in repr(memory)
 
 
-def test_a_server_that_is_not_there_is_said_so():
+def test_an_absent_server_is_unavailable():
     with (
         kgray.connect("http://127.0.0.1:9") as memory,
         pytest.raises(kgray.Unavailable, match=r"127\.0\.0\.1:9"),
@@ -219,7 +219,7 @@ def answering(status, body=b"", **headers):
 
 
 @pytest.mark.parametrize(("kind", "body"), [("text/html", b"<p>Log in"), ("application/json", b'{"hits": [')])
-def test_a_server_that_is_not_kgray_is_said_so(kind, body):
+def test_a_foreign_server_is_reported(kind, body):
     with (
         answering(200, body, content_type=kind) as (url, _),
         kgray.connect(url) as memory,
@@ -228,7 +228,7 @@ def test_a_server_that_is_not_kgray_is_said_so(kind, body):
         memory.search("x", group="team")
 
 
-def test_a_key_is_not_taken_along_to_where_a_server_points():
+def test_a_key_does_not_follow_a_redirect():
     with answering(200, b"{}", content_type="application/json") as (elsewhere, keys):
         with (
             answering(302, location=f"{elsewhere}/v1/groups/team/status") as (url, _),
@@ -239,13 +239,13 @@ def test_a_key_is_not_taken_along_to_where_a_server_points():
         assert keys == []
 
 
-def test_communities_are_found_on_a_server_too(served, tmp_path):
-    with kgray.connect(served.url) as there, kgray.open(tmp_path / "served", create=True) as here:
+def test_a_search_on_a_server_returns_communities(served, tmp_path):
+    with kgray.connect(served.url) as remote, kgray.open(tmp_path / "served", create=True) as local:
         for name in ("Ann Lee", "Bob Hill", "Cid Moss", "Dan Voss"):
-            there.add("I work at Acme, and I live in Berlin.", group="team", speaker=name, at="2026-01-01")
-        here.communities.refresh(groups=["team"])
-        asked = {"group": "team", "scopes": ["community"]}
-        (found,), (ours,) = (memory.search("Who is at Acme?", **asked) for memory in (there, here))
-        assert (found.scope, found.id, found.text, found.known_at) == (
-            "community", ours.id, ours.text, ours.known_at,
+            remote.add("I work at Acme, and I live in Berlin.", group="team", speaker=name, at="2026-01-01")
+        local.communities.refresh(groups=["team"])
+        query = {"group": "team", "scopes": ["community"]}
+        (remote_hit,), (local_hit,) = (memory.search("Who is at Acme?", **query) for memory in (remote, local))
+        assert (remote_hit.scope, remote_hit.id, remote_hit.text, remote_hit.known_at) == (
+            "community", local_hit.id, local_hit.text, local_hit.known_at,
         )  # fmt: skip

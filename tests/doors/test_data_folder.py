@@ -1,4 +1,4 @@
-"""Who may read what a data folder holds: its owner alone, whatever the umask."""
+"""The permissions of a data folder, which only its owner can read, and damaged or missing store files."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def modes(folder: Path) -> dict[str, str]:
     return {name: oct(stat.S_IMODE(path.stat().st_mode)) for name, path in results.items()}
 
 
-def test_only_the_owner_can_read_what_is_kept(tmp_path):
+def test_only_the_owner_can_read_a_data_folder(tmp_path):
     """The store, its log and index while it is open, the lock, and a run's reports.
 
-    With a umask that lets everybody read: any other takes more rights away, and of an owner none.
+    With a umask that lets everybody read, because other umasks only remove rights of others.
     """
     data, lines = tmp_path / "data", tmp_path / "lines.jsonl"
     lines.write_text("\n".join(LINES))
-    before = os.umask(0o000)
+    umask = os.umask(0o000)
     try:
         for command in ("init", f"backfill {lines} --group g"):
             run = [sys.executable, "-m", "kgray", *command.split(), "--data", str(data)]
@@ -43,7 +43,7 @@ def test_only_the_owner_can_read_what_is_kept(tmp_path):
             memory.add("I live in Bonn.", group="g", speaker="Al Ng", at="2026-05-01")
             result = modes(data)
     finally:
-        os.umask(before)
+        os.umask(umask)
 
     assert {mode for name, mode in result.items() if (data / name).is_dir()} == {"0o700"}
     assert {mode for name, mode in result.items() if not (data / name).is_dir()} == {"0o600"}
@@ -65,7 +65,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("loss", ["empty", "gone"])
-def test_a_store_that_was_lost_is_not_begun_anew(kgray, loss):
+def test_a_lost_store_is_not_replaced_by_an_empty_store(kgray, loss):
     kgray.write("lines.jsonl", *LINES[:1])
     assert kgray("add", "lines.jsonl", "--group", "g", "--accept-only").code == 0
     path = kgray.folder / "kgray-data" / "kgray.sqlite3"
@@ -79,8 +79,8 @@ def test_a_store_that_was_lost_is_not_begun_anew(kgray, loss):
         assert path.exists() == (loss == "empty")
 
 
-def test_what_is_said_goes_to_no_damaged_file(kgray):
-    """64 KB of noise: before, a message was told as committed, and reads refused the file."""
+def test_a_damaged_store_accepts_no_messages(kgray):
+    """64 KB of noise: without the check, a message is reported as committed, and reads refuse the file."""
     kgray.write("many.jsonl", *({"text": f"printer {n} " * 90, "at": 1.6e9 + n} for n in range(400)))
     kgray.write("lines.jsonl", *LINES[:1])
     assert kgray("add", "many.jsonl", "--group", "g", "--accept-only").code == 0

@@ -1,4 +1,4 @@
-"""The shipped examples: they are well formed, they are understood, and the demo answers with the truth."""
+"""The shipped examples: they are well formed, all are ingested, and the demo prints true answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILES = ("support.jsonl", "catalogue.jsonl", "team.jsonl")
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_line_says_who_when_and_where(name):
+def test_every_line_has_an_id_a_time_a_group_and_a_source(name):
     rows = [json.loads(line) for line in (EXAMPLES / name).read_text(encoding="utf-8").splitlines()]
 
     required = {"id", "at", "group", "source"}
@@ -40,7 +40,7 @@ def memory(tmp_path_factory):
         yield opened
 
 
-def test_nothing_of_the_examples_failed(memory):
+def test_no_episode_of_the_examples_failed(memory):
     assert {group: counts.failed for group, counts in memory.status().groups.items()} == {
         "catalogue": 0,
         "support": 0,
@@ -48,7 +48,7 @@ def test_nothing_of_the_examples_failed(memory):
     }
 
 
-# What a user would ask, and what the right answer holds: facts where the reader of plain English understood
+# Questions of users, and the content of the right answer: facts if the reader of plain English understood
 # the message, the message itself where it did not.
 @pytest.mark.parametrize(
     ("group", "query", "moment", "answer"),
@@ -87,7 +87,7 @@ def test_nothing_of_the_examples_failed(memory):
         ("catalogue", "status of the Kestrel Toner T28", "2026-01-01", "backordered"),
     ],
 )
-def test_the_answer_is_among_what_a_search_prints(memory, group, query, moment, answer):
+def test_a_search_returns_the_answer(memory, group, query, moment, answer):
     hits = memory.search(query, group=group, as_of=moment)
 
     assert any(answer in hit.text for hit in hits), [hit.text for hit in hits]
@@ -101,10 +101,10 @@ def test_the_answer_is_among_what_a_search_prints(memory, group, query, moment, 
             "Elena Rossi",
             "2026-03-01",
             {("WORKS_AT", "Harbor Analytics"), ("HAS_ROLE", "data lead"), ("LIKES", "Airtable")},
-            id="a rumour that was denied is not so",
+            id="a denied rumour is no fact",
         ),
         pytest.param(
-            "team", "Chidi Okafor", "2026-02-05", {("VISITED", "Lisbon")}, id="between two jobs there is none"
+            "team", "Chidi Okafor", "2026-02-05", {("VISITED", "Lisbon")}, id="no job between two jobs"
         ),
         pytest.param(
             "support",
@@ -117,14 +117,14 @@ def test_the_answer_is_among_what_a_search_prints(memory, group, query, moment, 
                 ("REPLACED", "toner cartridge"),
                 ("RESTARTED", "Kestrel LaserPro M28"),
             },
-            id="what was stopped, and where she lived before, is over",
+            id="no ended habits and no earlier home",
         ),
     ],
 )
-def test_what_holds_of_somebody_is_all_of_it_and_no_more(memory, group, name, moment, facts):
-    held = memory.history(name, group=group, as_of=moment).as_dict()["facts"]
+def test_history_as_of_a_moment_has_exactly_the_facts_of_a_person(memory, group, name, moment, facts):
+    history = memory.history(name, group=group, as_of=moment).as_dict()["facts"]
 
-    assert {(fact["relation"], fact["target"]) for fact in held if fact["source"] == name} == facts
+    assert {(fact["relation"], fact["target"]) for fact in history if fact["source"] == name} == facts
 
 
 @pytest.fixture
@@ -139,12 +139,12 @@ def demo(tmp_path):
 
 
 def printed(capfd):
-    """Return what a demo printed under each heading."""
+    """Return the output of a demo under each heading."""
     return re.split(r"^=== .*$", capfd.readouterr().out, flags=re.MULTILINE)
 
 
-def test_the_demo_prints_what_changed(demo, capfd, monkeypatch):
-    """With its commands in this process, but for those in pipes; in the next test each is a process."""
+def test_the_demo_prints_changed_facts(demo, capfd, monkeypatch):
+    """Its commands run in this process, except in pipes; in the next test each command is a process."""
     script, folder = demo
     (folder / "kgray.toml").write_text('[runtime]\nbackend = "local"\n')
     monkeypatch.chdir(EXAMPLES.parent)
@@ -187,8 +187,8 @@ def test_the_demo_prints_what_changed(demo, capfd, monkeypatch):
 
 @pytest.mark.ray
 @pytest.mark.slow  # by default test_ray_deploy has a Ray up, and the words of the demo for it
-def test_the_demo_tells_what_ray_ingested_and_ends_it(demo, capfd):
-    """Up to the questions, which need no Ray and are asked in the test before."""
+def test_the_demo_reports_the_episodes_that_ray_ingested_and_ends_ray(demo, capfd):
+    """Without the questions, which need no Ray and which the test above covers."""
     pytest.importorskip("ray")
     script, folder = demo
     (folder / "kgray.toml").write_text(script.SETTINGS)
@@ -200,6 +200,6 @@ def test_the_demo_tells_what_ray_ingested_and_ends_it(demo, capfd):
     read = [int(number) for number in re.findall(r"models-\d +process \d+ +read (\d+) episodes", parts[4])]
     decided = re.findall(r"sequencer-0 +process \d+ +decided (\d+) episodes, .*; 0 failed", parts[4])
     assert (len(read), decided) == (2, ["124"])
-    assert sum(read) >= 124, "what is read twice counts once"
+    assert sum(read) >= 124, "an episode that is read twice counts once"
     assert re.search(r"^6 actors and \d+ processes of Ray ended\.$", parts[5], re.MULTILINE)
     assert not (folder / "ray.json").exists()

@@ -1,4 +1,4 @@
-"""`kgray export`: each format read back by what reads it, and what is refused."""
+"""`kgray export`: each format, read back by its usual library, and refused exports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import yaml
 import kgray
 from kgray.io.interchange import formats
 from kgray.schema.kinds import BY_NAME
-from tests.doors.shell import told, triple
+from tests.doors.shell import triples_row, triple
 
 FORMATS = {name: form for name, form in formats.FORMATS.items() if form.writer}
 HOSTILE = "A\x01\x0b\ufffe<b>&\"'[[x]](y.md) #tag 😀 \u202eעברית\r\n---\n\u2028^ %%"
@@ -31,12 +31,12 @@ def memory(tmp_path_factory):
         alone.setenv("KGRAY_MODEL_BACKEND", "rules")
         with kgray.open(tmp_path_factory.mktemp("exported"), create=True) as memory:
             report = memory.add_many([
-                told("t1", "2026-01-01", triple("Alice Nguyen", "WORKS_AT", "Acme"), source="crm"),
-                told("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Beta"), source="crm"),
-                told("t3", "2026-05-01", triple("Alice Nguyen", "WORKS_AT", "Acme"), source="crm"),
-                told("t4", "2026-03-05", triple("Mug", "COSTS", {"value": 9.5, "unit": "eur"})),
-                told("t5", "2026-03-06", triple(ODD + "\ufffe", "KNOWS", "Alice Nguyen"), source=ODD),
-                told("t6", "2026-03-06", triple("42", "KNOWS", "😀"), source="../../etc"),
+                triples_row("t1", "2026-01-01", triple("Alice Nguyen", "WORKS_AT", "Acme"), source="crm"),
+                triples_row("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Beta"), source="crm"),
+                triples_row("t3", "2026-05-01", triple("Alice Nguyen", "WORKS_AT", "Acme"), source="crm"),
+                triples_row("t4", "2026-03-05", triple("Mug", "COSTS", {"value": 9.5, "unit": "eur"})),
+                triples_row("t5", "2026-03-06", triple(ODD + "\ufffe", "KNOWS", "Alice Nguyen"), source=ODD),
+                triples_row("t6", "2026-03-06", triple("42", "KNOWS", "😀"), source="../../etc"),
                 {"text": HOSTILE + "x" * 1_000_000, "speaker": ODD, "group": "team", "id": "long"},
             ])  # fmt: skip
             assert not report.refusals
@@ -46,10 +46,10 @@ def memory(tmp_path_factory):
 
 @pytest.fixture
 def export(memory, tmp_path):
-    def written(to, **how):
+    def written(to, **options):
         path = tmp_path / f"out-{len([*tmp_path.iterdir()])}{FORMATS[to].suffix}"
-        report = memory.export(path, to=to, group="team", **how)
-        files = [one for one in path.rglob("*") if one.is_file()] or [path]
+        report = memory.export(path, to=to, group="team", **options)
+        files = [file for file in path.rglob("*") if file.is_file()] or [path]
         assert report.files == len(files)
         return path, report.as_dict()["rows"]
 
@@ -58,20 +58,20 @@ def export(memory, tmp_path):
 
 def bytes_of(path: Path) -> dict[str, bytes]:
     return {
-        one.relative_to(path).as_posix(): one.read_bytes() for one in sorted(path.rglob("*")) if one.is_file()
+        file.relative_to(path).as_posix(): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()
     } or {"": path.read_bytes()}
 
 
 @pytest.mark.parametrize("to", FORMATS)
-def test_twice_the_same_bytes_and_for_the_owner_alone(export, to):
+def test_two_exports_have_equal_bytes_and_only_the_owner_can_read_them(export, to):
     first, second = export(to)[0], export(to)[0]
 
     assert bytes_of(first) == bytes_of(second)
-    assert all(one.stat().st_mode & 0o077 == 0 for one in (first, *first.rglob("*")))
+    assert all(file.stat().st_mode & 0o077 == 0 for file in (first, *first.rglob("*")))
 
 
 def names_of(memory):
-    return {one.entity.id: one.entity.name for one in memory.entities("", group="team", limit=99)}
+    return {hit.entity.id: hit.entity.name for hit in memory.entities("", group="team", limit=99)}
 
 
 def test_jsonl_is_the_dump(export, memory):
@@ -81,16 +81,16 @@ def test_jsonl_is_the_dump(export, memory):
     assert rows["episode"] == 7
 
 
-def test_a_slice_has_only_what_holds_then(export):
+def test_an_export_as_of_a_moment_has_only_the_facts_of_that_moment(export):
     path, _ = export("jsonl", as_of="2026-04-01")
 
     facts = [row for line in path.open(encoding="utf-8") if (row := json.loads(line))["type"] == "fact"]
     assert [f["valid_at"][:7] for f in facts if f["relation"] == "WORKS_AT"] == ["2026-03"]
     graph = nx.read_graphml(export("graphml", as_of="2026-04-01")[0], force_multigraph=True)
-    assert sum(of["relation"] == "WORKS_AT" for *_, of in graph.edges(data=True)) == 1
+    assert sum(attributes["relation"] == "WORKS_AT" for *_, attributes in graph.edges(data=True)) == 1
 
 
-def test_what_was_known_before_anything_is_empty(export):
+def test_an_export_as_known_before_the_first_message_is_empty(export):
     for to in FORMATS.keys() - {"parquet"}:
         _, rows = export(to, known_at="2001-01-01")
         assert not any(count for name, count in rows.items() if name != "relation"), to
@@ -100,7 +100,7 @@ def test_graphml_is_a_multigraph_of_facts(export, memory):
     path, _ = export("graphml")
     graph = nx.read_graphml(path, force_multigraph=True)
 
-    assert {node: of["name"] for node, of in graph.nodes(data=True)} == {
+    assert {node: attributes["name"] for node, attributes in graph.nodes(data=True)} == {
         id_: name.replace("\ufffe", "\ufffd") for id_, name in names_of(memory).items()
     }
     facts = [
@@ -108,21 +108,21 @@ def test_graphml_is_a_multigraph_of_facts(export, memory):
     ]
     assert len(facts) == 3
     for fact in facts:
-        of = graph.edges[fact.subject_id, fact.object_id, fact.id]
-        assert (of["relation"], of["event"], of["text"]) == ("WORKS_AT", False, fact.text)
-        assert of.get("invalid_at", "")[:10] == (str(fact.invalid_at.date()) if fact.invalid_at else "")
-    (mug,) = (of for _, of in graph.nodes(data=True) if of["name"] == "Mug")
+        attributes = graph.edges[fact.subject_id, fact.object_id, fact.id]
+        assert (attributes["relation"], attributes["event"], attributes["text"]) == ("WORKS_AT", False, fact.text)
+        assert attributes.get("invalid_at", "")[:10] == (str(fact.invalid_at.date()) if fact.invalid_at else "")
+    (mug,) = (attributes for _, attributes in graph.nodes(data=True) if attributes["name"] == "Mug")
     assert json.loads(mug["values"])[0]["value"] == {"type": "number", "value": "9.5", "unit": "EUR"}
     about = json.loads(graph.graph["about"])
     assert (about["group"], about["replaced_characters"] > 0) == ("team", True)
-    assert any("community_0" in of for _, of in graph.nodes(data=True))
+    assert any("community_0" in attributes for _, attributes in graph.nodes(data=True))
 
 
 def test_gexf_has_an_edge_for_a_statement_and_a_spell_for_each_span(export):
     path, rows = export("gexf")
     graph = nx.read_gexf(path)
-    edges = {of["statement"]: of for *_, of in graph.edges(data=True)}
-    (twice,) = (of for of in edges.values() if len(of["spells"]) == 2)
+    edges = {attributes["statement"]: attributes for *_, attributes in graph.edges(data=True)}
+    (twice,) = (attributes for attributes in edges.values() if len(attributes["spells"]) == 2)
 
     assert len(edges) == rows["statement"]
     assert twice["spells"] == [
@@ -141,11 +141,11 @@ def test_parquet_has_every_row_of_the_store(export, memory):
         kind = BY_NAME[name]
         table = pq.read_table(path / f"{name}.parquet")
         stored = [dict(zip(kind.names, row, strict=True)) for row in memory.store.rows(kind.all, "team")]
-        found = [
+        exported = [
             {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
             for row in table.to_pylist()
         ]
-        assert (found, len(found)) == (stored, count)
+        assert (exported, len(exported)) == (stored, count)
 
 
 def test_graphrag_tables_meet_by_titles_and_ids(export):
@@ -173,7 +173,7 @@ def test_graphrag_tables_meet_by_titles_and_ids(export):
 
 def test_lightrag_folder_agrees_with_itself(export):
     path, rows = export("lightrag")
-    stores = {one.stem[9:]: json.loads(one.read_text("utf-8")) for one in path.glob("kv_store_*.json")}
+    stores = {file.stem[9:]: json.loads(file.read_text("utf-8")) for file in path.glob("kv_store_*.json")}
     graph = nx.read_graphml(path / "graph_chunk_entity_relation.graphml")
     chunks = stores["text_chunks"]
 
@@ -184,7 +184,7 @@ def test_lightrag_folder_agrees_with_itself(export):
         == stores["doc_status"].keys()
         == {c["full_doc_id"] for c in chunks.values()}
     )
-    for attributes in [of for *_, of in [*graph.nodes(data=True), *graph.edges(data=True)]]:
+    for *_, attributes in [*graph.nodes(data=True), *graph.edges(data=True)]:
         assert chunks.keys() >= {*attributes["source_id"].split("<SEP>")} - {""}
     work = graph.edges["Alice Nguyen", "Acme"]
     assert (work["weight"], work["keywords"], work["description"].count("\n")) == (2.0, "works at", 1)
@@ -206,25 +206,25 @@ def test_cogx_has_the_fact_that_holds_first(export):
     assert [f["object_ref"] for f in facts if f["predicate"] == "COSTS"] == ["9.5 EUR"]
 
 
-def test_an_export_of_earlier_knowledge_is_the_export_of_that_time(tmp_path):
+def test_an_export_known_at_a_moment_equals_an_export_of_that_moment(tmp_path):
     with kgray.open(tmp_path / "data", create=True) as memory:
         for row in ("2026-01-01", "Acme"), ("2026-03-01", "Beta"), ("2026-05-01", "Acme"):
-            memory.add_many([told(row[0], row[0], triple("Alice", "WORKS_AT", row[1]))], group="team")
+            memory.add_many([triples_row(row[0], row[0], triple("Alice", "WORKS_AT", row[1]))], group="team")
         memory.export(tmp_path / "then.graphml", to="graphml", group="team")
         moment = datetime.now(UTC)
-        memory.add_many([told("late", "2026-02-01", triple("Alice", "WORKS_AT", "Gamma"))], group="team")
+        memory.add_many([triples_row("late", "2026-02-01", triple("Alice", "WORKS_AT", "Gamma"))], group="team")
         memory.export(tmp_path / "past.graphml", to="graphml", group="team", known_at=moment)
         memory.export(tmp_path / "now.graphml", to="graphml", group="team")
-    then, past, now = (
+    earlier, past, latest = (
         nx.read_graphml(tmp_path / f"{name}.graphml", force_multigraph=True)
         for name in ("then", "past", "now")
     )
 
     assert (dict(past.nodes(data=True)), list(past.edges(keys=True, data=True))) == (
-        dict(then.nodes(data=True)), list(then.edges(keys=True, data=True))
+        dict(earlier.nodes(data=True)), list(earlier.edges(keys=True, data=True))
     )  # fmt: skip
-    assert len(then.edges) == 3
-    assert len(now.edges) > 3
+    assert len(earlier.edges) == 3
+    assert len(latest.edges) > 3
 
 
 def links_in(body: str) -> Iterator[str]:
@@ -237,7 +237,7 @@ def links_in(body: str) -> Iterator[str]:
 
 
 def linked_pages(path: Path) -> set[Path]:
-    """Return the pages that links of a vault lead to; each link leads to one."""
+    """Return the linked pages of a vault; each link must lead to a page."""
     linked = set[Path]()
     for page in path.rglob("*.md"):
         text = page.read_text("utf-8")
@@ -256,7 +256,7 @@ def linked_pages(path: Path) -> set[Path]:
 
 def test_every_link_of_the_vault_leads_to_a_page(export):
     path, rows = export("okf")
-    pages = {one.relative_to(path).as_posix(): one.read_text("utf-8") for one in path.rglob("*.md")}
+    pages = {file.relative_to(path).as_posix(): file.read_text("utf-8") for file in path.rglob("*.md")}
 
     heads = [text.split("---\n", 2)[1] for name, text in pages.items() if "index" not in name]
     assert all(yaml.safe_load(head)["type"] for head in heads)
@@ -281,7 +281,7 @@ NAMES = (
 def test_every_link_of_a_vault_with_odd_names_leads_to_a_page(tmp_path):
     with kgray.open(tmp_path / "data", create=True) as memory:
         rows = [
-            told(f"{n} {name}"[:256], "2026-01-01", triple(name, "KNOWS", "Alice Nguyen"), source=name[:200])
+            triples_row(f"{n} {name}"[:256], "2026-01-01", triple(name, "KNOWS", "Alice Nguyen"), source=name[:200])
             for n, name in enumerate(NAMES)
         ]
         report = memory.add_many(rows, group="team")
@@ -308,7 +308,7 @@ def test_every_link_of_a_vault_with_odd_names_leads_to_a_page(tmp_path):
         (("new", "--to", "okf", "--as-of", "spring"), "'spring' is not a time"),
     ],
 )  # fmt: skip
-def test_a_fault_is_one_line_and_leaves_nothing(team, args, line):
+def test_a_refused_export_is_a_one_line_error_and_writes_no_file(team, args, line):
     (team.folder / "full").mkdir()
     (team.folder / "full" / "a.txt").write_text("mine")
 
@@ -316,16 +316,16 @@ def test_a_fault_is_one_line_and_leaves_nothing(team, args, line):
 
     assert answer.code in (1, 2)
     assert line in answer.err.splitlines()[-1]
-    assert sorted(one.name for one in team.folder.glob("*")) == [
+    assert sorted(path.name for path in team.folder.glob("*")) == [
         "a.jsonl",
         "full",
         "kgray-data",
         "script.jsonl",
     ]
-    assert [one.name for one in (team.folder / "full").iterdir()] == ["a.txt"]
+    assert [path.name for path in (team.folder / "full").iterdir()] == ["a.txt"]
 
 
-def test_the_command_says_what_it_wrote(team):
+def test_the_command_reports_the_written_files_and_rows(team):
     answer = team("export", "vault", "--group", "team", "--to", "okf", "--json")
 
     assert answer.json == {

@@ -33,38 +33,38 @@ def served(tmp_path_factory):
         yield server
 
 
-def test_a_download_is_resumed_while_the_group_is_the_same(served):
+def test_a_download_is_resumed_if_the_group_is_unchanged(served):
     client = served.client()
-    whole = client.get(EXPORT, params={"to": "graphml"})
-    tag = whole.headers["etag"]
+    complete = client.get(EXPORT, params={"to": "graphml"})
+    tag = complete.headers["etag"]
     part = {"range": "bytes=100-", "if-range": tag}
 
-    assert (whole.status_code, tag[0], whole.headers["content-type"]) == (200, '"', "application/graphml+xml")
+    assert (complete.status_code, tag[0], complete.headers["content-type"]) == (200, '"', "application/graphml+xml")
     resumed = client.get(EXPORT, params={"to": "graphml"}, headers=part)
-    assert (resumed.status_code, resumed.content) == (206, whole.content[100:])
+    assert (resumed.status_code, resumed.content) == (206, complete.content[100:])
     assert client.get(EXPORT, params={"to": "graphml"}, headers={"if-none-match": tag}).status_code == 304
-    other = client.get(EXPORT, params={"to": "gexf"}, headers=part)
-    assert (other.status_code, other.headers["etag"] != tag) == (200, True)
+    other_format = client.get(EXPORT, params={"to": "gexf"}, headers=part)
+    assert (other_format.status_code, other_format.headers["etag"] != tag) == (200, True)
     assert (
         client.get(EXPORT, params={"to": "graphml"}, headers={"range": "bytes=9999999-"}).status_code == 416
     )
 
 
 @pytest.mark.parametrize("to", [name for name, form in FORMATS.items() if form.writer])
-def test_a_range_of_each_format_is_part_of_the_whole(served, to):
+def test_the_ranges_of_each_format_form_the_complete_file(served, to):
     client = served.client()
-    whole = client.get(EXPORT, params={"to": to})
-    half = len(whole.content) // 2
+    complete = client.get(EXPORT, params={"to": to})
+    half = len(complete.content) // 2
     parts = [
-        client.get(EXPORT, params={"to": to}, headers={"range": bytes_, "if-range": whole.headers["etag"]})
+        client.get(EXPORT, params={"to": to}, headers={"range": bytes_, "if-range": complete.headers["etag"]})
         for bytes_ in (f"bytes=0-{half - 1}", f"bytes={half}-")
     ]
 
     assert [part.status_code for part in parts] == [206, 206]
-    assert b"".join(part.content for part in parts) == whole.content
+    assert b"".join(part.content for part in parts) == complete.content
 
 
-def test_a_folder_comes_as_a_tar_of_the_same_bytes(served):
+def test_a_folder_is_downloaded_as_a_tar_of_the_same_bytes(served):
     client = served.client()
     first, second = (client.get(EXPORT, params={"to": "okf"}).content for _ in range(2))
 
@@ -73,54 +73,54 @@ def test_a_folder_comes_as_a_tar_of_the_same_bytes(served):
         assert {"index.md", "entities/index.md"} < set(packed.getnames())
 
 
-def test_what_cannot_be_exported_is_refused_in_one_line(served):
+def test_an_invalid_export_is_refused_in_one_line(served):
     client = served.client()
-    for asked, status in (
+    for query, status in (
         ({"to": "word"}, 422), ({}, 422), ({"to": "okf", "as_of": "spring"}, 422),
         ({"to": "parquet", "as_of": "2026-01-01"}, 422),
     ):  # fmt: skip
-        answer = client.get(EXPORT, params=asked)
-        assert (answer.status_code, answer.json()["detail"].count("\n")) == (status, 0), asked
+        answer = client.get(EXPORT, params=query)
+        assert (answer.status_code, answer.json()["detail"].count("\n")) == (status, 0), query
     assert client.get("/v1/groups/nobody/export", params={"to": "okf"}).status_code == 404
     reader = served.key("other", "read")
     assert served.client(reader).get(EXPORT, params={"to": "okf"}).status_code == 403
 
 
 @pytest.mark.parametrize("to", ["okf", "jsonl", "graphrag"])
-def test_the_client_writes_what_the_library_writes(served, tmp_path, to):
+def test_the_client_and_the_library_write_equal_files(served, tmp_path, to):
     key = served.key("team", "read")
     with kgray.connect(served.url, key) as remote:
-        there = remote.export(tmp_path / "there", to=to, group="team", as_of="2026-02-01")
+        remote_report = remote.export(tmp_path / "there", to=to, group="team", as_of="2026-02-01")
         with pytest.raises(kgray.InputError, match=r"is not empty|is there already"):
             remote.export(tmp_path / "there", to=to, group="team")
     with served.memory_now() as memory:
-        here = memory.export(tmp_path / "here", to=to, group="team", as_of="2026-02-01")
+        local_report = memory.export(tmp_path / "here", to=to, group="team", as_of="2026-02-01")
 
-    assert there == here
+    assert remote_report == local_report
     both = [
         {p.relative_to(tmp_path / side): p.read_bytes() for p in (tmp_path / side).rglob("*") if p.is_file()}
         or (tmp_path / side).read_bytes()
         for side in ("there", "here")
     ]
     assert both[0] == both[1]
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["here", "there"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "there"]
 
 
 @contextmanager
-def breaking_off(url, asked):
-    """Serve what another server answers, of each body the first 1,000 bytes, and note the ranges."""
+def breaking_off(url, ranges):
+    """Forward the answers of a server, only the first 1,000 bytes of each body, and record the ranges."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            asked.append(self.headers.get("range"))
-            there = httpx2.get(
+            ranges.append(self.headers.get("range"))
+            answer = httpx2.get(
                 url + self.path, headers={k: v for k, v in self.headers.items() if k != "Host"}
             )
-            self.send_response(there.status_code)
+            self.send_response(answer.status_code)
             for name in ("content-length", "content-type", "etag", "kgray-report"):
-                self.send_header(name, there.headers[name])
+                self.send_header(name, answer.headers[name])
             self.end_headers()
-            self.wfile.write(there.content[:1000])
+            self.wfile.write(answer.content[:1000])
 
         def log_message(self, *_):
             pass
@@ -134,15 +134,15 @@ def breaking_off(url, asked):
         server.server_close()
 
 
-def test_a_broken_download_goes_on_where_it_was(served, tmp_path):
-    key, asked = served.key("team", "read"), []
-    with breaking_off(served.url, asked) as url, kgray.connect(url, key) as memory:
+def test_a_broken_download_is_resumed(served, tmp_path):
+    key, ranges = served.key("team", "read"), []
+    with breaking_off(served.url, ranges) as url, kgray.connect(url, key) as memory:
         memory.export(tmp_path / "there", to="graphml", group="team")
     with served.memory_now() as local:
         local.export(tmp_path / "here", to="graphml", group="team")
 
     assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
-    assert asked[:3] == [None, "bytes=1000-", "bytes=2000-"]
+    assert ranges[:3] == [None, "bytes=1000-", "bytes=2000-"]
 
 
 class SlowWriter:
@@ -182,7 +182,7 @@ def files_in(server):
     return [path for path in server.memory.data.glob("exports-*/*/*") if path.is_file()]
 
 
-def test_an_export_that_takes_longer_than_a_request_waits_is_continued(slow, tmp_path):
+def test_a_long_export_continues_after_its_request(slow, tmp_path):
     server, writer = slow
     client = server.client()
     first, second = (client.get(EXPORT, params=GEXF) for _ in range(2))
@@ -191,16 +191,16 @@ def test_an_export_that_takes_longer_than_a_request_waits_is_continued(slow, tmp
     assert (first.json()["code"], first.headers["retry-after"]) == ("unfinished", "1")
     writer.gate.set()
     wait_for(lambda: client.get(EXPORT, params=GEXF).status_code == 200)
-    whole = client.get(EXPORT, params=GEXF)
-    part = {"range": "bytes=50-", "if-range": whole.headers["etag"]}
-    assert client.get(EXPORT, params=GEXF, headers=part).content == whole.content[50:]
+    complete = client.get(EXPORT, params=GEXF)
+    part = {"range": "bytes=50-", "if-range": complete.headers["etag"]}
+    assert client.get(EXPORT, params=GEXF, headers=part).content == complete.content[50:]
     assert writer.passes == 1
     with server.memory_now() as local:
         local.export(tmp_path / "here", to="gexf", group="team")
-    assert (tmp_path / "here").read_bytes() == whole.content
+    assert (tmp_path / "here").read_bytes() == complete.content
 
 
-def test_the_client_waits_for_a_long_export_beyond_its_patience(slow, tmp_path):
+def test_the_client_waits_for_a_long_export_despite_its_patience(slow, tmp_path):
     server, writer = slow
     with (
         kgray.connect(server.url, patience_s=0) as memory,
@@ -217,7 +217,7 @@ REQUESTS = "kgray_http_requests_total"
 UNFINISHED = {"route": "/v1/groups/{group}/export", "method": "GET", "status": "503"}
 
 
-def test_two_readers_at_once_share_an_export(slow):
+def test_concurrent_readers_share_an_export(slow):
     server, writer = slow
     server.app.state.exports.wait_s = HANGS_S
     clients = [server.client() for _ in range(2)]
@@ -231,7 +231,7 @@ def test_two_readers_at_once_share_an_export(slow):
     assert writer.passes == 1
 
 
-def test_a_changed_group_is_exported_again_and_no_download_of_the_earlier_state_resumed(slow):
+def test_a_changed_group_is_exported_again_instead_of_a_resumed_download(slow):
     server, writer = slow
     client = server.client()
     writer.gate.set()
@@ -246,7 +246,7 @@ def test_a_changed_group_is_exported_again_and_no_download_of_the_earlier_state_
     assert len(files_in(server)) == 1
 
 
-def test_unused_files_are_deleted_and_so_are_those_of_a_removed_group(slow):
+def test_unused_files_and_files_of_a_removed_group_are_deleted(slow):
     server, writer = slow
     client, exports = server.client(), server.app.state.exports
     writer.gate.set()
@@ -262,7 +262,7 @@ def test_unused_files_are_deleted_and_so_are_those_of_a_removed_group(slow):
     wait_for(lambda: not files_in(server))
 
 
-def test_the_next_request_gets_the_error_of_an_export_and_a_later_one_tries_again(slow):
+def test_an_export_error_is_reported_once_and_the_next_request_retries(slow):
     server, writer = slow
     client, writer.error = server.client(), NoSpace("the disk is full")
     assert client.get(EXPORT, params=GEXF).status_code == 503
@@ -275,12 +275,12 @@ def test_the_next_request_gets_the_error_of_an_export_and_a_later_one_tries_agai
     assert writer.passes == 2
 
 
-def test_a_server_that_ends_stops_its_exports_and_leaves_no_file(tmp_path, monkeypatch):
-    left = tmp_path / "data" / "exports-7" / "0" / "team.gexf"
-    left.parent.mkdir(parents=True)
-    left.touch()  # by a killed server
+def test_an_ending_server_stops_its_exports_and_deletes_their_files(tmp_path, monkeypatch):
+    stale_file = tmp_path / "data" / "exports-7" / "0" / "team.gexf"
+    stale_file.parent.mkdir(parents=True)
+    stale_file.touch()  # by a killed server
     with serving(tmp_path / "data") as server:
-        wait_for(lambda: not left.exists())
+        wait_for(lambda: not stale_file.exists())
         with kgray.connect(server.url) as memory:
             memory.add("I work at Acme.", group="team", speaker="Alice", at="2026-01-01")
         writer, exports = SlowWriter(monkeypatch), server.app.state.exports

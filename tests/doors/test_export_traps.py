@@ -1,4 +1,4 @@
-"""Traps of other programs' readers, which an export avoids: each test has the name of one."""
+"""Traps of other programs' readers, which an export avoids: one test for each trap."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import yaml
 import kgray
 from kgray.io.interchange.formats import FORMATS
 from kgray.memory import Memory
-from tests.doors.shell import told, triple
+from tests.doors.shell import triples_row, triple
 
 WRITTEN = {name: form for name, form in FORMATS.items() if form.writer}
 # Two names that XML makes one, and names that LightRAG, YAML and file systems interpret.
@@ -34,9 +34,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ends = zip(NAMES, (*NAMES[1:], "Alice"), strict=True)
         day = {"valid_at": "2026-05-01T06:00:00", "invalid_at": "2026-05-01T18:00:00"}
         report = memory.add_many([
-            told("t1", "2026-01-01", *(triple(one, "KNOWS", other) for one, other in ends)),
-            told("t2", "2026-02-01", triple("Alice", "KNOWS", "Bob", valid_at=None)),
-            told("t3", "2026-03-01", triple("Bob", "VISITED", "Alice", **day)),
+            triples_row("t1", "2026-01-01", *(triple(first, "KNOWS", second) for first, second in ends)),
+            triples_row("t2", "2026-02-01", triple("Alice", "KNOWS", "Bob", valid_at=None)),
+            triples_row("t3", "2026-03-01", triple("Bob", "VISITED", "Alice", **day)),
         ])  # fmt: skip
         assert report.exit_code == 0
         memory.communities.refresh(["team"])
@@ -44,9 +44,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def export(memory: Memory, folder: Path, **how: Any) -> None:
-    for to in WRITTEN.keys() - ({"parquet"} if how else set()):
-        memory.export(folder / to, to=to, group="team", **how)
+def export(memory: Memory, folder: Path, **options: Any) -> None:
+    for to in WRITTEN.keys() - ({"parquet"} if options else set()):
+        memory.export(folder / to, to=to, group="team", **options)
 
 
 def rows(file: Path) -> list[dict[str, Any]]:
@@ -79,7 +79,7 @@ def test_names_are_unique_where_they_are_keys(folder: Path) -> None:
     assert pair["source"] != "Mercury\ufffd", "the younger of the two has a suffix"
 
 
-def test_every_name_comes_back_from_lightrags_folder(folder: Path, tmp_path: Path) -> None:
+def test_every_name_is_read_back_from_a_lightrag_folder(folder: Path, tmp_path: Path) -> None:
     with kgray.open(tmp_path / "data", create=True, settings={"model_backend": "rules"}) as memory:
         memory.import_from(folder / "lightrag", form="lightrag", group="g")
         dumped = [json.loads(line) for line in memory.dump(group="g")]
@@ -120,8 +120,8 @@ def test_lightrags_pairs_are_sorted_and_its_weights_are_not_below_one(folder: Pa
     assert min(weight for *_, weight in graph.edges.data("weight")) >= 1
 
 
-def test_no_key_of_graphml_is_one_that_gephi_takes_for_a_label(folder: Path) -> None:
-    """Gephi takes the keys d3 and d7 for labels; a text of digits stays a text."""
+def test_no_key_of_graphml_is_a_label_for_gephi(folder: Path) -> None:
+    """Gephi reads the keys d3 and d7 as labels; a text of digits remains a text."""
     keys = [part.attrib for part in ET.parse(folder / "graphml").getroot() if part.tag.endswith("key")]  # noqa: S314
     assert all(key["id"] == f"{key['for'][0]}_{key['attr.name']}" for key in keys)
     assert len({key["id"] for key in keys}) == len(keys)

@@ -57,12 +57,12 @@ def client(served):
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory):
-    """Return a client of one server, for tests after which nothing is kept."""
+    """Return a client of one server, for tests that store nothing."""
     with serving(tmp_path_factory.mktemp("untouched")) as server:
         yield server.client()
 
 
-def told(client, rows=ALICE):
+def add_rows(client, rows=ALICE):
     answer = client.post(f"{TEAM}/episodes", json=rows, headers=WAIT)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -72,7 +72,7 @@ def told(client, rows=ALICE):
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
-def test_every_error_has_a_status_of_its_own_on_the_page(kind):
+def test_the_page_lists_the_status_of_every_error(kind):
     code, status = code_of(kind), STATUS[kind]
     page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     assert re.search(rf"^\| {status} \|[^\n]*`{code}`", page, re.MULTILINE), (code, status)
@@ -96,7 +96,7 @@ def test_the_page_lists_every_route():
         ("merge", {"entities": ["Nobody", "Noone"]}, 404, "not_found"),
     ],
 )
-def test_a_request_that_cannot_be_used_says_where_and_why(untouched, path, body, status, code):
+def test_an_invalid_request_gets_a_problem_with_a_code(untouched, path, body, status, code):
     answer = untouched.post(f"{TEAM}/{path}", json=body)
 
     assert (answer.status_code, answer.json()["code"]) == (status, code)
@@ -105,7 +105,7 @@ def test_a_request_that_cannot_be_used_says_where_and_why(untouched, path, body,
 
 
 @pytest.mark.parametrize("body", [b"{", b'"x', b"\xff", b"[" * 100_000, b'{"text": "a", "text": "b"}'])
-def test_a_body_that_is_no_json_is_refused(untouched, body):
+def test_an_invalid_json_body_is_refused(untouched, body):
     for path in ("episodes", "search"):
         answer = untouched.post(f"{TEAM}/{path}", content=body, headers={"content-type": "application/json"})
         assert answer.status_code in (400, 422), answer.text
@@ -133,7 +133,7 @@ def test_bounds_of_a_body(tmp_path):
         assert "deep" in refused.text
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(served, monkeypatch):
+def test_a_request_without_its_body_times_out(served, monkeypatch):
     monkeypatch.setattr(http_app, "BODY_S", 0.2)
     with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as slow:
         slow.sendall(
@@ -145,7 +145,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(served, monkeypatch):
 # ------------------------------------------------------------------------------ appending
 
 
-def test_rows_are_answered_one_by_one(client):
+def test_each_row_is_accepted_or_refused(client):
     rows = [*ALICE, {"text": " "}, {"text": "x", "group": "other"}]
 
     answer = client.post(f"{TEAM}/episodes", json=rows)
@@ -157,8 +157,8 @@ def test_rows_are_answered_one_by_one(client):
     assert [(row["line"], row["field"]) for row in reply["refusals"]] == [(3, "text"), (4, "group")]
 
 
-def test_a_dry_run_tells_what_would_be_and_keeps_nothing(client):
-    told(client, ALICE[:1])
+def test_a_dry_run_reports_outcomes_and_stores_nothing(client):
+    add_rows(client, ALICE[:1])
     rows = [*ALICE, {"text": "", "id": "a3"}, {"text": "Else.", "id": "a1"}]
     answer = client.post(f"{TEAM}/episodes?dry_run=true", json=rows)
     reply = answer.json()
@@ -170,15 +170,15 @@ def test_a_dry_run_tells_what_would_be_and_keeps_nothing(client):
     assert client.post(f"{TEAM}/episodes?dry_run=1", json={"text": ""}).status_code == 422
 
 
-@pytest.mark.parametrize("said", ["dry_run=True", "dry_run=TRUE", "dry_run=maybe", "dry_run="])
-def test_a_dry_run_never_accepts_however_it_is_written(untouched, said):
-    answer = untouched.post(f"{TEAM}/episodes?{said}", json=ALICE)
+@pytest.mark.parametrize("parameter", ["dry_run=True", "dry_run=TRUE", "dry_run=maybe", "dry_run="])
+def test_no_spelling_of_a_dry_run_accepts_rows(untouched, parameter):
+    answer = untouched.post(f"{TEAM}/episodes?{parameter}", json=ALICE)
 
-    assert answer.status_code == (200 if "true" in said.lower() else 422)
+    assert answer.status_code == (200 if "true" in parameter.lower() else 422)
     assert untouched.get(f"{TEAM}/episodes").json()["episodes"] == []
 
 
-def test_a_backfill_has_no_dry_run_and_says_so(untouched):
+def test_a_dry_run_of_a_backfill_is_refused(untouched):
     answer = untouched.post(f"{TEAM}/backfill?dry_run=true", content=json.dumps(ALICE[0]))
 
     assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
@@ -187,27 +187,27 @@ def test_a_backfill_has_no_dry_run_and_says_so(untouched):
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
-def test_a_parameter_that_a_route_does_not_know_is_refused_and_the_known_ones_are_named(untouched, route):
+def test_an_unknown_parameter_is_refused_with_the_known_names(untouched, route):
     path = f"/v1{route.path}".replace("{group}", "team").replace("{sequence}", "1")
     answer = untouched.request(route.method, re.sub("{.*}", "x", path), params={"limt": 3}, content=b"{}")
     document = untouched.get("/openapi.json").json()["paths"][f"/v1{route.path}"][route.method.lower()]
-    known = [item["name"] for item in document.get("parameters", ()) if item["in"] == "query"]
+    names = [item["name"] for item in document.get("parameters", ()) if item["in"] == "query"]
 
     assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
     assert [item["pointer"] for item in answer.json()["errors"]] == ["/limt"]
     assert "'limt'" in answer.json()["detail"]
-    assert (", ".join(known) or "takes none") in answer.json()["detail"]
+    assert (", ".join(names) or "takes none") in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json"])
-def test_a_probe_or_a_scraper_may_send_parameters_of_its_own(untouched, path):
-    """A liveness probe that is refused would restart the server; Prometheus asks with `name[]`."""
+def test_probes_and_scrapers_may_send_unknown_parameters(untouched, path):
+    """A refused liveness probe would restart the server; Prometheus sends `name[]`."""
     assert untouched.get(f"{path}?name[]=x").status_code == 200
 
 
-def test_where_a_row_is_refused_a_careful_client_has_nothing_accepted(client):
-    """For its own fault, and because its id is taken by other content."""
-    told(client, ALICE[:1])
+def test_on_error_stop_accepts_no_row_if_one_is_refused(client):
+    """For an invalid row, and for an id that is taken by other content."""
+    add_rows(client, ALICE[:1])
     for wrong, field in (({"text": ""}, "text"), ({"text": "Else.", "id": "a1"}, "id")):
         answer = client.post(f"{TEAM}/episodes?on_error=stop", json=[ALICE[1], wrong])
         assert answer.status_code == (422 if field == "text" else 409), answer.text
@@ -217,18 +217,18 @@ def test_where_a_row_is_refused_a_careful_client_has_nothing_accepted(client):
     assert client.post(f"{TEAM}/episodes?on_error=halt", json=ALICE).status_code == 422
 
 
-def test_ndjson_and_one_object_are_taken_too(client):
+def test_ndjson_and_a_single_object_are_accepted(client):
     lines = "\n".join(json.dumps(row) for row in ALICE) + "\n\n{broken\n"
-    many = client.post(f"{TEAM}/episodes", content=lines, headers={"content-type": "application/x-ndjson"})
+    ndjson = client.post(f"{TEAM}/episodes", content=lines, headers={"content-type": "application/x-ndjson"})
     response = client.post(f"{TEAM}/episodes", json={"text": "Hello", "id": "b"})
 
-    assert [row["client_id"] for row in many.json()["accepted"]] == ["a1", "a2"]
-    assert many.json()["refusals"][0]["line"] == 4
+    assert [row["client_id"] for row in ndjson.json()["accepted"]] == ["a1", "a2"]
+    assert ndjson.json()["refusals"][0]["line"] == 4
     assert response.json()["accepted"][0]["sequence"] == 3
 
 
-def test_the_same_id_is_a_no_op_and_with_other_content_a_conflict(client):
-    first, again = told(client), told(client)
+def test_a_repeated_row_is_a_duplicate_and_other_content_is_a_conflict(client):
+    first, again = add_rows(client), add_rows(client)
     other_response = client.post(f"{TEAM}/episodes", json=[{**ALICE[0], "text": "Else"}])
 
     assert (again["accepted"], again["duplicate"], again["committed"]) == ([], 2, 2)
@@ -237,27 +237,27 @@ def test_the_same_id_is_a_no_op_and_with_other_content_a_conflict(client):
 
 
 @pytest.mark.parametrize("name", ["team/2026/17", "a b?c#d%e", "/", "x/history"])
-def test_an_episode_is_addressed_by_whatever_id_its_client_gave_it(client, name):
+def test_an_episode_is_addressed_by_any_client_id(client, name):
     assert client.post(f"{TEAM}/episodes", json={"text": "I like tea.", "id": name}).status_code == 202
     address = f"{TEAM}/episodes/{quote(name, safe='')}"
     assert client.get(address).json()["client_id"] == name
     assert client.delete(address).status_code == 200
     assert client.get(address).status_code == 404
-    assert {client.request(how, f"{TEAM}/episodes/").status_code for how in ("GET", "DELETE")} == {422}
+    assert {client.request(method, f"{TEAM}/episodes/").status_code for method in ("GET", "DELETE")} == {422}
 
 
 def test_an_idempotency_key_names_rows_without_an_id(client):
     rows = [{"text": "one", "at": "2026-01-01"}, {"text": "two", "at": "2026-01-01"}]
-    first, again, other = (
+    first, repeated, conflict = (
         client.post(f"{TEAM}/episodes", json=body, headers={"idempotency-key": "k1"})
         for body in (rows, rows, [{"text": "three", "at": "2026-01-01"}])
     )
 
     assert [row["client_id"] for row in first.json()["accepted"]] == ["k1#1", "k1#2"]
-    assert (again.json()["duplicate"], other.status_code) == (2, 409)
+    assert (repeated.json()["duplicate"], conflict.status_code) == (2, 409)
 
 
-def test_concurrent_appends_share_transactions_and_keep_their_own_answers(served):
+def test_concurrent_appends_share_transactions_and_get_their_own_answers(served):
     async def all_at_once():
         async with httpx2.AsyncClient(base_url=served.url, timeout=30) as client:
             bodies = [[{"text": f"Text {n}", "id": f"r{n}-{i}"} for i in range(n % 3 + 1)] for n in range(60)]
@@ -274,7 +274,7 @@ def test_concurrent_appends_share_transactions_and_keep_their_own_answers(served
     assert count < 60
 
 
-async def test_what_else_there_is_to_do_is_done_between_the_answers_of_a_transaction(tmp_path):
+async def test_other_tasks_run_between_the_answers_of_a_transaction(tmp_path):
     memory, order = kgray.open_async(tmp_path / "data", create=True), []
     appends = Appends(memory.store, Metrics())
     running = asyncio.create_task(appends.run())
@@ -296,13 +296,13 @@ async def test_what_else_there_is_to_do_is_done_between_the_answers_of_a_transac
     assert sorted(item for item in order if isinstance(item, int)) == list(range(64))
 
 
-def test_searches_and_events_are_not_kept_waiting_by_reads_of_whole_groups(served, client, monkeypatch):
-    told(client)
-    going, held = Semaphore(0), Event()
+def test_reads_of_whole_groups_do_not_delay_searches_and_events(served, client, monkeypatch):
+    add_rows(client)
+    going, may_end = Semaphore(0), Event()
 
     async def dump(**_):
         going.release()
-        held.wait()
+        may_end.wait()
         return ["{}"]
 
     monkeypatch.setattr(served.memory, "dump", dump)
@@ -318,11 +318,11 @@ def test_searches_and_events_are_not_kept_waiting_by_reads_of_whole_groups(serve
             with client.stream("GET", f"{TEAM}/events?since=0") as stream:
                 assert next_event(stream.iter_lines())["data"]["entries"][0]["client_id"] == "a1"
         finally:
-            held.set()
+            may_end.set()
         assert [dump.result().status_code for dump in dumps] == [200] * 6
 
 
-def test_too_much_that_waits_is_refused_with_a_time_to_come_back(tmp_path):
+def test_an_overloaded_server_refuses_rows_with_a_retry_time(tmp_path):
     with serving(tmp_path / "data", bounds=Bounds(max_pending=2), ingests=False) as server:
         client = server.client()
         assert client.post(f"{TEAM}/episodes", json=ALICE).status_code == 202
@@ -352,13 +352,13 @@ def test_a_backfill_is_streamed(client):
 # ------------------------------------------------------------------------------ reading
 
 
-def test_reads_answer_as_the_memory_does(served, client):
-    told(client)
+def test_reads_return_the_results_of_the_memory(served, client):
+    add_rows(client)
     with served.memory_now() as memory:
         question = "Where does Alice work?"
-        for given in ({}, {"as_of": "2026-02-01"}, {"scopes": ["fact"], "limit": 1}, {"any_time": True}):
-            hits = client.post(f"{TEAM}/search", json={"query": question, **given}).json()["hits"]
-            assert hits == [hit.as_dict() for hit in memory.search(question, group="team", **given)]
+        for options in ({}, {"as_of": "2026-02-01"}, {"scopes": ["fact"], "limit": 1}, {"any_time": True}):
+            hits = client.post(f"{TEAM}/search", json={"query": question, **options}).json()["hits"]
+            assert hits == [hit.as_dict() for hit in memory.search(question, group="team", **options)]
             assert hits
         context = client.post(f"{TEAM}/context", json={"query": question, "tokens": 300}).json()
         assert context == memory.context(question, group="team", tokens=300).as_dict()
@@ -373,7 +373,7 @@ def test_reads_answer_as_the_memory_does(served, client):
 
 
 def test_a_person_searches_by_an_address(client):
-    told(client)
+    add_rows(client)
     response = client.get(f"{TEAM}/search", params={"q": "Where does Alice work?", "as_of": "2026-02-01"})
     block = client.get(f"{TEAM}/context", params={"q": "Where does Alice work?", "tokens": 200})
     assert response.json()["hits"][0]["text"] == "Alice works at Acme"
@@ -382,38 +382,38 @@ def test_a_person_searches_by_an_address(client):
     assert client.get(f"{TEAM}/search").status_code == 422
 
 
-def test_the_log_goes_on_by_its_cursor(client):
-    told(client, [{"text": f"Text {n}", "id": f"t{n}", "at": "2026-01-01"} for n in range(5)])
-    seen, after = [], 0
-    while after is not None:
+def test_the_log_is_paged_by_a_cursor(client):
+    add_rows(client, [{"text": f"Text {n}", "id": f"t{n}", "at": "2026-01-01"} for n in range(5)])
+    client_ids, cursor = [], 0
+    while cursor is not None:
         page = client.get(
-            f"{TEAM}/episodes", params={"after": after, "limit": 2, "state": "committed"}
+            f"{TEAM}/episodes", params={"after": cursor, "limit": 2, "state": "committed"}
         ).json()
-        seen += [row["client_id"] for row in page["episodes"]]
-        after = page["next"]
+        client_ids += [row["client_id"] for row in page["episodes"]]
+        cursor = page["next"]
 
-    assert seen == ["t0", "t1", "t2", "t3", "t4"]
+    assert client_ids == ["t0", "t1", "t2", "t3", "t4"]
     assert client.get(f"{TEAM}/episodes/t3").json()["state"] == "committed"
 
 
-def test_an_answer_that_stays_true_is_not_sent_twice(client):
-    told(client)
+def test_an_unchanged_answer_is_not_sent_again(client):
+    add_rows(client)
     url = f"{TEAM}/graph?centre=Alice"
     first = client.get(url)
-    same = client.get(url, headers={"if-none-match": first.headers["etag"]})
+    unchanged = client.get(url, headers={"if-none-match": first.headers["etag"]})
     client.request("DELETE", f"{TEAM}/episodes/a1")
     response_after = client.get(url, headers={"if-none-match": first.headers["etag"]})
 
-    assert (same.status_code, same.content) == (304, b"")
+    assert (unchanged.status_code, unchanged.content) == (304, b"")
     assert (response_after.status_code, "Acme" in response_after.text) == (200, False)
     assert "no-cache" in first.headers["cache-control"]
 
 
 def test_commits_are_streamed_with_numbers_that_resume(client):
-    told(client, ALICE[:1])
+    add_rows(client, ALICE[:1])
     with client.stream("GET", f"{TEAM}/events", params={"since": 0}) as stream:
         first = next_event(stream.iter_lines())
-    told(client, ALICE[1:])
+    add_rows(client, ALICE[1:])
     with client.stream("GET", f"{TEAM}/events", headers={"last-event-id": first["id"]}) as stream:
         second = next_event(stream.iter_lines())
 
@@ -433,22 +433,22 @@ def next_event(lines):
     raise AssertionError("the stream ended")
 
 
-async def test_a_thousand_streams_share_one_look_at_the_store(tmp_path):
+async def test_a_thousand_streams_share_one_read_of_the_store(tmp_path):
     memory = kgray.open_async(tmp_path / "data", create=True)
     door = Door(memory, host="127.0.0.1", names=(), bounds=Bounds(), ingests=False)
     async with door.opened():
         heads = await asyncio.gather(*(door.head("team") for _ in range(1000)))
         assert len({id(head) for head in heads}) == 1
         changes = await asyncio.gather(*(door.changes("team", 0, 1) for _ in range(1000)))
-        assert len({id(found) for found in changes}) == 1
+        assert len({id(result) for result in changes}) == 1
     memory.close()
 
 
 # ------------------------------------------------------------------------------ corrections
 
 
-def test_a_correction_is_waited_for_or_looked_up(client):
-    told(client)
+def test_a_correction_is_awaited_or_looked_up(client):
+    add_rows(client)
     merged = client.post(f"{TEAM}/merge", json={"entities": ["Acme", "Beta Labs"]}, headers=WAIT)
     undone = client.post(f"{TEAM}/undo", json={"sequence": merged.json()["sequence"]})
 
@@ -460,8 +460,8 @@ def test_a_correction_is_waited_for_or_looked_up(client):
     assert twice.status_code == 422
 
 
-def test_removals_are_done_and_audited(served, client):
-    told(client)
+def test_removals_are_carried_out_and_audited(served, client):
+    add_rows(client)
     key = served.key("team", "read,correct,remove")
     holder = served.client(key)
     retracted = holder.post(f"{TEAM}/retract", json={"episodes": ["a2", "zz"]})
@@ -474,7 +474,7 @@ def test_removals_are_done_and_audited(served, client):
     assert [(e["action"], e["group"], e["key"]) for e in entries] == [
         ("retract", "team", key.split("_")[1]), ("remove", "team", key.split("_")[1]),
     ]  # fmt: skip
-    # R25: the log says who and when, and keeps no word of what is gone.
+    # R25: the audit log has key and time, but no text of the removed episodes.
     assert all(entry.startswith("sha256:") for entry in entries[0]["asked"]["episodes"])
     assert served.client(served.key("team", "read")).get("/v1/audit").status_code == 403
 
@@ -482,8 +482,8 @@ def test_removals_are_done_and_audited(served, client):
 # ------------------------------------------------------------------------------ who may come in
 
 
-def test_once_there_is_a_key_every_request_needs_one(served, client, caplog):
-    told(client)
+def test_after_the_first_key_every_request_needs_a_key(served, client, caplog):
+    add_rows(client)
     key = served.key("team", "read")
     id_ = key.split("_")[1]
     for wrong in (None, "x", key[:-1], key + "x", f"kg_{id_}_", "kg__", "kg_\u00e9_x"):
@@ -496,12 +496,12 @@ def test_once_there_is_a_key_every_request_needs_one(served, client, caplog):
     served.memory.admin.access.revoke(id_)
     served.door.guard.refresh()
     assert served.client(key).get(f"{TEAM}/status").status_code == 401
-    assert client.get(f"{TEAM}/status").status_code == 401  # a revoked key does not open the door again
+    assert client.get(f"{TEAM}/status").status_code == 401  # revoking the last key does not allow requests without a key
     assert key not in caplog.text
 
 
-def test_a_key_reaches_its_groups_and_scopes_alone(served, client):
-    told(client)
+def test_a_key_is_limited_to_its_groups_and_scopes(served, client):
+    add_rows(client)
     reader = served.client(served.key("other,project-/*", "read"))
     response, absent = reader.get(f"{TEAM}/status"), reader.get("/v1/groups/nothing-here/status")
 
@@ -532,7 +532,7 @@ def test_a_key_expires(served):
     assert served.client(short).get(f"{TEAM}/status").status_code == 401
 
 
-def test_a_key_makes_so_many_requests_a_second(served):
+def test_the_request_rate_of_a_key_is_limited(served):
     holder = served.client(served.key("team", "read", rate=3))
     answers = [holder.get(f"{TEAM}/status") for _ in range(30)]
 
@@ -544,7 +544,7 @@ def test_a_key_makes_so_many_requests_a_second(served):
     assert refused[0].headers["ratelimit"] == '"key";r=0;t=1'
 
 
-def test_another_name_or_origin_is_refused(untouched):
+def test_an_unknown_host_name_or_origin_is_refused(untouched):
     assert untouched.get(f"{TEAM}/status", headers={"host": "evil.example"}).status_code == 421
     assert untouched.get(f"{TEAM}/status", headers={"origin": "https://evil.example"}).status_code == 421
     assert (
@@ -564,9 +564,9 @@ def test_any_address_but_loopback_demands_a_key(tmp_path):
 # ------------------------------------------------------------------------------ the document
 
 
-def test_the_document_has_every_route_and_shape(untouched):
+def test_the_openapi_document_has_every_route_and_schema(untouched):
     document = untouched.get("/openapi.json").json()
-    listed = {(method.upper(), path) for path, found in document["paths"].items() for method in found}
+    listed = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     refs = set(re.findall(r"#/components/schemas/([A-Za-z]+)", json.dumps(document)))
 
     assert listed == {(route.method, f"/v1{route.path}") for route in ROUTES}
@@ -575,7 +575,7 @@ def test_the_document_has_every_route_and_shape(untouched):
 
 
 def test_metrics_name_routes_and_no_group(client):
-    told(client)
+    add_rows(client)
     result = client.get("/metrics").text
 
     assert 'route="/v1/groups/{group}/episodes"' in result
@@ -583,10 +583,10 @@ def test_metrics_name_routes_and_no_group(client):
     assert "team" not in result
 
 
-def test_calls_and_tokens_of_models_searches_and_past_views_are_counted(tmp_path):
-    """Also what a call that failed has cost."""
+def test_model_calls_and_tokens_searches_and_past_views_are_counted(tmp_path):
+    """The cost of failed calls is included."""
     broken = Say("no JSON")
-    model = ChatServer(lambda asked: broken if "broken" in str(asked.body) else NOTHING)
+    model = ChatServer(lambda query: broken if "broken" in str(query.body) else NOTHING)
     settings = {"model_backend": "openai", "model_name": "m", "model_base_url": model.url}
     with serving(tmp_path / "data", settings=settings) as server:
         client = server.client()
@@ -595,15 +595,15 @@ def test_calls_and_tokens_of_models_searches_and_past_views_are_counted(tmp_path
         client.post(f"{TEAM}/search", json={"query": "one", "scopes": ["fact", "entity"]})
         client.post(f"{TEAM}/context", json={"query": "one"})
         head = server.memory.store.heads(["team"])["team"].last_recorded
-        for _ in range(2):  # the second time it is kept
-            asked = {"query": "one", "known_at": (head - 1) / 1e6}
-            assert client.post(f"{TEAM}/search", json=asked).status_code == 200
+        for _ in range(2):  # the second search uses the cached view
+            query = {"query": "one", "known_at": (head - 1) / 1e6}
+            assert client.post(f"{TEAM}/search", json=query).status_code == 200
         counts = dict(
             line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#"
         )
         cost = client.get(f"{TEAM}/status").json()["model"]
     model.close()
-    sent = len(model.asked) + len(model.probes)
+    sent = len(model.requests) + len(model.probes)
 
     assert counts['kgray_model_calls_total{outcome="ok",task="extract"}'] == "1.0"
     assert counts['kgray_model_calls_total{outcome="InvalidAnswer",task="extract"}'] == "1.0"
@@ -614,13 +614,13 @@ def test_calls_and_tokens_of_models_searches_and_past_views_are_counted(tmp_path
     assert counts["kgray_views_derived_total"] == "1.0"
 
 
-def test_the_ledger_and_the_groups_are_told_as_the_commands_tell_them(client, tmp_path):
-    told(client)
+def test_status_and_groups_equal_the_output_of_the_commands(client, tmp_path):
+    add_rows(client)
     commands = {name: [name, "--json", "--data", str(tmp_path / "data")] for name in ("status", "groups")}
-    said = {name: json.loads(CliRunner().invoke(cli, words).stdout) for name, words in commands.items()}
+    outputs = {name: json.loads(CliRunner().invoke(cli, words).stdout) for name, words in commands.items()}
     answered = client.get(f"{TEAM}/status").json()
     assert {name: answered[name] for name in ("groups", "model")} == {
-        name: said["status"][name] for name in ("groups", "model")
+        name: outputs["status"][name] for name in ("groups", "model")
     }
     assert answered["groups"]["team"]["held"] == 0
-    assert client.get("/v1/groups").json() == said["groups"]
+    assert client.get("/v1/groups").json() == outputs["groups"]

@@ -1,4 +1,4 @@
-"""Routes for exploring, previews, uploads and boards: what they answer, to whom, and within which bounds."""
+"""Routes for exploring, previews, uploads and boards: their answers, rights and bounds."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ def fact(client, target):
     return next(fact for fact in facts if fact["target"] == target)
 
 
-def test_a_fact_is_known_for_words_of_a_message_and_ended_by_others(client):
+def test_a_fact_has_its_supporting_and_its_ending_messages(client):
     acme = fact(client, "Acme")
 
     reply = client.get(f"{TEAM}/facts/{acme['id']}").json()
 
     assert [item["text"] for item in reply["facts"]] == ["Alice Nguyen works at Acme"]
-    told = {item["client_id"]: item for item in reply["messages"]}
-    assert {name: item["role"] for name, item in told.items()} == {
+    messages = {item["client_id"]: item for item in reply["messages"]}
+    assert {name: item["role"] for name, item in messages.items()} == {
         "a1": "evidence",
         "b1": "around",
         "a2": "end",
     }
-    start, end, statement = told["a1"]["marks"][0]
-    assert told["a1"]["text"][start:end] == "Acme"
+    start, end, statement = messages["a1"]["marks"][0]
+    assert messages["a1"]["text"][start:end] == "Acme"
     assert statement == reply["statement"]
     assert [row["kind"] for row in reply["evidence"]] == ["holds"]
     assert reply["models"][0]["calls"] == 0
     assert client.get(f"{TEAM}/facts/{acme['id']}", params={"around": 0}).json()["messages"].__len__() == 2
 
 
-def test_what_is_no_fact_has_no_reasons(client):
+def test_the_reasons_of_an_unknown_fact_are_not_found(client):
     alice = fact(client, "Acme")["source_id"]
     assert client.get(f"{TEAM}/facts/{alice}").status_code == 404
     assert client.get(f"{TEAM}/facts/nothing").status_code == 404
@@ -70,7 +70,7 @@ def test_what_is_no_fact_has_no_reasons(client):
     ("query", "names"),
     [("ali", ["Alice Nguyen"]), ("NGU", ["Alice Nguyen"]), ("lab", ["Beta Labs"]), ("zzz", [])],
 )
-def test_a_name_is_completed_by_the_beginning_of_its_words(client, query, names):
+def test_a_prefix_of_a_word_completes_a_name(client, query, names):
     reply = client.get(f"{TEAM}/complete", params={"q": query}).json()["entities"]
     assert [item["name"] for item in reply] == names
 
@@ -84,13 +84,13 @@ def test_names_of_a_later_commit_are_completed(tmp_path):
         assert [name["name"] for name in names] == ["Zora"]
 
 
-def test_a_neighbourhood_has_bounds_of_its_own_for_facts(client):
+def test_a_neighbourhood_has_a_bound_for_facts(client):
     reply = client.get(f"{TEAM}/graph", params={"limit": 2000, "most_facts": 1}).json()
     assert (len(reply["facts"]), reply["truncated"], reply["total"]["facts"]) == (1, True, 2)
     assert client.get(f"{TEAM}/graph", params={"limit": 2001}).status_code == 422
 
 
-def test_communities_are_one_graph_and_colour_a_neighbourhood(tmp_path):
+def test_communities_form_a_graph_and_label_a_neighbourhood(tmp_path):
     triples = [
         {"source": f"{side}{i}", "relation": "KNOWS", "target": f"{side}{j}"}
         for side in "AB" for i in range(5) for j in range(i)
@@ -103,9 +103,9 @@ def test_communities_are_one_graph_and_colour_a_neighbourhood(tmp_path):
         reply = client.get(f"{TEAM}/overview").json()
         first, second = (item["id"] for item in reply["communities"])
         assert [[*sorted(link[:2]), link[2]] for link in reply["links"]] == [[*sorted((first, second)), 1]]
-        inside = client.get(f"{TEAM}/graph", params={"community": first, "level": 0}).json()
-        assert {item["community"] for item in inside["entities"]} == {first}
-        assert len(inside["entities"]) == 5
+        members = client.get(f"{TEAM}/graph", params={"community": first, "level": 0}).json()
+        assert {item["community"] for item in members["entities"]} == {first}
+        assert len(members["entities"]) == 5
 
 
 @pytest.mark.parametrize(
@@ -125,17 +125,17 @@ def test_communities_are_one_graph_and_colour_a_neighbourhood(tmp_path):
         ),
     ],
 )  # fmt: skip
-def test_a_change_is_looked_at_before_it_is_made(client, body, changes):
-    before = client.get(f"{TEAM}/dump").text
+def test_a_preview_shows_changes_and_makes_none(client, body, changes):
+    dump = client.get(f"{TEAM}/dump").text
 
     reply = client.post(f"{TEAM}/preview", json=body).json()["changes"]
 
-    told = {(row["type"], row["op"], row.get("text")) for row in reply}
-    assert changes <= told
-    assert client.get(f"{TEAM}/dump").text == before
+    previewed = {(row["type"], row["op"], row.get("text")) for row in reply}
+    assert changes <= previewed
+    assert client.get(f"{TEAM}/dump").text == dump
 
 
-def test_a_merge_is_looked_at_before_it_is_made(client):
+def test_a_preview_of_a_merge_shows_the_removed_entity(client):
     reply = client.post(f"{TEAM}/preview", json={"merge": ["Acme", "Beta Labs"]}).json()["changes"]
     entities = [(row["op"], row["name"]) for row in reply if row["type"] == "entity"]
     assert ("remove", "Beta Labs") in entities
@@ -155,7 +155,7 @@ def test_a_preview_of_no_change_is_refused(client, body):
     assert client.post(f"{TEAM}/preview", json=body).status_code in (404, 422)
 
 
-def test_a_file_is_taken_row_by_row(tmp_path):
+def test_each_row_of_an_uploaded_file_is_accepted_or_refused(tmp_path):
     lines = b'{"text": "I work at Gamma.", "speaker": "Ida"}\n{"text": 7}\n{"text": "x", "group": "other"}\n'
     with serving(tmp_path / "data") as server:
         client = server.client()
@@ -169,7 +169,7 @@ def test_a_file_is_taken_row_by_row(tmp_path):
         assert client.post(f"{TEAM}/files", params={"name": "a.exe"}, content=b"x").status_code == 422
 
 
-def test_the_board_shows_the_groups_of_the_key_as_a_stream_too(tmp_path):
+def test_the_board_and_its_stream_show_the_groups_of_the_key(tmp_path):
     with serving(tmp_path / "data", runtime=lambda: {"backend": "local"}) as server:
         for group in ("team", "secret"):
             server.client().post(f"/v1/groups/{group}/episodes", json=ROWS[0])
@@ -183,22 +183,22 @@ def test_the_board_shows_the_groups_of_the_key_as_a_stream_too(tmp_path):
             assert set(json.loads(next(lines).removeprefix("data: "))["groups"]) == {"team"}
 
 
-def test_schedules_are_those_of_groups_that_the_key_reaches(tmp_path):
+def test_only_schedules_of_the_groups_of_the_key_are_listed(tmp_path):
     with serving(tmp_path / "data") as server:
-        now = 1_700_000_000_000_000
+        made_at = 1_700_000_000_000_000
         for group in ("team", "secret"):
             server.memory.store.append([group], lambda log, group=group: log.take_sequence(group))
         for name, groups in (("all", ()), ("ours", ("team",)), ("theirs", ("secret",))):
-            server.memory.admin.schedules.add(name, "0 3 * * *", "UTC", now, groups=groups)
+            server.memory.admin.schedules.add(name, "0 3 * * *", "UTC", made_at, groups=groups)
         clients = {key: server.client(server.key(key, "read")) for key in ("team", "*")}
         results = {key: client.get("/v1/schedules").json()["schedules"] for key, client in clients.items()}
-        shown = {key: [row["name"] for row in rows] for key, rows in results.items()}
-        assert {key: sorted(names) for key, names in shown.items()} == {
+        names_by_key = {key: [row["name"] for row in rows] for key, rows in results.items()}
+        assert {key: sorted(names) for key, names in names_by_key.items()} == {
             "team": ["ours"], "*": ["all", "ours", "theirs"],
         }  # fmt: skip
 
 
-def test_a_key_learns_its_own_rights(tmp_path):
+def test_a_key_can_read_its_own_rights(tmp_path):
     with serving(tmp_path / "data") as server:
         assert server.client().get("/v1/key").json()["groups"] == ["*"]
         client = server.client(server.key("team", "add"))
@@ -209,13 +209,13 @@ def test_a_key_learns_its_own_rights(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["facts/x", "complete?q=a", "overview", "graph"])
-def test_another_group_is_not_read(tmp_path, path):
+def test_a_key_cannot_read_another_group(tmp_path, path):
     with serving(tmp_path / "data") as server:
         client = server.client(server.key("other", "read"))
         assert client.get(f"{TEAM}/{path}").status_code == 403
 
 
-def test_without_a_built_page_a_line_says_how_to_get_it(client, monkeypatch, tmp_path):
+def test_a_missing_page_is_reported_with_the_command_that_builds_it(client, monkeypatch, tmp_path):
     monkeypatch.setattr(page_files, "BUILT", tmp_path)
     answer = client.get("/")
     assert (answer.status_code, answer.text.count("\n")) == (404, 1)

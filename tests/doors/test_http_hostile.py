@@ -1,4 +1,4 @@
-"""What a hostile client may try: nothing leaks, nothing falls, others are served meanwhile."""
+"""Hostile clients: no leaks, no failures, and other clients are served."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.doors.served import serving
 from tests.waiting import HANGS_S, wait_for
 
 TEAM = "/v1/groups/team"
-TOLD = "The word at the gate is swordfish."
+SECRET = "The word at the gate is swordfish."
 
 
 @pytest.fixture
@@ -28,33 +28,33 @@ def served(tmp_path):
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory):
-    """Serve a group with a secret; there is a key for another group, so one is needed."""
+    """Serve a group with a secret; because a key for another group exists, requests need a key."""
     with serving(tmp_path_factory.mktemp("closed"), ingests=False) as server:
         client = server.client()
-        assert client.post(f"{TEAM}/episodes", json={"text": TOLD, "id": "s"}).status_code == 202
-        server.other = server.key("other", "read,add,correct,remove,admin")
+        assert client.post(f"{TEAM}/episodes", json={"text": SECRET, "id": "s"}).status_code == 202
+        server.other_key = server.key("other", "read,add,correct,remove,admin")
         yield server
 
 
 @contextmanager
 def connected(served):
-    with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), HANGS_S) as made:
-        yield made
+    with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), HANGS_S) as connection:
+        yield connection
 
 
 def answered(served, sent: bytes, quiet_s: float = HANGS_S) -> bytes:
-    """Return all that is answered to these bytes before the server closes, or is quiet for so long."""
-    with connected(served) as made:
-        made.sendall(sent)
-        made.settimeout(quiet_s)
+    """Return the answer to these bytes, until the server closes or is silent for `quiet_s` seconds."""
+    with connected(served) as connection:
+        connection.sendall(sent)
+        connection.settimeout(quiet_s)
         result = b""
         with suppress(OSError):
-            while piece := made.recv(65536):
+            while piece := connection.recv(65536):
                 result += piece
         return result
 
 
-def test_a_body_of_10_mb_is_refused_wherever_it_is_sent(served):
+def test_every_route_refuses_a_body_of_10_mb(served):
     client, large = served.client(), b'{"text": "' + b"x" * (10 << 20) + b'"}'
     for path in ("episodes", "search", "remove", "merge", "retry"):
         assert client.post(f"{TEAM}/{path}", content=large).status_code == 413, path
@@ -65,11 +65,11 @@ def test_a_body_of_10_mb_is_refused_wherever_it_is_sent(served):
     assert client.get("/healthz").status_code == 200
 
 
-def test_a_head_that_does_not_end_is_not_waited_for(served, monkeypatch):
+def test_an_unfinished_request_head_times_out(served, monkeypatch):
     monkeypatch.setattr(protocol, "HEAD_S", 0.3)
     with connected(served) as silent, connected(served) as slow, connected(served) as good:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHo")
-        for _ in range(2):  # a connection that is kept is bounded at each request
+        for _ in range(2):  # the limit holds for each request of a connection
             good.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"200" in good.recv(1000)
         assert (silent.recv(1000), slow.recv(1000)) == (b"", b"")
@@ -77,18 +77,18 @@ def test_a_head_that_does_not_end_is_not_waited_for(served, monkeypatch):
         assert good.recv(1000) == b""
 
 
-def test_a_head_without_end_is_refused(served):
+def test_an_endless_request_head_is_refused(served):
     result = answered(
         served, b"GET /healthz HTTP/1.1\r\n" + b"X-Much: " + b"y" * 60_000 + b"\r\nX-More: " + b"z" * 60_000
     )
-    many = answered(
+    many_headers = answered(
         served, b"GET /healthz HTTP/1.1\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(20_000))
     )
     assert result.startswith(b"HTTP/1.1 400")
-    assert many.startswith(b"HTTP/1.1 400")
+    assert many_headers.startswith(b"HTTP/1.1 400")
 
 
-def test_trailers_without_end_are_refused(closed):
+def test_endless_trailers_are_refused(closed):
     head = f"POST {TEAM}/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
     result = answered(closed, head.encode() + b"".join(b"X-%d: y\r\n" % n for n in range(20_000)), quiet_s=5)
     assert result.startswith(b"HTTP/1.1 40")
@@ -96,28 +96,28 @@ def test_trailers_without_end_are_refused(closed):
 
 
 @pytest.mark.parametrize(
-    ("asked", "more"),
+    ("request", "stray"),
     [
         ("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\r\n"),
         (f"POST {TEAM}/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n", b"x"),
     ],
 )
-def test_a_connection_whose_request_was_answered_is_not_held_by_what_is_none(
-    closed, monkeypatch, asked, more
+def test_stray_bytes_do_not_hold_a_connection_after_an_answer(
+    closed, monkeypatch, request, stray
 ):
-    with connected(closed) as made:
-        made.sendall(asked.encode())
-        assert made.recv(10_000)
+    with connected(closed) as connection:
+        connection.sendall(request.encode())
+        assert connection.recv(10_000)
         monkeypatch.setattr(protocol, "HEAD_S", 0.3)
-        made.settimeout(5)
+        connection.settimeout(5)
         for _ in range(3):
-            made.sendall(more)
+            connection.sendall(stray)
             time.sleep(0.05)
-        while made.recv(10_000):
+        while connection.recv(10_000):
             pass
 
 
-def test_slow_clients_keep_nobody_waiting(served):
+def test_slow_clients_do_not_delay_other_clients(served):
     with ExitStack() as stack:
         for n in range(100):
             slow = stack.enter_context(connected(served))
@@ -142,7 +142,7 @@ def open_streams(served, stack, count):
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
-def test_streams_are_bounded_and_others_are_served_beside_them(tmp_path, count):
+def test_streams_are_bounded_and_other_requests_are_served(tmp_path, count):
     with serving(tmp_path / "data", bounds=Bounds(max_streams=count), ingests=False) as served:
         client = served.client()
         with ExitStack() as stack:
@@ -153,7 +153,7 @@ def test_streams_are_bounded_and_others_are_served_beside_them(tmp_path, count):
                 client.get(f"{TEAM}/events?since=x").status_code,
                 client.get("/v1/groups/a b/events").status_code,
             )
-            assert at_fault == (422, 422), "coming again would not help them"
+            assert at_fault == (422, 422), "a retry would not help them"
             assert client.post(f"{TEAM}/episodes", json={"text": "Hello"}).status_code == 202
             assert client.get("/healthz").status_code == 200
         wait_for(lambda: served.door.streams == 0)
@@ -161,19 +161,19 @@ def test_streams_are_bounded_and_others_are_served_beside_them(tmp_path, count):
             open_streams(served, stack, 1)
 
 
-def test_streams_that_come_at_once_are_bounded_too(tmp_path):
+def test_concurrent_streams_are_bounded(tmp_path):
     with (
         serving(tmp_path / "data", bounds=Bounds(max_streams=5), ingests=False) as served,
         ExitStack() as stack,
     ):
-        made = [stack.enter_context(connected(served)) for _ in range(30)]
-        for items in made:
+        connections = [stack.enter_context(connected(served)) for _ in range(30)]
+        for items in connections:
             items.sendall(f"GET {TEAM}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        heads = [item.recv(12).decode() for item in made]
+        heads = [item.recv(12).decode() for item in connections]
         assert (heads.count("HTTP/1.1 200"), heads.count("HTTP/1.1 503")) == (5, 25)
 
 
-def test_groups_that_were_asked_for_once_are_not_kept_forever(served, monkeypatch):
+def test_the_cache_of_requested_groups_is_bounded(served, monkeypatch):
     monkeypatch.setattr(door, "HEADS", 10)
     monkeypatch.setattr(door, "HEAD_S", 0.0)
     monkeypatch.setattr(served.door, "ending", True)  # a stream ends after its first look
@@ -197,8 +197,8 @@ http://localhost/v1/groups/team/dump http://localhost/healthz/../v1/groups/team/
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_no_path_leads_past_a_key(closed, target):
-    for key in ("", f"Authorization: Bearer {closed.other}\r\n"):
+def test_no_path_bypasses_the_key(closed, target):
+    for key in ("", f"Authorization: Bearer {closed.other_key}\r\n"):
         sent = f"GET {target} HTTP/1.1\r\nHost: localhost\r\n{key}Connection: close\r\n\r\n"
         result = answered(closed, sent.encode())
         status = int(result.split()[1])
@@ -221,7 +221,7 @@ HEADERS = [
 
 
 @pytest.mark.parametrize("headers", HEADERS)
-def test_no_header_leads_past_a_key(closed, headers):
+def test_no_header_bypasses_the_key(closed, headers):
     for path in ("/dump", "/episodes/s", "/status"):
         sent = f"GET {TEAM}{path} HTTP/1.1\r\n{headers}\r\nConnection: close\r\n\r\n"
         result = answered(closed, sent.encode("latin-1"))
@@ -238,7 +238,7 @@ ELSEWHERE = [
 ]  # fmt: skip
 
 
-def test_a_page_of_another_origin_is_refused_where_no_key_is_needed(served):
+def test_other_origins_are_refused_without_a_key(served):
     body = json.dumps({"text": "x"})
     for headers in ELSEWHERE:
         head = "\r\n".join((f"POST {TEAM}/episodes HTTP/1.1", *headers.splitlines(), "Connection: close"))

@@ -29,29 +29,29 @@ KEY = b"k" * 32
 
 
 class Receiver:
-    """Takes messages, with the statuses that it is told to answer."""
+    """Receives messages, and answers with the statuses in `answers`."""
 
     def __init__(self):
-        self.told, self.answers, self.location = [], [], None
-        self.held = threading.Event()  # answers wait until it is set
-        self.held.set()
+        self.messages, self.answers, self.location = [], [], None
+        self.may_answer = threading.Event()  # answers wait until this event is set
+        self.may_answer.set()
 
     def bodies(self):
-        return [json.loads(body) for _, body in self.told]
+        return [json.loads(body) for _, body in self.messages]
 
 
 @contextmanager
 def receiving():
-    made = Receiver()
+    receiver = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             body = self.rfile.read(int(self.headers["content-length"]))
-            made.told.append((dict(self.headers), body.decode()))
-            made.held.wait(10)
-            self.send_response(made.answers.pop(0) if made.answers else 204)
-            if made.location:
-                self.send_header("location", made.location)
+            receiver.messages.append((dict(self.headers), body.decode()))
+            receiver.may_answer.wait(10)
+            self.send_response(receiver.answers.pop(0) if receiver.answers else 204)
+            if receiver.location:
+                self.send_header("location", receiver.location)
             self.end_headers()
 
         def log_message(self, *_):
@@ -59,9 +59,9 @@ def receiving():
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    made.url = f"http://127.0.0.1:{server.server_port}/hook?a=b"
+    receiver.url = f"http://127.0.0.1:{server.server_port}/hook?a=b"
     try:
-        yield made
+        yield receiver
     finally:
         server.shutdown()
         server.server_close()
@@ -69,8 +69,8 @@ def receiving():
 
 @pytest.fixture
 def receiver():
-    with receiving() as made:
-        yield made
+    with receiving() as instance:
+        yield instance
 
 
 @pytest.fixture
@@ -96,21 +96,21 @@ def test_each_commit_is_posted_once_in_order_with_ids_and_no_text(served, receiv
     reply = client.post(f"{TEAM}/webhooks", json={"url": receiver.url}).json()
     post_message(client, "I work at Acme.", "a1")
     post_message(client, "I work at Beta Labs.", "a2")
-    wait_for(lambda: len(receiver.told) == 2)
+    wait_for(lambda: len(receiver.messages) == 2)
 
-    for headers, body in receiver.told:
-        told = Verifier(reply["secret"]).verify(body, headers)
-        assert headers["webhook-id"] == f"{reply['id']}_{told['data']['commit']}"
-        assert (told["type"], told["data"]["group"]) == ("group.committed", "team")
+    for headers, body in receiver.messages:
+        message = Verifier(reply["secret"]).verify(body, headers)
+        assert headers["webhook-id"] == f"{reply['id']}_{message['data']['commit']}"
+        assert (message["type"], message["data"]["group"]) == ("group.committed", "team")
     assert [[e["client_id"] for e in b["data"]["entries"]] for b in receiver.bodies()] == [["a1"], ["a2"]]
     assert receiver.bodies()[0]["data"]["counts"]["opened"] >= 1
-    assert not any(word in body for _, body in receiver.told for word in ("Acme", "Beta", "Alice"))
+    assert not any(word in body for _, body in receiver.messages for word in ("Acme", "Beta", "Alice"))
     assert "secret" not in client.get(f"{TEAM}/webhooks").text
     for file in (tmp_path / "data").rglob("*.sqlite3*"):
         assert reply["secret"].encode() not in file.read_bytes()
 
 
-def test_what_is_not_taken_is_tried_again_then_dead_until_it_is_resent(served, receiver):
+def test_failed_deliveries_are_retried_then_dead_until_a_resend(served, receiver):
     client = served.client()
     receiver.answers = [500, 302, 404]
     receiver.location = receiver.url
@@ -119,74 +119,74 @@ def test_what_is_not_taken_is_tried_again_then_dead_until_it_is_resent(served, r
     wait_for(lambda: state(client)["state"] == "dead")
     post_message(client, "I work at Beta Labs.", "a2")
 
-    assert (state(client)["tries"], state(client)["fault"], len(receiver.told)) == (3, "answered 404", 3)
-    (told_as,) = {headers["webhook-id"] for headers, _ in receiver.told}
+    assert (state(client)["tries"], state(client)["fault"], len(receiver.messages)) == (3, "answered 404", 3)
+    (delivery_id,) = {headers["webhook-id"] for headers, _ in receiver.messages}
     reply = client.get(f"{TEAM}/webhooks/{id_}/deliveries").json()
-    assert (reply["state"], reply["waiting"][0]["id"], len(reply["waiting"])) == ("dead", told_as, 2)
+    assert (reply["state"], reply["waiting"][0]["id"], len(reply["waiting"])) == ("dead", delivery_id, 2)
     first = client.get(f"{TEAM}/webhooks/{id_}/deliveries?limit=1").json()
     assert (first["waiting"], first["more"], reply["more"]) == (reply["waiting"][:1], True, False)
     assert client.get(f"{TEAM}/webhooks/none/deliveries").status_code == 404
     assert client.post(f"{TEAM}/webhooks/{id_}/resend", json={}).status_code == 202
-    wait_for(lambda: len(receiver.told) == 5)
+    wait_for(lambda: len(receiver.messages) == 5)
     wait_for(lambda: state(client)["state"] == "active" and state(client)["fault"] == "")
     assert [b["data"]["entries"][0]["client_id"] for b in receiver.bodies()[3:]] == ["a1", "a2"]
     assert client.post(f"{TEAM}/webhooks/{id_}/resend", json={"since": 0}).status_code == 202
-    wait_for(lambda: len(receiver.told) == 7)
+    wait_for(lambda: len(receiver.messages) == 7)
     wait_for(lambda: client.get(f"{TEAM}/webhooks/{id_}/deliveries").json()["waiting"] == [])
     assert client.delete(f"{TEAM}/webhooks/{id_}").status_code == 200
     assert client.delete(f"{TEAM}/webhooks/{id_}").status_code == 404
     assert client.get(f"{TEAM}/webhooks").json() == {"webhooks": []}
 
 
-def test_a_commit_that_comes_during_the_pass_is_posted_once(served, receiver):
+def test_a_commit_during_a_delivery_pass_is_posted_once(served, receiver):
     client, door = served.client(), served.door
     client.post(f"{TEAM}/webhooks", json={"url": receiver.url})
     read, texts = door.changes, iter(["I work at Beta Labs."])
 
-    async def changes(*asked):
+    async def changes(*arguments):
         if text := next(texts, ""):
             await asyncio.to_thread(post_message, client, text, "a2")
-        return await read(*asked)
+        return await read(*arguments)
 
     door.changes = changes
     post_message(client, "I work at Acme.", "a1")
-    wait_for(lambda: len(receiver.told) >= 2)
+    wait_for(lambda: len(receiver.messages) >= 2)
     wait_for(lambda: state(client)["sent"] >= receiver.bodies()[-1]["data"]["commit"])
     assert [b["data"]["entries"][0]["client_id"] for b in receiver.bodies()] == ["a1", "a2"]
 
 
-def test_a_webhook_that_is_resent_while_it_waits_for_an_answer_begins_again(served, receiver):
+def test_a_resend_during_a_delivery_restarts_from_its_position(served, receiver):
     client = served.client()
     id_ = client.post(f"{TEAM}/webhooks", json={"url": receiver.url}).json()["id"]
     post_message(client, "I work at Acme.", "a1")
-    wait_for(lambda: len(receiver.told) == 1 and state(client)["sent"])
-    receiver.held.clear()
+    wait_for(lambda: len(receiver.messages) == 1 and state(client)["sent"])
+    receiver.may_answer.clear()
     post_message(client, "I work at Beta Labs.", "a2")
-    wait_for(lambda: len(receiver.told) == 2)
+    wait_for(lambda: len(receiver.messages) == 2)
     assert client.post(f"{TEAM}/webhooks/{id_}/resend", json={"since": 0}).status_code == 202
-    receiver.held.set()
-    wait_for(lambda: len(receiver.told) == 4)
+    receiver.may_answer.set()
+    wait_for(lambda: len(receiver.messages) == 4)
     assert [b["data"]["entries"][0]["client_id"] for b in receiver.bodies()[2:]] == ["a1", "a2"]
 
 
-def test_slow_receivers_of_one_group_hold_up_no_other(served, receiver):
+def test_slow_receivers_of_a_group_do_not_delay_other_groups(served, receiver):
     client = served.client()
     with receiving() as slow:
-        slow.held.clear()
+        slow.may_answer.clear()
         for _ in range(9):
             client.post("/v1/groups/slow/webhooks", json={"url": slow.url})
         client.post(f"{TEAM}/webhooks", json={"url": receiver.url})
         client.post("/v1/groups/slow/episodes", json={"text": "I work at Acme."}, headers=WAIT)
-        wait_for(lambda: len(slow.told) >= 4)
+        wait_for(lambda: len(slow.messages) >= 4)
         post_message(client, "I work at Acme.", "a1")
-        wait_for(lambda: receiver.told)
-        taken = served.door.metrics.webhooks.labels("delivered")._value.get()
-        assert (len(slow.told), taken <= 1) == (4, True)
-        slow.held.set()
-        wait_for(lambda: len(slow.told) == 9)
+        wait_for(lambda: receiver.messages)
+        delivered = served.door.metrics.webhooks.labels("delivered")._value.get()
+        assert (len(slow.messages), delivered <= 1) == (4, True)
+        slow.may_answer.set()
+        wait_for(lambda: len(slow.messages) == 9)
 
 
-def test_who_made_and_dropped_a_webhook_is_audited_without_its_url(served, receiver, tmp_path):
+def test_changes_of_webhooks_are_audited_without_their_urls(served, receiver, tmp_path):
     client = served.client(served.key("team", "admin"))
     id_ = client.post(f"{TEAM}/webhooks", json={"url": receiver.url}).json()["id"]
     assert client.post(f"{TEAM}/webhooks/{id_}/resend", json={}).status_code == 202
@@ -198,32 +198,32 @@ def test_who_made_and_dropped_a_webhook_is_audited_without_its_url(served, recei
     assert {entry["group"] for entry in entries} == {"team"}
 
 
-def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path, receiver, monkeypatch):
+def test_a_restarted_server_continues_its_deliveries(tmp_path, receiver, monkeypatch):
     monkeypatch.setattr(posting, "LOOK_S", 0.05)
     with serving(tmp_path / "data", webhook_key=KEY, private_webhooks=True) as first:
         client = first.client()
         client.post(f"{TEAM}/webhooks", json={"url": receiver.url})
         post_message(client, "I work at Acme.", "a1")
-        wait_for(lambda: len(receiver.told) == 1)
+        wait_for(lambda: len(receiver.messages) == 1)
         wait_for(lambda: state(client)["sent"] == receiver.bodies()[0]["data"]["commit"])
-    with serving(tmp_path / "data") as without:
-        post_message(without.client(), "I work at Beta Labs.", "a2")
-        assert without.client().get(f"{TEAM}/webhooks").status_code == 501
+    with serving(tmp_path / "data") as keyless:
+        post_message(keyless.client(), "I work at Beta Labs.", "a2")
+        assert keyless.client().get(f"{TEAM}/webhooks").status_code == 501
     with serving(tmp_path / "data", webhook_key=KEY, private_webhooks=True):
-        wait_for(lambda: len(receiver.told) == 2)
+        wait_for(lambda: len(receiver.messages) == 2)
     assert [b["data"]["entries"][0]["client_id"] for b in receiver.bodies()] == ["a1", "a2"]
 
 
-def test_a_private_address_is_refused_when_it_is_connected_to(tmp_path, receiver, monkeypatch):
+def test_a_private_address_is_refused_at_the_connection(tmp_path, receiver, monkeypatch):
     monkeypatch.setattr(posting, "LOOK_S", 0.05)
     with serving(tmp_path / "data", webhook_key=KEY) as server:
         client = server.client()
-        url = receiver.url.replace("127.0.0.1", "localhost")  # a name that leads to a private address
+        url = receiver.url.replace("127.0.0.1", "localhost")  # a name that resolves to a private address
         client.post(f"{TEAM}/webhooks", json={"url": url, "since": 0})
         post_message(client, "I work at Acme.", "a1")
         wait_for(lambda: state(client)["tries"] == 1)
         assert "private" in state(client)["fault"]
-    assert receiver.told == []
+    assert receiver.messages == []
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_which_addresses_are_public(address, public):
         "http://a/\r\nx: y",
     ],
 )
-def test_an_address_that_cannot_be_posted_to_is_refused(served, url):
+def test_an_invalid_webhook_address_is_refused(served, url):
     answer = served.client().post(f"{TEAM}/webhooks", json={"url": url})
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/url")
 
@@ -259,10 +259,10 @@ def test_an_address_that_cannot_be_posted_to_is_refused(served, url):
 # ------------------------------------------------------------------------------ keys
 
 
-def test_keys_are_made_listed_and_revoked_over_http(tmp_path):
+def test_keys_are_created_listed_and_revoked_over_http(tmp_path):
     with serving(tmp_path / "data") as server:
         reply = server.client().post("/v1/keys", json={"groups": ["*"], "scopes": ["admin"]}).json()
-        assert server.client().get("/v1/keys").status_code == 401  # there is a key now
+        assert server.client().get("/v1/keys").status_code == 401  # a key exists now
         root = server.client(reply["key"])
         lesser = root.post("/v1/keys", json={"groups": ["team", "p/*"], "scopes": ["admin"]}).json()
         chief = server.client(lesser["key"])
@@ -289,7 +289,7 @@ def test_keys_are_made_listed_and_revoked_over_http(tmp_path):
         assert reply["key"].split("_", 2)[2] not in json.dumps(entries)
 
 
-def test_a_key_that_expires_makes_none_that_lasts_longer(tmp_path):
+def test_a_key_cannot_create_a_key_that_expires_later(tmp_path):
     with serving(tmp_path / "data") as server:
         chief = server.client(server.key("team", "admin", expires=parse("2100-01-01")[0]))
         for expires, status in ((None, 403), ("2100-01-02", 403), ("2100-01-01", 200), ("2099-01-01", 200)):
@@ -297,18 +297,18 @@ def test_a_key_that_expires_makes_none_that_lasts_longer(tmp_path):
             assert chief.post("/v1/keys", json=body).status_code == status, expires
 
 
-def test_an_admin_of_one_group_sees_its_own_audit_alone(tmp_path):
+def test_an_admin_of_a_group_sees_only_the_audit_of_that_group(tmp_path):
     with serving(tmp_path / "data") as server:
         client = server.client()
         post_message(client, "I work at Acme.", "a1")
         client.post(f"{TEAM}/retract", json={"episodes": ["a1"]})
-        own, other = (server.client(server.key(group, "admin")) for group in ("team", "other"))
-        assert [e["group"] for e in own.get("/v1/audit").json()["entries"]] == ["team"]
-        assert other.get("/v1/audit").json() == {"entries": []}
+        team_admin, other_admin = (server.client(server.key(group, "admin")) for group in ("team", "other"))
+        assert [e["group"] for e in team_admin.get("/v1/audit").json()["entries"]] == ["team"]
+        assert other_admin.get("/v1/audit").json() == {"entries": []}
 
 
-def test_a_group_that_is_removed_takes_its_webhooks_with_it(tmp_path):
-    """R27: no row of it is left, and a later group of that name posts to nobody."""
+def test_the_removal_of_a_group_deletes_its_webhooks(tmp_path):
+    """R27: no row of the group remains, and a later group with its name has no webhooks."""
     with kgray.open(tmp_path, create=True) as memory:
         webhooks = kept.Webhooks(memory.store)
         for group in ("team", "other"):
@@ -317,5 +317,5 @@ def test_a_group_that_is_removed_takes_its_webhooks_with_it(tmp_path):
         memory.remove(group="team", everything=True)
         assert [item.of_group for item in webhooks.every()] == ["other"]
         webhooks.drop("other", webhooks.every()[0].id)
-    left = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
-    assert (b"teamhook" in left, b"otherhook" in left) == (False, False)
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+    assert (b"teamhook" in stored, b"otherhook" in stored) == (False, False)

@@ -1,4 +1,4 @@
-"""Files of other programs become episodes with facts; kgray's own exports come back as the same facts."""
+"""Imports: files of other programs become episodes with facts; exports of kgray yield the same facts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def memory(tmp_path: Path) -> AsyncMemory:
 
 
 @pytest.mark.parametrize("form", ["graphrag", "lightrag", "cogx"])
-async def test_an_export_comes_back_as_the_same_facts(memory: AsyncMemory, tmp_path: Path, form: str) -> None:
+async def test_the_import_of_an_export_yields_the_same_facts(memory: AsyncMemory, tmp_path: Path, form: str) -> None:
     await memory.add_many(ROWS, group="g")
     expected = await facts_of(memory, "g")
     assert len(expected) == 4
@@ -68,8 +68,8 @@ def written(path: Path, value: object) -> Path:
     return path
 
 
-async def test_zep_keeps_its_clocks_apart(memory: AsyncMemory, tmp_path: Path) -> None:
-    """A record time is no end of a fact; a fact whose entity is not there is omitted, with the reason."""
+async def test_an_import_from_zep_distinguishes_both_clocks(memory: AsyncMemory, tmp_path: Path) -> None:
+    """A record time does not end a fact; a fact without its entity is omitted, with the reason."""
     graph = {
         "episodes": [{"uuid": "e", "content": "Alice works at Acme", "valid_at": "2026-03-01T00:00:00Z"}],
         "nodes": [{"uuid": "a", "name": "Alice"}, {"uuid": "b", "name": "Acme"}],
@@ -88,7 +88,7 @@ async def test_zep_keeps_its_clocks_apart(memory: AsyncMemory, tmp_path: Path) -
     assert report.reasons == {"facts whose entities are not in the file": 1}
 
 
-async def test_lightrags_graph_by_hand_has_no_dates_and_says_so(memory: AsyncMemory, tmp_path: Path) -> None:
+async def test_a_custom_graph_of_lightrag_has_no_dates_and_this_is_reported(memory: AsyncMemory, tmp_path: Path) -> None:
     graph = {
         "chunks": [{"content": "Alice and Acme", "source_id": "c1"}],
         "relationships": [
@@ -136,22 +136,22 @@ async def test_memories_of_mem0_are_texts(memory: AsyncMemory, tmp_path: Path) -
         ("nothing", {"in": ""}, "there is no format 'nothing'"),
     ],
 )
-async def test_a_bad_file_gets_one_line_and_loses_nothing(
+async def test_a_faulty_file_is_a_one_line_error_and_changes_nothing(
     memory: AsyncMemory, tmp_path: Path, form: str, files: Mapping[str, str], message: str
 ) -> None:
     await memory.add_many(ROWS, group="g")
-    before = await memory.dump_hash(group="g")
+    dump_hash = await memory.dump_hash(group="g")
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=message) as caught:
         await memory.import_from(tmp_path / "in", form=form, group="g")
     assert "\n" not in str(caught.value)
-    assert await memory.dump_hash(group="g") == before
+    assert await memory.dump_hash(group="g") == dump_hash
 
 
 async def test_graphrags_nulls_and_columns(memory: AsyncMemory, tmp_path: Path) -> None:
-    """Words for "no date" are none; a suspected claim is omitted; a missing column is named."""
+    """Words for "no date" give no date; a suspected claim is omitted; a missing column is named."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 
     def table(name: str, rows: list[dict[str, Any]]) -> None:
@@ -180,23 +180,23 @@ async def test_graphrags_nulls_and_columns(memory: AsyncMemory, tmp_path: Path) 
         await memory.import_from(tmp_path, form="graphrag", group="g")
 
 
-async def test_own_tables_restore_the_group_as_it_was(tmp_path: Path) -> None:
-    one, other = (
+async def test_tables_of_kgray_restore_an_equal_group(tmp_path: Path) -> None:
+    source, target = (
         kgray.open_async(tmp_path / "one", create=True),
         kgray.open_async(tmp_path / "other", create=True),
     )
-    await one.add_many(ROWS, group="g")
-    await one.export(tmp_path / "out", to="parquet", group="g")
-    dry = await other.import_from(tmp_path / "out", form="parquet", group="g", dry_run=True)
-    assert not other.store.heads(["g"])["g"].named
-    report = await other.import_from(tmp_path / "out", form="parquet", group="g")
+    await source.add_many(ROWS, group="g")
+    await source.export(tmp_path / "out", to="parquet", group="g")
+    dry = await target.import_from(tmp_path / "out", form="parquet", group="g", dry_run=True)
+    assert not target.store.heads(["g"])["g"].named
+    report = await target.import_from(tmp_path / "out", form="parquet", group="g")
     assert (report, report.omitted, report.taken > 10) == (dry, 0, True)
-    assert await other.dump_hash(group="g") == await one.dump_hash(group="g")
-    again = await other.import_from(tmp_path / "out", form="parquet", group="g")
+    assert await target.dump_hash(group="g") == await source.dump_hash(group="g")
+    again = await target.import_from(tmp_path / "out", form="parquet", group="g")
     assert (again.taken, again.reasons) == (0, {"rows that the store has already": report.taken})
-    await other.add_many([ROWS[0] | {"id": "3"}], group="g")
+    await target.add_many([ROWS[0] | {"id": "3"}], group="g")
     with pytest.raises(kgray.errors.StoreError, match="has group 'g' already, and not the same"):
-        await other.import_from(tmp_path / "out", form="parquet", group="g")
+        await target.import_from(tmp_path / "out", form="parquet", group="g")
     with pytest.raises(InputError, match="replaces nothing"):
-        await other.import_from(tmp_path / "out", form="parquet", group="g", replace=True)
-    assert not other.store.heads(["h"])["h"].named
+        await target.import_from(tmp_path / "out", form="parquet", group="g", replace=True)
+    assert not target.store.heads(["h"])["h"].named

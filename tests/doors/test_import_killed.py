@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 import kgray as library
-from tests.doors.shell import Answer, Shell, told, triple
+from tests.doors.shell import Answer, Shell, triples_row, triple
 from tests.waiting import HANGS_S
 
 EPISODES = 12
@@ -67,7 +67,7 @@ def commits_of(work: Callable[[], Answer], monkeypatch: pytest.MonkeyPatch) -> t
 def exported(shell: Shell, form: str) -> None:
     """Write the export of a group."""
     rows = [
-        told(f"t{n}", "2026-01-01", *(triple(f"P{n}", "KNOWS", f"Q{n % 9 + m}") for m in range(9)))
+        triples_row(f"t{n}", "2026-01-01", *(triple(f"P{n}", "KNOWS", f"Q{n % 9 + m}") for m in range(9)))
         for n in range(EPISODES)
     ]
     with library.open(shell.folder / "origin", create=True, settings={"model_backend": "rules"}) as memory:
@@ -93,35 +93,35 @@ def written(shell: Shell, form: str) -> None:
 
 
 def check(kgray: Shell, monkeypatch: pytest.MonkeyPatch, form: str, *words: str) -> None:
-    """Import once as a whole; then into another store, with two imports that are killed before the last."""
+    """Import without a kill; then into another store, with two killed imports before a complete import."""
     command = ("import", form, *words, "--group", "team")
 
-    def again(folder: str) -> Answer:
+    def run_import(folder: str) -> Answer:
         return kgray(*command, "--data", folder, "--json")
 
     def committed() -> int:
         groups: dict[str, Any] = kgray("status", "--data", "torn", "--json").json["groups"]
         return int(groups.get("team", {}).get("committed", 0))
 
-    whole, commits = commits_of(lambda: again("whole"), monkeypatch)
-    assert whole.code == 0
+    undisturbed, commits = commits_of(lambda: run_import("whole"), monkeypatch)
+    assert undisturbed.code == 0
     killed(kgray, commits // 2, *command, "--data", "torn")
     first = committed()
     killed(kgray, commits // 2, *command, "--data", "torn")
     second = committed()
-    last = again("torn")
+    last = run_import("torn")
 
     graph = kgray("dump", "--group", "team", "--data", "whole").out
     assert kgray("dump", "--group", "team", "--data", "torn").out == graph
     counts = ("taken", "changed", "omitted", "reasons")
-    assert [last.json[name] for name in counts] == [whole.json[name] for name in counts]
+    assert [last.json[name] for name in counts] == [undisturbed.json[name] for name in counts]
     if form == "parquet":
-        assert (first, second, last.code) == (0, 0, 0), "a group is there as a whole or not at all"
+        assert (first, second, last.code) == (0, 0, 0), "a group is complete or absent"
         return
     assert 0 < first < second < EPISODES == committed()
     assert (last.code, last.json["refused"], last.json["failed"]) == (0, 0, 0)
     assert last.json["accepted"] + last.json["duplicate"] == EPISODES
-    assert again("torn").json["accepted"] == 0
+    assert run_import("torn").json["accepted"] == 0
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,4 +1,4 @@
-"""What other programs' files hide: each trap of their formats, and files that are faulty on purpose."""
+"""Traps in the formats of other programs, and deliberately faulty files."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def zep(**changed: Any) -> dict[str, Any]:
 # GraphRAG
 
 
-async def test_a_denied_claim_is_a_denial_and_a_parallel_pair_stays_two_facts(
+async def test_a_denied_claim_is_a_denial_and_parallel_relationships_are_imported(
     memory: AsyncMemory, tmp_path: Path
 ) -> None:
     folder = graphrag(tmp_path / "in")
@@ -84,12 +84,12 @@ async def test_a_denied_claim_is_a_denial_and_a_parallel_pair_stays_two_facts(
     report = await memory.import_from(folder, form="graphrag", group="g")
 
     assert await facts_of(memory, "g") == {("Alice", "RELATED_TO", "Acme", None, None)}
-    assert report.taken == 3, "two relationships, which tell one fact, and a denial"
+    assert report.taken == 3, "two relationships, which state the same fact, and a denial"
     assert report.reasons["texts without facts: `kgray add` has them read"] == 1
 
 
-async def test_a_null_is_no_word(memory: AsyncMemory, tmp_path: Path) -> None:
-    """A null of pandas is the text "nan" for GraphRAG; here it is no text, no source and no date."""
+async def test_a_null_cell_is_an_absent_value(memory: AsyncMemory, tmp_path: Path) -> None:
+    """A null of pandas is the text "nan" for GraphRAG; here the value is absent."""
     folder = graphrag(tmp_path / "in", valid_at=float("nan"), description=None)
     table(folder / "text_units.parquet", [{"id": "t", "text": "words", "document_id": None}])
 
@@ -100,7 +100,7 @@ async def test_a_null_is_no_word(memory: AsyncMemory, tmp_path: Path) -> None:
     assert [row["valid_at"] for row in rows if row["type"] == "fact"] == [None]
 
 
-async def test_levels_run_the_other_way(memory: AsyncMemory, tmp_path: Path) -> None:
+async def test_levels_of_graphrag_have_the_opposite_order(memory: AsyncMemory, tmp_path: Path) -> None:
     """Level 0 of kgray is the finest, of GraphRAG the coarsest: a root has level 0, a child its level + 1."""
     rows = [
         {"id": f"{a}{b}", "at": "2026-01-01", "kind": "triples", "triples": [
@@ -115,12 +115,12 @@ async def test_levels_run_the_other_way(memory: AsyncMemory, tmp_path: Path) -> 
     titles = {row["title"] for row in communities.values()}
     assert len(titles) == len(communities) > 1, "GraphRAG keeps one report of a title"
     for row in communities.values():
-        above = communities.get(row["parent"])
-        assert row["level"] == (0 if above is None else above["level"] + 1)
+        parent = communities.get(row["parent"])
+        assert row["level"] == (0 if parent is None else parent["level"] + 1)
         assert {communities[child]["parent"] for child in row["children"]} <= {row["community"]}
 
 
-async def test_a_long_source_becomes_several_documents(memory: AsyncMemory, tmp_path: Path) -> None:
+async def test_a_long_source_is_split_into_documents(memory: AsyncMemory, tmp_path: Path) -> None:
     """A document has about a million characters."""
     long = [
         {"id": f"long{n}", "at": "2026-04-01", "source": "chat", "text": "tea " * 130_000} for n in range(2)
@@ -141,7 +141,7 @@ async def test_a_long_source_becomes_several_documents(memory: AsyncMemory, tmp_
     assert await facts_of(memory, "h") == await facts_of(memory, "g")
 
 
-async def test_tables_of_graphrag_2_have_other_columns(memory: AsyncMemory, tmp_path: Path) -> None:
+async def test_the_columns_of_graphrag_2_are_read(memory: AsyncMemory, tmp_path: Path) -> None:
     """Version 2 has a list of documents for each text unit."""
     folder = graphrag(tmp_path / "in")
     table(folder / "text_units.parquet", [{"id": "t", "text": "words", "document_ids": ["d"]}])
@@ -157,7 +157,7 @@ async def test_tables_of_graphrag_2_have_other_columns(memory: AsyncMemory, tmp_
 # LightRAG
 
 
-async def test_a_folder_of_lightrags_own_has_joined_sources_and_no_clock(
+async def test_a_folder_of_lightrag_has_joined_sources_and_no_times(
     memory: AsyncMemory, tmp_path: Path
 ) -> None:
     folder = tmp_path / "in"
@@ -201,7 +201,7 @@ async def test_a_folder_of_lightrags_own_has_joined_sources_and_no_clock(
     }
 
 
-async def test_equal_pairs_of_a_custom_graph_all_stay(memory: AsyncMemory, tmp_path: Path) -> None:
+async def test_all_relationships_of_a_pair_are_imported(memory: AsyncMemory, tmp_path: Path) -> None:
     """LightRAG keeps the last relationship of a pair, in either direction."""
     pairs = (("Alice", "Acme", "WORKS_AT"), ("Acme", "Alice", "ADMIRES"), ("Alice", "Acme", "OWNS"))
     rows = [{"src_id": a, "tgt_id": b, "keywords": word, "description": "-"} for a, b, word in pairs]
@@ -210,13 +210,13 @@ async def test_equal_pairs_of_a_custom_graph_all_stay(memory: AsyncMemory, tmp_p
         written(tmp_path / "kg.json", {"relationships": rows}), form="lightrag", group="g"
     )
 
-    found = {(row[0], row[1], row[2]) for row in await facts_of(memory, "g")}
-    assert {("Alice", "WORKS_AT", "Acme"), ("Alice", "OWNS", "Acme")} <= found
-    assert len(found) == 3
+    triples = {(row[0], row[1], row[2]) for row in await facts_of(memory, "g")}
+    assert {("Alice", "WORKS_AT", "Acme"), ("Alice", "OWNS", "Acme")} <= triples
+    assert len(triples) == 3
 
 
-async def test_chunks_of_one_alias_are_all_kept(memory: AsyncMemory, tmp_path: Path) -> None:
-    """LightRAG takes the last chunk of a repeated alias, and an alias of two chunks is unknown."""
+async def test_all_chunks_of_an_alias_are_imported(memory: AsyncMemory, tmp_path: Path) -> None:
+    """LightRAG uses the last chunk of a repeated alias, and does not know an alias of two chunks."""
     pair = {"src_id": "Alice", "tgt_id": "Acme", "description": "-"}
     graph = {
         "chunks": [{"content": text, "source_id": "c"} for text in ("one", "two")],
@@ -249,7 +249,7 @@ async def test_cogx_has_world_times_and_names_as_references(
     assert await facts_of(memory, "g") == {("Alice", "WORKS_AT", "Acme", *span)}
 
 
-async def test_a_second_span_is_a_fact_of_its_own(memory: AsyncMemory, tmp_path: Path) -> None:
+async def test_a_second_span_is_a_separate_fact(memory: AsyncMemory, tmp_path: Path) -> None:
     """Cognee drops the second span of a statement, and a second line of one id silently."""
     fact = {"subject_ref": "Alice", "predicate": "VISITED", "object_ref": "Acme"}
     spans = (("1", "2026-01-01", "2026-02-01"), ("2", "2026-05-01", None), ("2", "2026-06-01", None))
@@ -283,29 +283,29 @@ def archive(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
     return path
 
 
-async def test_an_archive_with_links_or_paths_outside_writes_nothing_there(
+async def test_an_archive_writes_nothing_through_links_or_outside_paths(
     memory: AsyncMemory, tmp_path: Path
 ) -> None:
     """Links that point at each other are skipped; a path out of the archive is refused."""
     loop = [tarfile.TarInfo(name) for name in ("a", "b")]
-    for link, other in zip(loop, ("b", "a"), strict=True):
-        link.type, link.linkname = tarfile.SYMTYPE, other
+    for link, target in zip(loop, ("b", "a"), strict=True):
+        link.type, link.linkname = tarfile.SYMTYPE, target
     facts = (cogx(tmp_path / "folder") / "facts.jsonl").read_bytes()
-    whole = archive(
+    with_links = archive(
         tmp_path / "whole.cogx.tar.gz",
         *((link, b"") for link in loop),
         (tarfile.TarInfo("facts.jsonl"), facts),
     )
-    await memory.import_from(whole, form="cogx", group="g")
+    await memory.import_from(with_links, form="cogx", group="g")
     assert len(await facts_of(memory, "g")) == 1
 
-    outside = archive(tmp_path / "out.cogx.tar.gz", (tarfile.TarInfo("../../escaped"), b"text"))
+    escaping = archive(tmp_path / "out.cogx.tar.gz", (tarfile.TarInfo("../../escaped"), b"text"))
     with pytest.raises(InputError, match=r"cannot be read as a .cogx.tar.gz"):
-        await memory.import_from(outside, form="cogx", group="h")
+        await memory.import_from(escaping, form="cogx", group="h")
     assert not [*tmp_path.parent.rglob("escaped")]
 
 
-async def test_an_archive_may_have_its_files_one_folder_down(
+async def test_an_archive_may_contain_its_files_in_a_folder(
     memory: AsyncMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = (cogx(tmp_path / "folder") / "facts.jsonl").read_bytes()
@@ -320,7 +320,7 @@ async def test_an_archive_may_have_its_files_one_folder_down(
                 await memory.import_from(nested, form="cogx", group="h")
 
 
-async def test_an_archive_that_lacks_lines_is_refused(memory: AsyncMemory, tmp_path: Path) -> None:
+async def test_an_archive_with_missing_lines_is_refused(memory: AsyncMemory, tmp_path: Path) -> None:
     await memory.add_many(ROWS, group="g")
     await memory.export(tmp_path / "out", to="cogx", group="g")
     facts = tmp_path / "out" / "facts.jsonl"
@@ -334,7 +334,7 @@ async def test_an_archive_that_lacks_lines_is_refused(memory: AsyncMemory, tmp_p
 
 
 @pytest.mark.parametrize("form", ["graphrag", "lightrag", "cogx", "zep", "mem0", "parquet"])
-async def test_a_path_of_another_kind_gets_one_line_about_it(
+async def test_an_unsuitable_path_is_a_one_line_error(
     memory: AsyncMemory, tmp_path: Path, form: str
 ) -> None:
     (tmp_path / "loop").symlink_to("loop")
@@ -352,7 +352,7 @@ async def test_a_path_of_another_kind_gets_one_line_about_it(
 # Zep and Mem0
 
 
-async def test_zep_cloud_and_graphiti_name_lists_differently(memory: AsyncMemory, tmp_path: Path) -> None:
+async def test_list_names_of_zep_cloud_and_graphiti_are_read(memory: AsyncMemory, tmp_path: Path) -> None:
     graph = zep(episode_uuids=["e"], valid_at="2026-01-01T00:00:00Z")
     graph = {"edges": [], "facts": graph["edges"], "entity_nodes": graph["nodes"]}
     graph["episodic_nodes"] = [{"uuid": "e", "content": "words", "reference_time": "2026-01-01T00:00:00Z"}]
@@ -373,14 +373,14 @@ async def test_zep_cloud_and_graphiti_name_lists_differently(memory: AsyncMemory
         {"count": 1, "next": None, "results": [{"id": "1", "memory": "Alice Nguyen works at Acme."}]},
     ],
 )
-async def test_mem0_has_several_shapes(memory: AsyncMemory, tmp_path: Path, rows: object) -> None:
+async def test_all_shapes_of_mem0_are_read(memory: AsyncMemory, tmp_path: Path, rows: object) -> None:
     report = await memory.import_from(written(tmp_path / "in.json", rows), form="mem0", group="g")
 
     assert [fact[:3:2] for fact in await facts_of(memory, "g")] == [("Alice Nguyen", "Acme")]
     assert report.taken == 1
 
 
-async def test_a_page_of_mem0_is_not_the_whole(memory: AsyncMemory, tmp_path: Path) -> None:
+async def test_further_pages_of_mem0_are_reported(memory: AsyncMemory, tmp_path: Path) -> None:
     page = {
         "count": 2,
         "next": "http://127.0.0.1/?page=2",
@@ -392,7 +392,7 @@ async def test_a_page_of_mem0_is_not_the_whole(memory: AsyncMemory, tmp_path: Pa
     assert (report.taken, report.reasons["further pages, which are not in the file"]) == (1, 1)
 
 
-async def test_mem0s_plug_in_writes_front_matter(memory: AsyncMemory, tmp_path: Path) -> None:
+async def test_front_matter_of_the_mem0_plug_in_is_read(memory: AsyncMemory, tmp_path: Path) -> None:
     text = "---\nid: 7\ncreated_at: 2026-03-01T00:00:00Z\n---\nAlice Nguyen works at Acme."
     (tmp_path / "mem0-export-1.md").write_text(text, encoding="utf-8")
 
@@ -421,14 +421,14 @@ READ = {
 
 
 @pytest.mark.parametrize("form", ["graphrag", "lightrag", "cogx", "parquet"])
-async def test_each_file_of_an_export_that_is_truncated_gets_one_line(
+async def test_each_truncated_file_of_an_export_is_a_one_line_error(
     memory: AsyncMemory, tmp_path: Path, form: str
 ) -> None:
     await memory.add_many(ROWS, group="g")
     await memory.export(tmp_path / "out", to=form, group="g")
     read = 0
     for file in sorted((tmp_path / "out").iterdir()):
-        whole = file.read_bytes()
+        content = file.read_bytes()
         if file.name not in READ.get(form, [file.name]):
             continue
         cut(file)
@@ -437,19 +437,19 @@ async def test_each_file_of_an_export_that_is_truncated_gets_one_line(
         assert "\n" not in str(caught.value)
         assert file.name in str(caught.value)
         assert not memory.store.heads(["new"])["new"].named, f"{file.name}: nothing was accepted"
-        file.write_bytes(whole)
+        file.write_bytes(content)
         read += 1
     assert read >= 3
 
 
 async def imported(memory: AsyncMemory, path: Path, form: str) -> None:
     if form == "parquet":
-        other = kgray.open_async(path.parent / "other", create=True)
+        target = kgray.open_async(path.parent / "other", create=True)
         try:
-            await other.import_from(path, form="parquet", group="g")
+            await target.import_from(path, form="parquet", group="g")
         finally:
-            assert not other.store.heads(["g"])["g"].named
-            other.close()
+            assert not target.store.heads(["g"])["g"].named
+            target.close()
     else:
         await memory.import_from(path, form=form, group="new")
 
@@ -470,7 +470,7 @@ async def imported(memory: AsyncMemory, path: Path, form: str) -> None:
         ("zep", lambda path: path.write_text("[" * 100_000), "is not a JSON object|cannot be read as JSON"),
     ],
 )  # fmt: skip
-async def test_wrong_columns_get_one_line(
+async def test_wrong_columns_are_a_one_line_error(
     memory: AsyncMemory, tmp_path: Path, form: str, write: Callable[[Path], Any], message: str
 ) -> None:
     write(tmp_path / "in")
@@ -494,7 +494,7 @@ async def test_wrong_columns_get_one_line(
         ("cogx", lambda path: cogx(path, object_ref="a"), "facts from a thing to itself"),
     ],
 )  # fmt: skip
-async def test_a_cell_that_cannot_be_stored_is_one_omitted_row(
+async def test_an_unstorable_cell_omits_its_row(
     memory: AsyncMemory, tmp_path: Path, form: str, write: Callable[[Path], Any], reason: str
 ) -> None:
     write(tmp_path / "in")
@@ -504,7 +504,7 @@ async def test_a_cell_that_cannot_be_stored_is_one_omitted_row(
     assert not memory.store.heads(["g"])["g"].named
 
 
-async def test_a_text_of_a_million_characters_is_kept(memory: AsyncMemory, tmp_path: Path) -> None:
+async def test_a_text_of_a_million_characters_is_imported(memory: AsyncMemory, tmp_path: Path) -> None:
     folder = graphrag(tmp_path / "in")
     table(folder / "text_units.parquet", [{"id": "t", "text": LONG}])
     graph = zep(episodes=["e"]) | {"episodes": [{"uuid": "e", "content": LONG, "valid_at": "2026-01-01"}]}
@@ -515,7 +515,7 @@ async def test_a_text_of_a_million_characters_is_kept(memory: AsyncMemory, tmp_p
         assert len(await facts_of(memory, form)) == 1
 
 
-async def test_half_a_character_of_a_text_is_replaced(memory: AsyncMemory, tmp_path: Path) -> None:
+async def test_a_lone_surrogate_in_a_text_is_replaced(memory: AsyncMemory, tmp_path: Path) -> None:
     rows = [{"id": "\ud800", "memory": "Alice Nguyen works at Acme\ud800.", "note": "a\0"}]
 
     report = await memory.import_from(written(tmp_path / "in.json", rows), form="mem0", group="g")
@@ -537,8 +537,8 @@ async def test_two_formats_in_one_folder_are_refused(memory: AsyncMemory, tmp_pa
         await imported(memory, tmp_path / "own", "parquet")
 
 
-async def test_communities_inside_each_other_are_refused(memory: AsyncMemory, tmp_path: Path) -> None:
-    """A reader that goes from a community to the one around it would not end."""
+async def test_a_cycle_of_communities_is_refused(memory: AsyncMemory, tmp_path: Path) -> None:
+    """A reader that follows the parents of a community would not end."""
     await memory.add_many(ROWS, group="g")
     await memory.communities.refresh(["g"])
     await memory.export(tmp_path / "out", to="parquet", group="g")
@@ -607,7 +607,7 @@ DOCUMENTS = {
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-async def test_a_value_of_another_type_is_taken_or_refused_in_one_line(
+async def test_a_value_of_another_type_is_imported_or_refused_in_one_line(
     memory: AsyncMemory, tmp_path: Path, name: str
 ) -> None:
     file, document = DOCUMENTS[name]
@@ -617,7 +617,7 @@ async def test_a_value_of_another_type_is_taken_or_refused_in_one_line(
     elif "/" in file:
         await memory.add_many(ROWS, group="g")
         await memory.export(source, to=form, group="g")
-    taken = 0
+    imported_count = 0
     for faulty in changed(document):
         written(tmp_path / file, faulty)
         try:
@@ -625,5 +625,5 @@ async def test_a_value_of_another_type_is_taken_or_refused_in_one_line(
         except InputError as error:
             assert "\n" not in str(error)  # noqa: PT017 - it may be refused
         else:
-            taken += report.taken
-    assert taken
+            imported_count += report.taken
+    assert imported_count

@@ -1,4 +1,4 @@
-"""A job server that fails while a refresh is submitted: one line and its exit code, whenever it does."""
+"""A job server that fails during the submission of a refresh: a one-line error and its exit code."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from tests.waiting import HANGS_S
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason='Ray is missing: pip install "kgray[ray]"')
 
 JOB = Job(command=["kgray"], environ={})
-# Where nothing is to be waited for, none is too slow; else what comes before must be answered in time, too.
+# LONG if no wait is tested, so that no answer is too slow; SHORT also limits the requests before the wait.
 LONG = ServerTimes(away_s=HANGS_S, agent_s=0.2, pause_s=0.02)
 SHORT = replace(LONG, away_s=1.0)
 Reply = Callable[["Jobs"], Any]  # None: the connection breaks; bytes: a body that is no JSON; (status, body)
 
 
 class Jobs(ThreadingHTTPServer):
-    """A job server on loopback that knows what was submitted, until the test has it fail."""
+    """A job server on loopback that records submissions, and fails as the test requires."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        self.taken: list[str] = []
-        self.replies: dict[str, Reply] = {"version": version, "list": listed, "submit": taken, "job": running}
+        self.submitted: list[str] = []
+        self.replies: dict[str, Reply] = {"version": version, "list": listed, "submit": accepted, "job": running}
         self.ended = threading.Event()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Pass over a connection that broke."""
+        """Ignore a broken connection."""
 
     def die(self) -> None:
-        """Take no connection any more."""
+        """Stop accepting connections."""
         if not self.ended.is_set():
             self.ended.set()
             self.socket.close()
@@ -58,11 +58,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.taken.append(body["submission_id"])
+        self.server.submitted.append(body["submission_id"])
         self.answer("submit")
 
-    def answer(self, asked: str) -> None:
-        results = self.server.replies[asked](self.server)
+    def answer(self, kind: str) -> None:
+        results = self.server.replies[kind](self.server)
         if results is None:
             self.connection.shutdown(socket.SHUT_RDWR)
             return
@@ -86,15 +86,15 @@ def row(job: str) -> dict[str, Any]:
 
 
 def listed(jobs: Jobs) -> Any:
-    return [row(job) for job in jobs.taken]
+    return [row(job) for job in jobs.submitted]
 
 
-def taken(jobs: Jobs) -> Any:
-    return {"job_id": jobs.taken[-1], "submission_id": jobs.taken[-1]}
+def accepted(jobs: Jobs) -> Any:
+    return {"job_id": jobs.submitted[-1], "submission_id": jobs.submitted[-1]}
 
 
 def running(jobs: Jobs) -> Any:
-    return row(jobs.taken[-1])
+    return row(jobs.submitted[-1])
 
 
 def missing(_: Jobs) -> Any:
@@ -154,10 +154,10 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
         ({"job": lambda _: (404, b"no such job")}, 75, "went away"),
     ],
 )
-def test_a_job_server_that_fails_is_told_of_in_one_line(
+def test_a_failing_job_server_is_a_one_line_error(
     jobs: Jobs, replies: dict[str, Reply], code: int, line: str
 ) -> None:
-    """Also where it fails between two requests; where it refused for good, a later try is no remedy."""
+    """Also if it fails between two requests; after a final refusal the line suggests no retry."""
     if "submit" in replies:
         jobs.replies["job"] = missing
     jobs.replies |= replies
@@ -171,7 +171,7 @@ def test_a_job_server_that_fails_is_told_of_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_the_command_says_the_line(kgray: Shell, jobs: Jobs) -> None:
+def test_the_command_prints_the_line(kgray: Shell, jobs: Jobs) -> None:
     jobs.replies["version"] = lambda _: b"<html>"
 
     answer = kgray("communities", "refresh", "--submit", "--job-server", jobs.url)
@@ -189,14 +189,14 @@ def test_the_command_says_the_line(kgray: Shell, jobs: Jobs) -> None:
         (["--job-server", "http://x"], "--submit"),
     ],
 )
-def test_wrong_usage_is_one_line(kgray: Shell, args: list[str], line: str) -> None:
+def test_wrong_usage_is_a_one_line_error(kgray: Shell, args: list[str], line: str) -> None:
     answer = kgray("communities", "refresh", *args)
 
     assert (answer.code, answer.out, answer.err.count("\n"), line in answer.err) == (2, "", 1, True)
 
 
 @pytest.mark.parametrize("reply", [broken, silent], ids=["broken", "silent"])
-def test_a_job_that_was_taken_though_its_answer_was_lost_is_followed(jobs: Jobs, reply: Reply) -> None:
+def test_an_accepted_job_is_followed_after_its_answer_was_lost(jobs: Jobs, reply: Reply) -> None:
     jobs.replies["submit"] = reply
     jobs.replies["job"] = lambda server: running(server) | {"status": "SUCCEEDED", "driver_exit_code": 0}
 
@@ -204,4 +204,4 @@ def test_a_job_that_was_taken_though_its_answer_was_lost_is_followed(jobs: Jobs,
     ended = followed(jobs, times)
 
     assert ended == EndedJob(job="r-1", status="SUCCEEDED", code=0)
-    assert jobs.taken == ["r-1"]
+    assert jobs.submitted == ["r-1"]

@@ -1,4 +1,4 @@
-"""docs/interchange.md says which fields of an export have which content: its tables are made from exports."""
+"""The tables of docs/interchange.md, which list the content of the fields of exports, match real exports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import kgray
 from kgray.domain.times import SECOND, show
 from kgray.memory import Memory
 from kgray.schema.kinds import EPISODES
-from tests.doors.shell import told, triple
+from tests.doors.shell import triples_row, triple
 
 PAGE = Path(__file__).parents[2] / "docs" / "interchange.md"
 IMPORTED = ("parquet", "graphrag", "lightrag", "cogx")
@@ -49,8 +49,8 @@ MENTIONS = re.compile(r"(mention|evidence|verdict|node|entities|entity_chunks|fu
 def rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Write the answers of the scripted model; yield the episodes."""
 
-    def fact(relation: str, text: str, **more: Any) -> dict[str, Any]:
-        return {"source": 0, "target": 1, "relation": relation, "fact": text} | more
+    def fact(relation: str, text: str, **extra: Any) -> dict[str, Any]:
+        return {"source": 0, "target": 1, "relation": relation, "fact": text} | extra
 
     extracted: list[tuple[str, str, dict[str, Any]]] = [
         ("Alice:Pilot", "Acme:Firm", fact("WORKS_AT", "Alice flies for Acme, said one")),
@@ -81,10 +81,10 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
     script.append({"episode": "quiet", "extraction": {"entities": [{"name": "Zoe"}], "facts": []}})
     (folder / "script.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in script))
     place = triple("Mug", "LOCATED_IN", "Acme", valid_at="2024-01-05", invalid_at="2024-02-11")
-    yield told("first", "2026-04-01", place)
+    yield triples_row("first", "2026-04-01", place)
     yield {"id": "quiet", "kind": "text", "text": "zebra Zoe", "at": "2026-04-02T01:02:03"}
-    yield told("last", "2026-04-03", place | {"valid_at": "2025-06-07", "invalid_at": None})
-    yield told("cost", "2026-04-04", triple("Mug", "COSTS", {"value": 9.75}))
+    yield triples_row("last", "2026-04-03", place | {"valid_at": "2025-06-07", "invalid_at": None})
+    yield triples_row("cost", "2026-04-04", triple("Mug", "COSTS", {"value": 9.75}))
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +109,9 @@ def lines_of(name: str, path: Path) -> Iterator[Field]:
 
 def fields_of_tables(path: Path) -> Iterator[Field]:
     for name, columns in GRAPHRAG.items():
-        own = columns.split()
+        names = columns.split()
         for row in pq.read_table(path / f"{name}.parquet").to_pylist():
-            yield from flat(name, {k if k in own else f"+{k}": v for k, v in row.items()})
+            yield from flat(name, {k if k in names else f"+{k}": v for k, v in row.items()})
 
 
 def fields_of_lightrag(path: Path) -> Iterator[Field]:
@@ -175,7 +175,7 @@ def of_facts(name: str) -> bool:
 
 Look = tuple[
     tuple[str, ...], Callable[[str], bool]
-]  # texts that stand for a content; where they are looked for
+]  # texts that identify a content, and the items that are searched for them
 
 
 def looks(memory: Memory) -> dict[str, Look]:
@@ -212,8 +212,8 @@ def looks(memory: Memory) -> dict[str, Look]:
 def cell(names: set[str]) -> str:
     """Return two fields at most: the format's own, else added fields, else prose."""
     plain = {name for name in names if not PROSE.search(name)}
-    own = {name for name in plain if "+" not in name}
-    return ", ".join(f"`{name}`" for name in sorted(own or plain or names)[:2]) or LOST
+    native = {name for name in plain if "+" not in name}
+    return ", ".join(f"`{name}`" for name in sorted(native or plain or names)[:2]) or LOST
 
 
 def lost_content(memory: Memory, folder: Path) -> list[str]:
@@ -271,19 +271,19 @@ def text_of(text: str) -> str:
 
 def lost_in_a_round_trip(memory: Memory, folder: Path) -> list[str]:
     """Return the table of imports of exports."""
-    before, after = content(memory, "g"), dict[str, dict[str, set[Any]]]()
-    assert all(before.values())
+    original, imported = content(memory, "g"), dict[str, dict[str, set[Any]]]()
+    assert all(original.values())
     for form in IMPORTED:
         memory.export(folder / form, to=form, group="g")
-        with kgray.open(folder / f"{form}-store", create=True, settings={"model_backend": "rules"}) as other:
-            other.import_from(folder / form, form=form, group="g")
-            after[form] = content(other, "g")
+        with kgray.open(folder / f"{form}-store", create=True, settings={"model_backend": "rules"}) as target:
+            target.import_from(folder / form, form=form, group="g")
+            imported[form] = content(target, "g")
     words = {
         row: [
-            "kept" if after[f][row] == items else "in part" if after[f][row] & items else LOST
+            "kept" if imported[f][row] == items else "in part" if imported[f][row] & items else LOST
             for f in IMPORTED
         ]
-        for row, items in before.items()
+        for row, items in original.items()
     }
     return [*header(IMPORTED), *(f"| {row} | {' | '.join(cells)} |" for row, cells in words.items())]
 

@@ -40,7 +40,7 @@ def served(tmp_path):
         yield server
 
 
-def stdio(folder, *more):
+def stdio(folder, *options):
     command = [
         "-c",
         "from kgray.cli import main; main()",
@@ -49,14 +49,14 @@ def stdio(folder, *more):
         "team",
         "--data",
         str(folder),
-        *more,
+        *options,
     ]
     return Client(
         stdio_client(StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ)))
     )
 
 
-async def told(client, name, **arguments):
+async def call_tool(client, name, **arguments):
     answer = await client.call_tool(name, arguments)
     assert not answer.is_error, answer.content
     return answer.structured_content
@@ -73,28 +73,28 @@ async def use(client):
     }
     assert hints["forget"].destructive_hint
     row = {"text": "I work at Acme.", "speaker": "Alice", "id": "a1", "at": "2026-01-01", "wait_s": 30}
-    assert (await told(client, "add_memory", **row))["state"] == "committed"
-    assert (await told(client, "add_memory", **row))["state"] == "committed"  # the same id: no change
-    result = (await told(client, "search_memory", query="Where does Alice work?", kinds='["fact"]'))["lines"]
+    assert (await call_tool(client, "add_memory", **row))["state"] == "committed"
+    assert (await call_tool(client, "add_memory", **row))["state"] == "committed"  # the same id: no change
+    result = (await call_tool(client, "search_memory", query="Where does Alice work?", kinds='["fact"]'))["lines"]
     assert [(item["text"], item["since"]) for item in result] == [("Alice works at Acme", "2026-01-01")]
-    assert (await told(client, "search_memory", query="Alice", as_of="2025-01-01", kinds=["fact"]))[
+    assert (await call_tool(client, "search_memory", query="Alice", as_of="2025-01-01", kinds=["fact"]))[
         "lines"
     ] == []
-    assert "Acme" in (await told(client, "get_context", query="Alice", tokens=200))["text"]
-    assert (await told(client, "get_history", entity="alice"))["lines"][0]["id"] == result[0]["id"]
-    sources = await told(client, "get_sources", id=result[0]["id"])
+    assert "Acme" in (await call_tool(client, "get_context", query="Alice", tokens=200))["text"]
+    assert (await call_tool(client, "get_history", entity="alice"))["lines"][0]["id"] == result[0]["id"]
+    sources = await call_tool(client, "get_sources", id=result[0]["id"])
     assert [(source["id"], source["text"]) for source in sources["messages"]] == [("a1", "I work at Acme.")]
-    status = await told(client, "memory_status", ids="a1", since="2026-01-01")
+    status = await call_tool(client, "memory_status", ids="a1", since="2026-01-01")
     assert (status["states"], [item["kind"] for item in status["changed"]]) == (
         {"a1": "committed"},
         ["opened"],
     )
-    dry = await told(client, "forget", ids=["a1", "zz"], dry_run=True)
+    dry = await call_tool(client, "forget", ids=["a1", "zz"], dry_run=True)
     assert (dry["messages"], dry["absent"]) == (1, ["zz"])
-    assert (await told(client, "search_memory", query="Alice", kinds=["fact"]))["lines"]
-    gone = await told(client, "forget", ids=["a1"], mode="remove")
-    assert gone["messages"] == 1
-    assert (await told(client, "search_memory", query="Alice"))["lines"] == []
+    assert (await call_tool(client, "search_memory", query="Alice", kinds=["fact"]))["lines"]
+    removed = await call_tool(client, "forget", ids=["a1"], mode="remove")
+    assert removed["messages"] == 1
+    assert (await call_tool(client, "search_memory", query="Alice"))["lines"] == []
 
 
 async def refused(client, name, **arguments):
@@ -106,7 +106,7 @@ async def refused(client, name, **arguments):
 async def test_over_stdio(tmp_path):
     async with stdio(tmp_path / "data") as client:
         await use(client)
-        await asyncio.gather(*(told(client, "search_memory", query="Alice") for _ in range(20)))
+        await asyncio.gather(*(call_tool(client, "search_memory", query="Alice") for _ in range(20)))
     async with stdio(tmp_path / "data", "--read-only") as client:
         assert {tool.name for tool in (await client.list_tools()).tools} == {*TOOLS} - {
             "add_memory",
@@ -120,29 +120,29 @@ async def test_over_http(served, mode):
         await use(client)
 
 
-async def test_errors_say_what_to_do_next(served):
+async def test_errors_name_the_next_step(served):
     async with Client(f"{served.url}/mcp/team") as client:
         assert "search_memory" in await refused(client, "get_history", entity="Nobody")
         assert "Correct the argument" in await refused(client, "search_memory", query="x", as_of="soon")
-        await told(client, "add_memory", text="one", id="x")
+        await call_tool(client, "add_memory", text="one", id="x")
         assert "taken by other content" in await refused(client, "add_memory", text="two", id="x")
         await refused(client, "get_context")
 
 
-async def test_a_group_that_is_held_at_a_correction_says_so(served, tmp_path):
+async def test_memory_status_reports_a_held_correction(served, tmp_path):
     async with kgray.open_async(tmp_path / "data", create=False) as memory:
         await memory.add("I work at Acme.", group="team", speaker="Alice")
         ledger.hold(memory.store, "team", 0, kgray.Unavailable("the disk gave way"), None)
     async with Client(f"{served.url}/mcp/team") as client:
-        assert (await told(client, "memory_status"))["failures"] == ["a correction: the disk gave way"]
+        assert (await call_tool(client, "memory_status"))["failures"] == ["a correction: the disk gave way"]
 
 
 async def test_the_tools_cost_few_tokens(served):
     """About four characters a token: names, descriptions and arguments, which clients send to their model."""
     async with Client(f"{served.url}/mcp/team") as client:
         tools = (await client.list_tools()).tools
-    shown = [{"name": t.name, "description": t.description, "input": t.input_schema} for t in tools]
-    assert len(json.dumps(shown)) < 4 * 1500
+    descriptions = [{"name": t.name, "description": t.description, "input": t.input_schema} for t in tools]
+    assert len(json.dumps(descriptions)) < 4 * 1500
 
 
 @asynccontextmanager
@@ -155,7 +155,7 @@ async def holding(served, key, path="/mcp/team"):
         yield client
 
 
-async def test_a_key_decides_which_group_and_which_tools(served):
+async def test_a_key_selects_the_group_and_the_tools(served):
     reader, adder = served.key("team", "read"), served.key("team", "read,add")
     async with holding(served, reader, "/mcp") as client:  # a key with one group need not name it
         assert {tool.name for tool in (await client.list_tools()).tools} == {*TOOLS} - {
@@ -164,7 +164,7 @@ async def test_a_key_decides_which_group_and_which_tools(served):
         }
         assert "Unknown tool" in await refused(client, "add_memory", text="x")
     async with holding(served, adder) as client:
-        assert (await told(client, "add_memory", text="I work at Acme.", speaker="Alice", wait_s=30))["id"]
+        assert (await call_tool(client, "add_memory", text="I work at Acme.", speaker="Alice", wait_s=30))["id"]
     async with httpx2.AsyncClient(base_url=served.url) as http:
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         for key, path, status in ((None, "team", 401), (reader, "other", 403), (reader, "a b", 422)):
@@ -188,7 +188,7 @@ async def test_over_stdio_on_a_neo4j_store(tmp_path, own_neo4j, monkeypatch):
 @pytest.mark.neo4j
 @pytest.mark.slow
 async def test_over_http_on_a_neo4j_store(tmp_path, own_neo4j):
-    """The same tools, keys and client where a server keeps the graph."""
+    """The same tools, keys and client with the graph on a server."""
     store = {"store_backend": "neo4j", "store_uri": own_neo4j.uri, "store_user": own_neo4j.user}
     settings = {**store, "store_password": own_neo4j.password, "embedder_dimensions": 64}
     with serving(tmp_path / "data", settings=settings) as server:
@@ -207,7 +207,7 @@ async def test_over_http_on_a_neo4j_store(tmp_path, own_neo4j):
             assert (await memory.operation(merged.sequence, group="team")).state == "done"
 
 
-async def test_a_model_answers_through_a_tool_where_one_is_configured(tmp_path):
+async def test_a_configured_model_answers_through_a_tool(tmp_path):
     model = ChatServer(lambda _: Say(pieces=["At Acme [1]."]))
     async with kgray.open_async(tmp_path / "data", create=True) as memory:
         await memory.add("I work at Acme.", group="team", speaker="Alice", id="a1", at="2026-01-01")
@@ -215,7 +215,7 @@ async def test_a_model_answers_through_a_tool_where_one_is_configured(tmp_path):
     with serving(tmp_path / "data", settings=settings) as server:
         async with Client(f"{server.url}/mcp/team") as client:
             listed = sorted(tool.name for tool in (await client.list_tools()).tools)
-            result = await told(client, "ask_memory", question="Where does Alice work?")
+            result = await call_tool(client, "ask_memory", question="Where does Alice work?")
             wrong = await client.call_tool("ask_memory", {"question": "Who?", "suggest": 21})
     model.close()
     assert listed == sorted([*TOOLS, "ask_memory"])

@@ -1,4 +1,4 @@
-"""cluster/neo4j/server: what it says, and what it leaves as it is."""
+"""The script cluster/neo4j/server: its messages, and running servers that it does not change."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.neo4j_server import STARTER
 
 
 def run(*arguments, **environment):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("NEO4J_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("NEO4J_")}
     return subprocess.run(
-        [STARTER, *arguments], env=kept | environment, capture_output=True, text=True, check=False
+        [STARTER, *arguments], env=inherited | environment, capture_output=True, text=True, check=False
     )
 
 
 @pytest.mark.parametrize(
     "arguments", [(), ("start",), ("begin", "here"), ("stop",), ("start", "here", "80", "more")]
 )
-def test_what_it_cannot_do_is_answered_by_what_it_can(arguments, tmp_path, monkeypatch):
+def test_wrong_arguments_print_the_usage(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
     outcome = run(*arguments)
@@ -29,7 +29,7 @@ def test_what_it_cannot_do_is_answered_by_what_it_can(arguments, tmp_path, monke
     assert "usage: server start DIR [PORT]" in outcome.stderr
 
 
-def test_a_folder_that_is_not_there_and_a_port_that_is_none_are_named(tmp_path):
+def test_a_missing_folder_and_an_invalid_port_are_reported(tmp_path):
     assert "no such folder" in run("stop", tmp_path / "none").stderr
     assert "many is no port" in run("start", tmp_path / "new", "many").stderr
     assert (run("status", tmp_path).returncode, run("status", tmp_path).stdout) == (
@@ -38,8 +38,8 @@ def test_a_folder_that_is_not_there_and_a_port_that_is_none_are_named(tmp_path):
     )
 
 
-def test_a_release_without_its_java_is_not_tried(tmp_path):
-    """No Java is as new as release 9999 would need here: none at all is found."""
+def test_a_release_without_a_suitable_java_is_refused(tmp_path):
+    """The only Java here is too old for the release."""
     bare = tmp_path / "bin"
     bare.mkdir()
     for name in ("bash", "dirname", "env", "sed", "head"):
@@ -58,13 +58,13 @@ def test_a_release_without_its_java_is_not_tried(tmp_path):
 
 
 @pytest.mark.neo4j
-def test_a_server_that_runs_is_left_as_it_is(neo4j_server):
+def test_a_running_server_is_unchanged(neo4j_server):
     if neo4j_server.folder is None:
         pytest.skip("needs a Neo4j server of the tests' own: unset KGRAY_TEST_NEO4J_URI")
     port = neo4j_server.uri.rpartition(":")[2]
-    told = run("status", neo4j_server.folder).stdout
+    status = run("status", neo4j_server.folder).stdout
 
-    assert told.startswith(f"{neo4j_server.uri}, Neo4j ")
+    assert status.startswith(f"{neo4j_server.uri}, Neo4j ")
     assert run("start", neo4j_server.folder, port).stdout == f"{neo4j_server.uri}\n"
     assert f"runs in {neo4j_server.folder} already" in run("start", neo4j_server.folder, "1").stderr
-    assert run("status", neo4j_server.folder).stdout == told
+    assert run("status", neo4j_server.folder).stdout == status

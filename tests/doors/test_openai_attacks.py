@@ -1,4 +1,4 @@
-"""Untrusted text: whatever an episode says, it is data, and it changes nothing but its own extraction."""
+"""Untrusted text: the text of an episode is data, and changes nothing but its own extraction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kgray.models.prompting.prompts import REPAIR_LINE
-from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+from tests.doors.chat_server import ChatRequest, ChatServer, Say, as_json
 
 REPLY = '{"entities":[{"name":"Mallory","type":"Person"}],"facts":[]}'
 FAKE_QUESTIONS = (
@@ -28,7 +28,7 @@ ATTACKS = {
     "a speaker's name": "plain",
 }
 TEA = "It is true that I like tea."  # "It" may mean something before: the context is shown
-OTHERS = [
+HONEST = [
     {"id": "a", "speaker": "Bob", "text": "I work at Acme.", "at": "2026-01-01"},
     {"id": "c", "speaker": "Bob", "text": TEA, "at": "2026-01-03"},
 ]
@@ -39,25 +39,25 @@ def attack(name: str) -> dict[str, str]:
     return {"id": "b", "speaker": speaker, "text": ATTACKS[name], "at": "2026-01-02"}
 
 
-def answer(asked: Asked) -> Say:
-    """Read what the sections hold, as an honest model would, and nothing else."""
+def answer(asked: ChatRequest) -> Say:
+    """Read the sections like an honest model, and nothing else."""
     if asked.task == "batched":
         return as_json(
             {"answers": [{"id": q["id"], "duplicate_of": None} for q in asked.sections["QUESTIONS"]]}
         )
-    told = asked.sections["EPISODE"]
+    episode = asked.sections["EPISODE"]
     facts = {"I work at Acme.": ("WORKS_AT", "Acme"), TEA: ("LIKES", "tea")}
-    entities = [{"name": told["speaker"], "type": "Person"}]
+    entities = [{"name": episode["speaker"], "type": "Person"}]
     results = []
-    if told["text"] in facts:
-        relation, other = facts[told["text"]]
-        entities.append({"name": other, "type": ""})
-        sentence = f"{told['speaker']} {relation} {other}"
+    if episode["text"] in facts:
+        relation, object_name = facts[episode["text"]]
+        entities.append({"name": object_name, "type": ""})
+        sentence = f"{episode['speaker']} {relation} {object_name}"
         results = [
             {
-                "subject": told["speaker"],
+                "subject": episode["speaker"],
                 "relation": relation,
-                "object": other,
+                "object": object_name,
                 "fact": sentence,
                 "status": "current",
                 "start": None,
@@ -75,21 +75,21 @@ def server(kgray):
     server.close()
 
 
-def asked_about(server: ChatServer, text: str) -> Asked:
-    (results,) = [a for a in server.asked if a.task == "combined" and a.sections["EPISODE"]["text"] == text]
+def asked_about(server: ChatServer, text: str) -> ChatRequest:
+    (results,) = [a for a in server.requests if a.task == "combined" and a.sections["EPISODE"]["text"] == text]
     return results
 
 
 @pytest.mark.parametrize("name", ATTACKS, ids=str)
 def test_an_attack_changes_nothing_but_its_own_extraction(kgray, server, name):
-    """The sections hold exactly the texts that were given; the facts of the others are those without it."""
+    """The sections hold exactly the given texts; the other episodes have the same facts as without the attack."""
     evil = attack(name)
-    with_it = kgray.write("with.jsonl", OTHERS[0], evil, OTHERS[1])
-    without = kgray.write("without.jsonl", *OTHERS)
+    with_it = kgray.write("with.jsonl", HONEST[0], evil, HONEST[1])
+    without_it = kgray.write("without.jsonl", *HONEST)
 
     assert kgray("add", with_it, "--group", "g", "--data", "a", "--json").json["committed"] == 3
     about_evil, about_next = asked_about(server, evil["text"]), asked_about(server, TEA)
-    assert kgray("add", without, "--group", "g", "--data", "b", "--json").json["committed"] == 2
+    assert kgray("add", without_it, "--group", "g", "--data", "b", "--json").json["committed"] == 2
 
     assert set(about_evil.sections) <= {"PREVIOUS", "EPISODE"}
     assert about_evil.sections["EPISODE"] == {
@@ -98,7 +98,7 @@ def test_an_attack_changes_nothing_but_its_own_extraction(kgray, server, name):
         "text": evil["text"],
     }
     assert [p["text"] for p in about_next.sections["PREVIOUS"]] == ["I work at Acme.", evil["text"]]
-    assert {a.head for a in server.asked if a.task == "combined"} == {about_evil.head}
+    assert {a.head for a in server.requests if a.task == "combined"} == {about_evil.head}
     assert [m["role"] for m in about_evil.body["messages"]] == ["system", "user"]
     assert facts(kgray, "a") == facts(kgray, "b")
 

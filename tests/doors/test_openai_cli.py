@@ -1,4 +1,4 @@
-"""`kgray add` with a model over HTTP: what fails an episode, what stops a run (R24); settings; dry runs."""
+"""`kgray add` with a model over HTTP: failed episodes, stopped runs (R24), settings, dry runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+from tests.doors.chat_server import ChatRequest, ChatServer, Say, as_json
 
 KEY = "sk-very-secret"
 ROWS = [
@@ -18,24 +18,24 @@ ROWS = [
 ]
 
 
-def read(asked: Asked) -> Say:
+def read(asked: ChatRequest) -> Say:
     if asked.task != "combined":
         return as_json(
             {"answers": [{"id": q["id"], "duplicate_of": None} for q in asked.sections["QUESTIONS"]]}
         )
-    told = asked.sections["EPISODE"]
-    _, verb, _, other = told["text"].rstrip(".").split()
+    episode = asked.sections["EPISODE"]
+    _, verb, _, object_name = episode["text"].rstrip(".").split()
     relation = {"work": "WORKS_AT", "live": "LIVES_IN"}[verb]
     fact = {
         "subject": "I",
         "relation": relation,
-        "object": other,
-        "fact": f"Alice {relation} {other}",
+        "object": object_name,
+        "fact": f"Alice {relation} {object_name}",
         "status": "current",
         "start": None,
         "end": None,
     }
-    entities = [{"name": told["speaker"], "type": "Person"}, {"name": other, "type": ""}]
+    entities = [{"name": episode["speaker"], "type": "Person"}, {"name": object_name, "type": ""}]
     return as_json({"entities": entities, "facts": [fact]})
 
 
@@ -64,22 +64,22 @@ def facts(kgray) -> list[str]:
     return sorted(row["text"] for row in rows if row["type"] == "fact")
 
 
-def test_a_model_over_http_reads_what_is_added(kgray, serve):
+def test_a_model_over_http_reads_added_episodes(kgray, serve):
     server = serve(read)
 
     report = kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g", "--json").json
 
     assert (report["committed"], report["failed"]) == (2, 0)
     assert facts(kgray) == ["Alice lives in Oslo", "Alice works at Acme"]
-    assert {a.key for a in server.asked} == {KEY}
+    assert {a.key for a in server.requests} == {KEY}
     model = kgray("status", "--json").json["model"]
-    calls = len(server.probes) + len(server.asked)
-    assert calls == 3, "the probe and two episodes: nothing is asked of a second Alice"
+    calls = len(server.probes) + len(server.requests)
+    assert calls == 3, "the probe and two episodes: no question about a second Alice"
     assert model == {"calls": calls, "prompt_tokens": 100 * calls, "completion_tokens": 20 * calls}
 
 
-def test_a_refused_text_fails_its_episode_and_no_other(kgray, serve):
-    """R24: 400 on the text; the reason says what the server said."""
+def test_a_refused_text_fails_only_its_episode(kgray, serve):
+    """R24: 400 for the text; the reason quotes the server."""
     serve(
         lambda a: (
             Say("context length exceeded", status=400) if "Acme" in a.sections["EPISODE"]["text"] else read(a)
@@ -97,7 +97,7 @@ def test_a_refused_text_fails_its_episode_and_no_other(kgray, serve):
     assert facts(kgray) == ["Alice lives in Oslo", "Alice works at Acme"]
 
 
-def test_an_outage_stops_the_run_and_the_next_one_goes_on(kgray, serve):
+def test_an_outage_stops_the_run_and_the_next_run_resumes(kgray, serve):
     """R24: exit 75 after the patience; nothing failed, nothing is lost."""
     serve(lambda _: Say(status=503))
 
@@ -117,7 +117,7 @@ def test_an_outage_stops_the_run_and_the_next_one_goes_on(kgray, serve):
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_wrong_key_or_model_ends_the_run_with_one_line_and_without_the_key(kgray, serve, status):
+def test_a_wrong_key_or_model_is_a_one_line_error_without_the_key(kgray, serve, status):
     serve(lambda _: Say(f"bad key {KEY}", status=status))
 
     answer = kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g")
@@ -158,7 +158,7 @@ def test_a_wrong_key_or_model_ends_the_run_with_one_line_and_without_the_key(kgr
         ),
     ],
 )
-def test_settings_that_cannot_work_are_said_at_once(kgray, serve, env, words):
+def test_impossible_settings_are_reported_at_the_start(kgray, serve, env, words):
     serve(read)
     kgray.env |= env
 
@@ -169,7 +169,7 @@ def test_settings_that_cannot_work_are_said_at_once(kgray, serve, env, words):
     assert KEY not in answer.err
 
 
-def test_the_key_and_the_instructions_may_stand_in_files(kgray, serve):
+def test_the_key_and_the_instructions_are_read_from_files(kgray, serve):
     server = serve(read)
     del kgray.env["KGRAY_MODEL_API_KEY"]
     kgray.write("key", f"{KEY}\n")
@@ -183,18 +183,18 @@ def test_the_key_and_the_instructions_may_stand_in_files(kgray, serve):
 
     kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g")
 
-    asked = server.asked[0]
-    assert asked.key == KEY
-    assert "- Ship: a vessel" in asked.head
-    assert "- BOARDS: goes on board" in asked.head
-    assert asked.head.endswith("Leave out small talk.\n\nBe brief.")
+    request = server.requests[0]
+    assert request.key == KEY
+    assert "- Ship: a vessel" in request.head
+    assert "- BOARDS: goes on board" in request.head
+    assert request.head.endswith("Leave out small talk.\n\nBe brief.")
 
 
 def test_vectors_over_http_are_stored_and_searched(kgray, serve):
     def vector(text: str) -> list[float]:
         return [float("Acme" in text), float("Oslo" in text), 1.0, *[0.0] * 13]
 
-    def answer(asked: Asked) -> Say:
+    def answer(asked: ChatRequest) -> Say:
         if asked.path.endswith("/embeddings"):
             rows = [{"index": i, "embedding": vector(t)} for i, t in enumerate(asked.body["input"])]
             return Say(raw=json.dumps({"data": rows}).encode())
@@ -211,7 +211,7 @@ def test_vectors_over_http_are_stored_and_searched(kgray, serve):
 
 
 def add_with_embedder(kgray, server):
-    """Add ROWS with the server as the embedder; return what the command answered."""
+    """Add ROWS with the server as the embedder; return the answer of the command."""
     kgray.env |= {
         "KGRAY_EMBEDDER_BACKEND": "openai",
         "KGRAY_EMBEDDER_BASE_URL": server.url,
@@ -221,11 +221,11 @@ def add_with_embedder(kgray, server):
     return kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g", "--json")
 
 
-def test_vectors_that_are_none_hold_the_group_and_fail_no_episode(kgray, serve):
-    """R24: the server is to blame, for whatever text it sends them."""
+def test_invalid_vectors_hold_the_group_and_fail_no_episode(kgray, serve):
+    """R24: the fault is the server's, not the text's."""
     breaks = True
 
-    def answer(asked: Asked) -> Say:
+    def answer(asked: ChatRequest) -> Say:
         if not asked.path.endswith("/embeddings"):
             return read(asked)
         number = float("nan") if breaks else 1.0
@@ -245,7 +245,7 @@ def test_vectors_that_are_none_hold_the_group_and_fail_no_episode(kgray, serve):
 # ------------------------------------------------------------------------------------------ plan
 
 
-def test_a_dry_run_counts_what_would_be_sent_and_sends_nothing(kgray, serve):
+def test_a_dry_run_estimates_calls_and_tokens_and_sends_nothing(kgray, serve):
     """Heads and texts of the prompts that `add` sends are counted, questions estimated."""
     server = serve(read)
     kgray.env["KGRAY_EMBEDDER_BACKEND"] = "hashing"
@@ -260,13 +260,13 @@ def test_a_dry_run_counts_what_would_be_sent_and_sends_nothing(kgray, serve):
     answer = kgray("backfill", file, "--group", "g", "--dry-run", "--json")
 
     assert (answer.code, answer.json["refused"]) == (1, 1)
-    assert server.asked == server.probes == []
+    assert server.requests == server.probes == []
     reply = answer.json["plan"]
     assert (reply["episodes"], reply["triples"]) == (3, 1)
     assert reply["calls"] == 3  # two extractions, and half a call of questions for each
     kgray("add", file, "--group", "g")
-    sent = sum(-(-len(a.head) // 4) + -(-len(a.data) // 4) for a in server.asked if a.task == "combined")
-    assert sent < reply["prompt_tokens"] < sent * 1.6  # the questions come on top
+    sent = sum(-(-len(a.head) // 4) + -(-len(a.data) // 4) for a in server.requests if a.task == "combined")
+    assert sent < reply["prompt_tokens"] < sent * 1.6  # plus the questions
     assert reply["fixed_tokens"] > 0.6 * reply["prompt_tokens"]
 
 
@@ -274,11 +274,11 @@ def test_a_dry_run_follows_the_pipeline_settings(kgray, serve):
     serve(read)
     kgray("init")
     rows = [{**row, "id": f"{n}-{row['id']}"} if "id" in row else row for n in range(20) for row in ROWS]
-    asked = ("backfill", kgray.write("rows.jsonl", *rows), "--group", "g", "--dry-run", "--json")
-    packed = kgray(*asked).json["plan"]
+    command = ("backfill", kgray.write("rows.jsonl", *rows), "--group", "g", "--dry-run", "--json")
+    packed = kgray(*command).json["plan"]
     kgray.env |= {"KGRAY_PIPELINE_EXTRACTION": "separate", "KGRAY_PIPELINE_REFLECT_ROUNDS": "1"}
 
-    apart = kgray(*asked).json["plan"]
+    apart = kgray(*command).json["plan"]
 
     assert (packed["calls"], apart["calls"]) == (60, 180)
     assert apart["prompt_tokens"] > packed["prompt_tokens"]

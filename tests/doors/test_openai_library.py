@@ -1,4 +1,4 @@
-"""The openai library as the client: addresses of every form, headers, replies that are none, its import."""
+"""The openai library as the client: forms of addresses, headers, invalid replies, its import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kgray.models.openai_api.extractor import OpenAIExtractor
 from kgray.models.openai_api.retrieval import OpenAIEmbedder
 from kgray.models.openai_api.structured import DIALECTS
 from kgray.ports import ExtractionRequest
-from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+from tests.doors.chat_server import ChatRequest, ChatServer, Say, as_json
 from tests.doors.test_openai_models import (
     GOOD,
     HANGS_S,
@@ -60,7 +60,7 @@ async def test_an_address_with_an_api_version_has_azures_form(serve, base_url, p
     """The deployment is in the path, and the key in a header of its own."""
     server = serve(lambda _: as_json(GOOD))
     assert await read(server, root(server) + base_url) == ["WORKS_AT"]
-    asked = server.asked[0]
+    asked = server.requests[0]
     assert (asked.path, asked.headers["api-key"], asked.key) == (path, KEY, "")
     assert asked.body["response_format"]["type"] == "json_schema"
 
@@ -77,16 +77,16 @@ async def test_an_address_with_an_api_version_has_azures_form(serve, base_url, p
         ("http://openai.azure.com.example", "/chat/completions", KEY),
     ],
 )  # fmt: skip
-async def test_a_host_of_azures_has_azures_form_but_for_its_interface_without_versions(
+async def test_a_host_of_azure_has_azures_form_except_for_openai_v1(
     serve, monkeypatch, base_url, path, key
 ):
     server = serve(lambda _: as_json(GOOD))
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "")
-    monkeypatch.setenv("http_proxy", root(server))  # so that the server stands for the host
+    monkeypatch.setenv("http_proxy", root(server))  # so that the server answers for the host
     assert await read(server, base_url) == ["WORKS_AT"]
     host = base_url.split("?")[0].removesuffix("/openai/v1").removesuffix("/openai/v1/").rstrip("/")
-    asked = server.asked[0]
+    asked = server.requests[0]
     assert (asked.path, asked.key) == (host + path, key)
     assert asked.headers.get("api-key", "") == ("" if key else KEY)
 
@@ -96,7 +96,7 @@ async def test_azure_embeds_and_streams(serve):
     address = f"{root(server)}?api-version=v"
     client = Client(endpoint(server, base_url=address, setting="embedder"))
     assert (await OpenAIEmbedder(client, dimensions=3).embed(["a"])).shape == (1, 3)
-    assert server.asked[0].path == "/openai/deployments/m/embeddings?api-version=v"
+    assert server.requests[0].path == "/openai/deployments/m/embeddings?api-version=v"
 
     server.answer = lambda _: Say(pieces=["Hello", " world"])
     pieces: list[str] = []
@@ -105,36 +105,36 @@ async def test_azure_embeds_and_streams(serve):
     assert pieces == ["Hello", " world"]
 
 
-async def test_doctor_asks_azures_deployment_and_no_list_of_models(serve):
-    """The list has all models, not the ones that are deployed."""
+async def test_doctor_calls_the_deployment_of_azure_and_not_its_list_of_models(serve):
+    """The list has all models, not only deployed models."""
     server = serve(lambda _: as_json(GOOD))
     client = Client(endpoint(server, base_url=f"{root(server)}?api-version=v"))
     assert await client.check(5.0) == "answers"
-    assert [asked.path for asked in server.asked] == [f"{AZURE}?api-version=v"]
+    assert [asked.path for asked in server.requests] == [f"{AZURE}?api-version=v"]
 
 
-async def test_a_deployment_that_is_not_there_is_one_line_about_the_settings(serve):
+async def test_a_missing_deployment_is_a_settings_error(serve):
     server = serve(lambda _: Say("DeploymentNotFound", status=404), lambda _: Say("no", status=404))
     with pytest.raises(SettingsError, match=r"check model\.base_url .* and model\.name"):
         await read(server, f"{root(server)}?api-version=v")
 
 
-async def test_azures_key_goes_to_no_other_server(serve):
-    other = serve(lambda _: as_json(GOOD))
-    named = serve(lambda _: Say(status=307, headers={"location": f"{other.url}/chat/completions"}))
+async def test_the_key_of_azure_is_sent_to_no_other_server(serve):
+    target = serve(lambda _: as_json(GOOD))
+    named = serve(lambda _: Say(status=307, headers={"location": f"{target.url}/chat/completions"}))
     assert await read(named, f"{root(named)}?api-version=v") == ["WORKS_AT"]
-    assert {asked.headers.get("api-key") for asked in named.asked} == {KEY}
-    assert {asked.headers.get("api-key") for asked in other.asked} == {None}
+    assert {asked.headers.get("api-key") for asked in named.requests} == {KEY}
+    assert {asked.headers.get("api-key") for asked in target.requests} == {None}
 
 
 async def test_a_query_of_an_address_is_sent_with_each_request(serve):
     server = serve(lambda _: as_json(GOOD))
     assert await read(server, f"{server.url}/?tenant=a") == ["WORKS_AT"]
-    assert server.asked[0].path == "/v1/chat/completions?tenant=a"
+    assert server.requests[0].path == "/v1/chat/completions?tenant=a"
 
 
 @pytest.mark.parametrize("proxy", ["foo:bar", "ftp://x", "http://[::1"])
-async def test_a_proxy_that_is_none_is_one_line_about_it(serve, monkeypatch, proxy):
+async def test_an_invalid_proxy_is_a_settings_error(serve, monkeypatch, proxy):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("ALL_PROXY", proxy)
@@ -142,36 +142,36 @@ async def test_a_proxy_that_is_none_is_one_line_about_it(serve, monkeypatch, pro
         await read(serve(lambda _: as_json(GOOD)))
 
 
-async def test_a_host_that_is_none_is_one_line_about_it(serve):
+async def test_an_invalid_host_is_a_settings_error(serve):
     with pytest.raises(SettingsError, match=r"^The server at http://a\.\.b/v1 cannot be asked \(.*\): check"):
         await read(serve(lambda _: as_json(GOOD)), "http://a..b/v1")
 
 
-async def test_a_request_that_is_no_text_is_not_waited_for(serve):
+async def test_an_unencodable_request_is_a_settings_error(serve):
     server = serve(lambda _: as_json(GOOD))
     body = {"messages": [{"role": "user", "content": "half of a pair: \ud83d"}]}
     with pytest.raises(SettingsError, match=r"cannot be asked \(.*surrogates not allowed\)"):
         await Client(endpoint(server)).chat(body, TokensSpent())
-    assert server.asked == []
+    assert server.requests == []
 
 
-async def test_two_models_of_one_server_are_asked_by_their_own_names(serve):
+async def test_two_models_of_a_server_are_called_by_their_own_names(serve):
     """They share connections and the limiter."""
     server = serve(lambda asked: embedding(asked) if "input" in asked.body else as_json(GOOD))
     await read(server, name="reader")
     client = Client(endpoint(server, name="vectors", setting="embedder"))
     await OpenAIEmbedder(client, dimensions=3).embed(["a"])
-    assert [asked.body["model"] for asked in server.asked] == ["reader", "vectors"]
+    assert [asked.body["model"] for asked in server.requests] == ["reader", "vectors"]
 
 
-async def test_a_server_without_a_key_gets_none(serve):
+async def test_a_server_without_a_key_gets_a_placeholder(serve):
     server = serve(lambda _: as_json(GOOD))
     await read(server, key=None)
-    assert {asked.key for asked in server.asked} == {"none"}
+    assert {asked.key for asked in server.requests} == {"none"}
 
 
-async def test_variables_for_openais_servers_are_sent_to_no_other(serve, monkeypatch):
-    """Neither keys nor headers nor an address of the environment replace the settings."""
+async def test_variables_of_openai_are_not_used(serve, monkeypatch):
+    """No key, header or address of these variables replaces the settings."""
     for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
         monkeypatch.setenv(name, "of-another-program")
     monkeypatch.setenv(
@@ -183,19 +183,19 @@ async def test_variables_for_openais_servers_are_sent_to_no_other(serve, monkeyp
     for base_url in (server.url, f"{root(server)}?api-version=v"):
         assert await read(server, base_url) == ["WORKS_AT"]
         DIALECTS.clear()
-    for asked in server.asked:
+    for asked in server.requests:
         assert "of-another-program" not in json.dumps(asked.headers)
 
 
 # ------------------------------------------------------------------------- replies that are none
 
-WHOLE = as_json(GOOD).body()
+COMPLETE = as_json(GOOD).body()
 NO_REPLY = {
     "a page": (Say(raw=b"<html>maintenance</html>"), "sends no JSON of the interface"),
     "JSON of another form": (Say(raw=b'{"object": "list"}'), "sends no JSON of the interface"),
-    "cut JSON": (Say(raw=WHOLE[:-40]), "sends no JSON of the interface"),
+    "cut JSON": (Say(raw=COMPLETE[:-40]), "sends no JSON of the interface"),
     "a body that ends too early": (
-        Say(raw=WHOLE[:-40], headers={"transfer-encoding": "chunked"}), r"cannot be reached \(.*\)",
+        Say(raw=COMPLETE[:-40], headers={"transfer-encoding": "chunked"}), r"cannot be reached \(.*\)",
     ),
     "no body": (Say(raw=b""), "sends no JSON of the interface"),
     "bytes that are no text": (Say(raw=b"\xff\xfe\xfd"), "sends no JSON of the interface"),
@@ -206,39 +206,39 @@ NO_REPLY = {
 
 
 @pytest.mark.parametrize("fault", NO_REPLY, ids=str)
-async def test_an_answer_that_is_no_reply_is_one_line(serve, fault):
+async def test_an_invalid_reply_is_a_one_line_outage(serve, fault):
     say, words = NO_REPLY[fault]
     server = serve(lambda _: say)
-    with pytest.raises(Unavailable, match=rf"^The server at \S+/v1 {words}; waited [\d.]+ s ") as gone:
+    with pytest.raises(Unavailable, match=rf"^The server at \S+/v1 {words}; waited [\d.]+ s ") as outage:
         await read(server, patience_s=0.2)
-    assert "\n" not in str(gone.value)
-    assert len(str(gone.value)) < 400
+    assert "\n" not in str(outage.value)
+    assert len(str(outage.value)) < 400
 
 
-async def test_a_reply_that_is_cut_off_is_asked_for_again(serve):
-    server = serve(one_after_the_other(Say(raw=WHOLE[:-40]), as_json(GOOD)))
+async def test_a_truncated_reply_is_requested_again(serve):
+    server = serve(one_after_the_other(Say(raw=COMPLETE[:-40]), as_json(GOOD)))
     assert await read(server) == ["WORKS_AT"]
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 # -------------------------------------------------------------------------- connections, import
 
 
-async def test_a_request_is_sent_once_by_the_library(serve):
-    """Its own retries would hold a place at the server, and nobody would be told of the outage."""
+async def test_the_library_sends_a_request_once(serve):
+    """Its own retries would occupy a place at the server and hide the outage."""
     server = serve(lambda _: Say(status=503, headers={"retry-after": "3600", "x-should-retry": "true"}))
     with pytest.raises(Unavailable, match="answers 503 and asks for 3600 s; waited 0 s"):
         await read(server)
-    assert len(server.asked) == 1
-    assert server.asked[0].headers["x-stainless-retry-count"] == "0"
+    assert len(server.requests) == 1
+    assert server.requests[0].headers["x-stainless-retry-count"] == "0"
 
 
-async def test_more_calls_than_a_pool_of_connections_usually_has_are_at_the_server(serve):
+async def test_150_calls_are_at_the_server_at_once(serve):
     """The limit of aiohttp itself is 100."""
     ready = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def answer(asked: Asked) -> Say:
+    def answer(asked: ChatRequest) -> Say:
         if server.most_at_once >= 150:
             loop.call_soon_threadsafe(ready.set)
         asyncio.run_coroutine_threadsafe(ready.wait(), loop).result(HANGS_S)

@@ -30,7 +30,7 @@ from kgray.models.prompting.prompts import Prompts, tokens
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from kgray.settings import Secret
 from tests import make
-from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+from tests.doors.chat_server import ChatRequest, ChatServer, Say, as_json
 from tests.waiting import HANGS_S
 
 T0 = times.parse("2026-03-05T09:00:00Z")[0]
@@ -53,9 +53,9 @@ FACT = {
     "end": None,
 }
 LIKES = FACT | {"relation": "LIKES", "object": "tea", "fact": "Alice likes tea", "start": None}
-UNDATED = {name: said for name, said in FACT.items() if name not in ("start", "end")}
+UNDATED = {name: value for name, value in FACT.items() if name not in ("start", "end")}
 GOOD = {"entities": ENTITIES, "facts": [FACT]}
-SAME = Question(
+SAME_ENTITY = Question(
     kind="entity",
     item="Al",
     candidates=("Alice", "Alan"),
@@ -66,12 +66,12 @@ COMPARE = Question(
     item="Alice lives in Oslo",
     candidates=("Alice lives in Rome", "Alice likes Rome", "Alice's home is Oslo"),
 )
-LEFT = Question(kind="compare", item="Alice left Acme", candidates=("Alice works at Acme",))
-ALL = (SAME, COMPARE, LEFT)
+LEFT_ACME = Question(kind="compare", item="Alice left Acme", candidates=("Alice works at Acme",))
+ALL = (SAME_ENTITY, COMPARE, LEFT_ACME)
 ANSWERS = {
-    SAME.item: {"duplicate_of": 1},
+    SAME_ENTITY.item: {"duplicate_of": 1},
     COMPARE.item: {"reason": "one home", "same": 2, "contradicts": [0], "ends": []},
-    LEFT.item: {"reason": "", "same": None, "contradicts": [], "ends": [0]},
+    LEFT_ACME.item: {"reason": "", "same": None, "contradicts": [], "ends": [0]},
 }
 JUDGED = (
     {"duplicate_of": 1},
@@ -80,20 +80,20 @@ JUDGED = (
 )
 
 
-def answering(asked: Asked) -> Say:
-    """Answer questions as the table above says, whatever the task."""
+def answering(asked: ChatRequest) -> Say:
+    """Answer questions of every task by the table above."""
     rows = asked.sections["QUESTIONS"]
     return as_json(
         {"answers": [{"id": row["id"], **ANSWERS[row.get("name", row.get("fact"))]} for row in rows]}
     )
 
 
-def one_after_the_other(*says: Say):
-    """Answer with these in turn; the last one for ever."""
-    left = list(says)
+def in_turn(*says: Say):
+    """Answer with these in turn, and then always with the last."""
+    remaining = list(says)
 
-    def answer(_: Asked) -> Say:
-        return left.pop(0) if len(left) > 1 else left[0]
+    def answer(_: ChatRequest) -> Say:
+        return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
     return answer
 
@@ -129,15 +129,15 @@ def judge(server: ChatServer, *, apart=False, **changes) -> OpenAIJudge:
     return OpenAIJudge(Client(endpoint(server, **changes)), PROMPTS, apart=apart)
 
 
-def questions(*asked: Question) -> QuestionRequest:
-    return QuestionRequest(episode=episode(), questions=asked)
+def questions(*items: Question) -> QuestionRequest:
+    return QuestionRequest(episode=episode(), questions=items)
 
 
 # -------------------------------------------------------------------------------- good answers
 
 
 async def test_one_call_reads_an_episode(serve):
-    """The reply's "2018" is a year, the present tense and the end are told apart, values are values."""
+    """The start "2018" has the precision of a year, a present fact has no end, and a price is a value."""
     price = FACT | {"relation": "COSTS", "subject": "Acme", "object": "90 euros", "start": None}
     server = serve(lambda _: as_json({"entities": ENTITIES, "facts": [FACT, price]}))
 
@@ -152,12 +152,12 @@ async def test_one_call_reads_an_episode(serve):
         T0,
         True,
     )
-    # The probe of the first request is paid for too.
+    # The cost includes the probe of the first request.
     assert (extraction.calls, extraction.prompt_tokens, extraction.completion_tokens) == (2, 200, 40)
     assert (extraction.model, extraction.prompts) == ("openai:m temperature=0", (PROMPTS["combined"].sha256,))
-    assert server.asked[0].task == "combined"
-    assert server.asked[0].key == KEY
-    assert server.asked[0].head == PROMPTS["combined"].head
+    assert server.requests[0].task == "combined"
+    assert server.requests[0].key == KEY
+    assert server.requests[0].head == PROMPTS["combined"].head
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ async def test_one_call_reads_an_episode(serve):
         pytest.param("denied", None, None, ("denied", None, None, False), id="denied"),
     ],
 )
-async def test_the_wire_keeps_not_stated_and_unknown_apart(serve, status, start, end, expected):
+async def test_a_missing_start_differs_from_an_unknown_start(serve, status, start, end, expected):
     """R3: null is the reference time, inferred; "unknown" is before everything."""
     fact = FACT | {"status": status, "start": start, "end": end}
     server = serve(lambda _: as_json({"entities": ENTITIES, "facts": [fact]}))
@@ -188,25 +188,25 @@ async def test_the_wire_keeps_not_stated_and_unknown_apart(serve, status, start,
     )
 
     (read,) = extraction.facts
-    since, until = (times.parse(t)[0] if t else None for t in expected[1:3])
+    start_time, end_time = (times.parse(t)[0] if t else None for t in expected[1:3])
     assert (read.kind, read.valid_from, read.valid_to, read.inferred) == (
         expected[0],
-        since,
-        until,
+        start_time,
+        end_time,
         expected[3],
     )
 
 
-async def test_separate_tasks_read_the_same(serve):
-    """The paper's prompts, one task each: entities, what was missed, facts, dates."""
+async def test_separate_tasks_yield_the_same_extraction(serve):
+    """The paper's prompts, one task each: entities, facts, dates, and missed items."""
 
-    def answer(asked: Asked) -> Say:
+    def answer(asked: ChatRequest) -> Say:
         match asked.task:
             case "extract_entities":
                 return as_json({"entities": ENTITIES[:1]})
             case "reflect":
-                known = asked.sections["FACTS"]
-                missing = [] if "Alice likes tea" in known else [LIKES]
+                facts = asked.sections["FACTS"]
+                missing = [] if "Alice likes tea" in facts else [LIKES]
                 return as_json({"entities": ENTITIES[1:], "facts": missing})
             case "extract_facts":
                 return as_json({"facts": [UNDATED]})
@@ -229,16 +229,16 @@ async def test_separate_tasks_read_the_same(serve):
     assert apart.prompts == tuple(
         PROMPTS[t].sha256 for t in ("extract_entities", "extract_facts", "date_facts", "reflect")
     )
-    assert server.asked[2].sections["FACTS"] == [
+    assert server.requests[2].sections["FACTS"] == [
         {"id": 0, "fact": "Alice works at Acme", "status": "current"}
     ]
-    assert server.asked[4].sections["FACTS"] == ["Alice works at Acme", "Alice likes tea"]
+    assert server.requests[4].sections["FACTS"] == ["Alice works at Acme", "Alice likes tea"]
 
 
 async def test_rounds_of_reflection_add_entities_and_facts_to_a_combined_reading(serve):
-    """They end with the first round that brings nothing new, and every call is paid."""
+    """They end with the first round that adds nothing, and every call counts."""
 
-    def answer(asked: Asked) -> Say:
+    def answer(asked: ChatRequest) -> Say:
         if asked.task == "combined":
             return as_json({"entities": ENTITIES[:1], "facts": [FACT]})
         missing = [] if "Alice likes tea" in asked.sections["FACTS"] else [LIKES]
@@ -255,8 +255,8 @@ async def test_rounds_of_reflection_add_entities_and_facts_to_a_combined_reading
     assert extraction.calls == 4, "the probe too"
 
 
-async def test_separate_tasks_keep_unknown_and_not_stated_apart(serve):
-    """The same wire form, whichever call brings the date."""
+async def test_a_missing_start_differs_from_an_unknown_start_in_separate_tasks(serve):
+    """The call for dates has the same form of dates as the combined call."""
     facts = [
         UNDATED | {"relation": relation, "fact": f"Alice {relation} Acme"} for relation in ("KNOWS", "LIKES")
     ]
@@ -285,27 +285,27 @@ async def test_questions_are_answered_in_their_order(serve, apart):
     expected = ["resolve_entity", "compare", "compare"] if apart else ["batched"]
     assert server.tasks() == expected
     assert judged.calls == len(expected) + 1  # the probe
-    shown = [list(asked.sections) for asked in server.asked]
+    sections = [list(asked.sections) for asked in server.requests]
     both = ["EPISODE", "QUESTIONS"]
-    assert shown == ([both, ["QUESTIONS"], ["QUESTIONS"]] if apart else [both])
+    assert sections == ([both, ["QUESTIONS"], ["QUESTIONS"]] if apart else [both])
 
 
-def test_the_key_of_a_request_is_its_bytes():
-    """R21: another model, question, card or episode is another key; the same is the same in every process."""
+def test_the_key_of_a_request_depends_on_its_bytes():
+    """R21: a different model, question, card or episode changes the key; equal requests have equal keys."""
     nowhere = Endpoint(base_url="http://127.0.0.1:1/v1", name="m")
 
-    def key(request=questions(SAME, COMPARE), prompts=PROMPTS, apart=False, **changes) -> str:  # noqa: B008
+    def key(request=questions(SAME_ENTITY, COMPARE), prompts=PROMPTS, apart=False, **changes) -> str:  # noqa: B008
         return OpenAIJudge(Client(replace(nowhere, **changes)), prompts, apart=apart).key(request)
 
-    other = QuestionRequest(episode=episode("Al left."), questions=(SAME, COMPARE))
+    other_episode = QuestionRequest(episode=episode("Al left."), questions=(SAME_ENTITY, COMPARE))
     keys = [
         key(),
         key(name="n"),
         key(apart=True),
-        key(questions(SAME)),
-        key(questions(COMPARE, SAME)),
-        key(questions(replace(SAME, cards=("Al", "Alice", "Alan")), COMPARE)),
-        key(other),
+        key(questions(SAME_ENTITY)),
+        key(questions(COMPARE, SAME_ENTITY)),
+        key(questions(replace(SAME_ENTITY, cards=("Al", "Alice", "Alan")), COMPARE)),
+        key(other_episode),
     ]
     assert len(set(keys)) == len(keys)
     assert key() == keys[0]
@@ -324,7 +324,7 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize("form", WRAPPED, ids=str)
-async def test_a_reply_is_found_in_what_stands_around_it(serve, form):
+async def test_a_reply_is_extracted_from_surrounding_text(serve, form):
     server = serve(lambda _: Say(WRAPPED[form].replace("GOOD", json.dumps(GOOD))))
 
     extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
@@ -342,8 +342,8 @@ async def test_raw_control_characters_and_half_surrogates_are_dropped(serve):
     assert [f.text for f in extraction.facts] == ["Alice works at Acme"]
 
 
-async def test_items_that_fail_are_dropped_one_by_one(serve):
-    """R24: the others are kept, and the extraction says what was dropped."""
+async def test_only_faulty_items_are_dropped(serve):
+    """R24: the other items remain, and the extraction lists the dropped items."""
     wrong = [
         FACT | {"object": None},
         FACT | {"subject": "she"},
@@ -362,8 +362,8 @@ async def test_items_that_fail_are_dropped_one_by_one(serve):
     assert server.tasks() == ["combined"]
 
 
-async def test_a_cut_reply_keeps_its_complete_items(serve):
-    """What was complete is kept, nothing is guessed, and it is said."""
+async def test_a_truncated_reply_keeps_its_complete_items(serve):
+    """Complete items remain, nothing is guessed, and the truncation is reported."""
     text = json.dumps(
         {"entities": ENTITIES, "facts": [FACT, FACT | {"relation": "LIKES", "fact": "Alice likes"}]}
     )
@@ -373,43 +373,43 @@ async def test_a_cut_reply_keeps_its_complete_items(serve):
 
     assert [f.relation for f in extraction.facts] == ["WORKS_AT"]
     assert extraction.dropped == ("combined: the reply was cut; its complete items are kept",)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-async def test_a_reply_that_breaks_off_is_asked_for_again_before_it_is_salvaged(serve):
-    """The server did not say that it was cut: whole replies are tried for first."""
+async def test_an_interrupted_reply_is_requested_again_before_it_is_salvaged(serve):
+    """The server did not report a truncation: complete replies are requested first."""
     broken = Say(json.dumps(GOOD)[:-9])
-    mended, hopeless = serve(one_after_the_other(broken, as_json(GOOD))), serve(lambda _: broken)
+    mended, hopeless = serve(in_turn(broken, as_json(GOOD))), serve(lambda _: broken)
 
     full_extraction = await extractor(mended).extract(ExtractionRequest(episode=episode()))
     parts = await extractor(hopeless).extract(ExtractionRequest(episode=episode()))
 
-    assert ([f.relation for f in full_extraction.facts], full_extraction.dropped, len(mended.asked)) == (
+    assert ([f.relation for f in full_extraction.facts], full_extraction.dropped, len(mended.requests)) == (
         ["WORKS_AT"],
         (),
         2,
     )
-    assert ([e.name for e in parts.entities], parts.facts, len(hopeless.asked)) == (["Alice", "Acme"], (), 3)
+    assert ([e.name for e in parts.entities], parts.facts, len(hopeless.requests)) == (["Alice", "Acme"], (), 3)
     assert parts.dropped == ("combined: the reply was cut; its complete items are kept",)
 
 
-async def test_a_reply_cut_before_its_first_item_is_asked_for_once_more_with_more_room(serve):
-    server = serve(one_after_the_other(Say('{"entities":[{"na', finish="length"), as_json(GOOD)))
+async def test_a_reply_without_a_complete_item_is_requested_with_more_tokens(serve):
+    server = serve(in_turn(Say('{"entities":[{"na', finish="length"), as_json(GOOD)))
 
     extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
     assert [f.relation for f in extraction.facts] == ["WORKS_AT"]
-    assert [a.body["max_tokens"] for a in server.asked] == [256 + 48 * tokens(episode().text), 8192]
-    assert server.asked[0].data == server.asked[1].data
+    assert [a.body["max_tokens"] for a in server.requests] == [256 + 48 * tokens(episode().text), 8192]
+    assert server.requests[0].data == server.requests[1].data
 
 
-async def test_one_repair_quotes_what_was_wrong_at_the_end(serve):
-    """All before it is the first prompt, byte for byte: the server's cached prefix."""
-    server = serve(one_after_the_other(Say("I cannot </EPISODE> do that."), as_json(GOOD)))
+async def test_a_repair_quotes_the_errors_at_the_end(serve):
+    """The text before is the first prompt, byte for byte: the server's cached prefix."""
+    server = serve(in_turn(Say("I cannot </EPISODE> do that."), as_json(GOOD)))
 
     extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    first, second = server.asked
+    first, second = server.requests
     assert second.head == first.head
     assert second.data.startswith(first.data)
     assert second.sections["REJECTED"] == {
@@ -431,8 +431,8 @@ async def test_one_repair_quotes_what_was_wrong_at_the_end(serve):
         ('{"entities": [], "facts": [NaN]}', "the reply holds no JSON object"),
     ],
 )
-async def test_three_calls_without_an_answer_fail_the_episode(serve, text, why):
-    """R24, and the last output is kept with the failure; the last call is one form down."""
+async def test_three_unusable_replies_fail_the_episode(serve, text, why):
+    """R24: the failure contains the last output; the last call uses the next weaker form."""
     server = serve(lambda _: Say(text))
 
     with pytest.raises(InvalidAnswer) as failed:
@@ -440,28 +440,28 @@ async def test_three_calls_without_an_answer_fail_the_episode(serve, text, why):
 
     assert why in str(failed.value)
     assert failed.value.raw == text[:4000] or text.startswith('{"ent')
-    forms = [a.body.get("response_format", {}).get("type") for a in server.asked]
+    forms = [a.body.get("response_format", {}).get("type") for a in server.requests]
     assert forms == ["json_schema", "json_schema", "json_object"]
 
 
 @pytest.mark.parametrize("spelled", [KEY, r"sk-very\/secret"], ids=str)
-async def test_a_server_that_repeats_the_key_leaves_none_of_it(serve, spelled):
-    """Neither in what a failure keeps, nor in the repair that quotes it, nor in what was read."""
+async def test_a_key_in_a_reply_is_masked(serve, spelled):
+    """In the failure, in the repair that quotes the reply, and in the extraction."""
     key = spelled.replace("\\", "")
-    told = json.dumps(GOOD).replace("works at Acme", f"uses {spelled}")
-    bad, good = serve(lambda _: Say(f"I was sent {spelled}.")), serve(lambda _: Say(told))
+    reply = json.dumps(GOOD).replace("works at Acme", f"uses {spelled}")
+    bad, good = serve(lambda _: Say(f"I was sent {spelled}.")), serve(lambda _: Say(reply))
 
     with pytest.raises(InvalidAnswer) as failed:
         await extractor(bad, key=Secret(key)).extract(ExtractionRequest(episode=episode()))
     extraction = await extractor(good, key=Secret(key)).extract(ExtractionRequest(episode=episode()))
 
     assert failed.value.raw == "I was sent ***."
-    assert not any(key in asked.data or spelled in asked.data for asked in bad.asked)
+    assert not any(key in asked.data or spelled in asked.data for asked in bad.requests)
     assert [fact.text for fact in extraction.facts] == ["Alice uses ***"]
 
 
-async def test_a_key_that_is_no_secret_changes_no_reply(serve):
-    """Local servers are given keys such as "x"."""
+async def test_a_trivial_key_is_not_masked(serve):
+    """Local servers have keys such as "x"."""
     server = serve(lambda _: as_json(GOOD))
 
     extraction = await extractor(server, key=Secret("A")).extract(ExtractionRequest(episode=episode()))
@@ -472,12 +472,12 @@ async def test_a_key_that_is_no_secret_changes_no_reply(serve):
 async def test_a_repair_completes_the_answers_of_the_first_reply(serve):
     first = as_json({"answers": [{"id": 0, "duplicate_of": 1}, {"id": 1, "contradicts": [7]}, {"id": 9}]})
     second = as_json({"answers": [{"id": 0, "duplicate_of": 0}, {"id": 1, "ends": [1]}]})
-    server = serve(one_after_the_other(first, second))
+    server = serve(in_turn(first, second))
 
-    judged = await judge(server).judge(questions(SAME, COMPARE))
+    judged = await judge(server).judge(questions(SAME_ENTITY, COMPARE))
 
     assert judged.answers == ({"duplicate_of": 1}, {"answers": ["independent", "ends", "independent"]})
-    (errors,) = server.asked[1].sections["REJECTED"]["errors"]
+    (errors,) = server.requests[1].sections["REJECTED"]["errors"]
     assert "id 9" in errors
     assert "[1]" in errors
 
@@ -492,39 +492,39 @@ async def test_a_repair_completes_the_answers_of_the_first_reply(serve):
         ({"reason": "one home"}, "answers: Field required"),
     ],
 )
-async def test_a_wrong_comparison_is_asked_for_again_with_its_fault(serve, answer, fault):
+async def test_a_wrong_comparison_is_requested_again_with_its_fault(serve, answer, fault):
     right = {"id": 0, "same": 2, "contradicts": [0], "ends": []}
     replies = (as_json({"answers": [item]}) for item in ({"id": 0, **answer}, right))
-    server = serve(one_after_the_other(*replies))
+    server = serve(in_turn(*replies))
 
     judged = await judge(server, apart=True).judge(questions(COMPARE))
 
     assert judged.answers == ({"answers": ["contradicts", "independent", "same"]},)
     assert server.tasks() == ["compare", "compare"]
-    (error,) = server.asked[1].sections["REJECTED"]["errors"]
+    (error,) = server.requests[1].sections["REJECTED"]["errors"]
     assert fault in error
 
 
-async def test_the_number_of_a_question_stands_for_its_only_candidate(serve):
-    """Small models copy it; where there are several candidates it is the number of one of them."""
-    sole = replace(SAME, candidates=("Alice",), cards=SAME.cards[:2])
+async def test_the_number_of_a_question_means_its_only_candidate(serve):
+    """Small models copy the number; with several candidates it is the number of a candidate."""
+    sole = replace(SAME_ENTITY, candidates=("Alice",), cards=SAME_ENTITY.cards[:2])
     server = serve(
         lambda _: as_json({"answers": [{"id": 0, "duplicate_of": 1}, {"id": 1, "duplicate_of": 1}]})
     )
 
-    judged = await judge(server).judge(questions(SAME, sole))
+    judged = await judge(server).judge(questions(SAME_ENTITY, sole))
 
     assert judged.answers == ({"duplicate_of": 1}, {"duplicate_of": 0})
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-async def test_a_question_that_stays_open_is_an_invalid_answer(serve):
+async def test_an_unanswered_question_is_an_invalid_answer(serve):
     server = serve(lambda _: as_json({"answers": [{"id": 0, "duplicate_of": 5}]}))
 
     with pytest.raises(InvalidAnswer, match=r"no usable answer to the questions with id \[0\]"):
-        await judge(server).judge(questions(SAME))
+        await judge(server).judge(questions(SAME_ENTITY))
 
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 # ------------------------------------------------------------------------- what the server obeys
@@ -559,8 +559,8 @@ PROSE = Say("Blue, and 1, 2, 3.")
         ),
     ],
 )
-async def test_the_form_is_what_the_server_obeys(serve, probe, form):
-    """An answer of 200 is not enough; found out once an address and model."""
+async def test_the_form_of_replies_is_chosen_by_probes(serve, probe, form):
+    """A status of 200 is not enough; the probes run once for an address and model."""
     server = serve(lambda _: as_json(GOOD), probe)
     reader = extractor(server)
 
@@ -570,19 +570,19 @@ async def test_the_form_is_what_the_server_obeys(serve, probe, form):
     probes = len(server.probes)
     await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    assert {a.body.get("response_format", {}).get("type") for a in server.asked} == {form}
+    assert {a.body.get("response_format", {}).get("type") for a in server.requests} == {form}
     assert len(server.probes) == probes <= 3
-    assert all("Reply schema combined: {" in a.head for a in server.asked)
-    assert len({a.head for a in server.asked}) == 1
+    assert all("Reply schema combined: {" in a.head for a in server.requests)
+    assert len({a.head for a in server.requests}) == 1
 
 
-async def test_parameters_that_a_server_does_not_take_are_left_out(serve):
-    def probe(asked: Asked) -> Say:
-        if "max_tokens" in asked.body:
+async def test_parameters_that_the_server_rejects_are_omitted(serve):
+    def probe(request: ChatRequest) -> Say:
+        if "max_tokens" in request.body:
             return Say(
                 "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.", status=400
             )
-        if "temperature" in asked.body:
+        if "temperature" in request.body:
             return Say("Unsupported value: 'temperature' does not support 0", status=400)
         return as_json({"probe": "kgray-7", "numbers": [2]})
 
@@ -590,12 +590,12 @@ async def test_parameters_that_a_server_does_not_take_are_left_out(serve):
 
     await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    (asked,) = server.asked
+    (asked,) = server.requests
     assert asked.body.keys() == {"model", "messages", "max_completion_tokens", "response_format"}
     assert asked.body["response_format"]["type"] == "json_schema"
 
 
-async def test_a_server_that_refuses_even_the_probe_is_a_matter_of_settings(serve):
+async def test_a_server_that_refuses_the_probe_is_a_settings_error(serve):
     server = serve(lambda _: as_json(GOOD), lambda _: Say("no model loaded", status=400))
 
     with pytest.raises(
@@ -604,8 +604,8 @@ async def test_a_server_that_refuses_even_the_probe_is_a_matter_of_settings(serv
         await extractor(server).extract(ExtractionRequest(episode=episode()))
 
 
-async def test_a_schema_that_is_refused_is_asked_for_one_form_down(serve):
-    def answer(asked: Asked) -> Say:
+async def test_after_a_refused_schema_the_next_weaker_form_is_used(serve):
+    def answer(asked: ChatRequest) -> Say:
         strict = asked.body["response_format"]["type"] == "json_schema"
         return Say("invalid grammar for this schema", status=400) if strict else as_json(GOOD)
 
@@ -614,10 +614,10 @@ async def test_a_schema_that_is_refused_is_asked_for_one_form_down(serve):
     extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
     assert [f.relation for f in extraction.facts] == ["WORKS_AT"]
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
-def test_the_schemas_are_what_constrained_decoders_take():
+def test_constrained_decoders_accept_the_schemas():
     """All required, nothing extra, inline, no bounds; order as in the prompt."""
     from kgray.models.prompting.reply_schemas import answers_schema, extraction_schemas
 
@@ -642,7 +642,7 @@ def test_the_schemas_are_what_constrained_decoders_take():
 
 # ------------------------------------------------------------------------------ waiting and failing
 
-AGAIN = {
+RETRIED = {
     "429": Say(status=429),
     "408": Say(status=408),
     "409": Say(status=409),
@@ -656,54 +656,54 @@ AGAIN = {
 }
 
 
-@pytest.mark.parametrize("fault", AGAIN, ids=str)
-async def test_what_only_waits_is_waited_out_once(serve, fault):
-    """R24: the server's trouble is not the episode's; the library's own retries are off."""
-    server = serve(one_after_the_other(AGAIN[fault], AGAIN[fault], as_json(GOOD)))
+@pytest.mark.parametrize("fault", RETRIED, ids=str)
+async def test_temporary_faults_are_retried(serve, fault):
+    """R24: a fault of the server does not fail the episode; the retries of the library are off."""
+    server = serve(in_turn(RETRIED[fault], RETRIED[fault], as_json(GOOD)))
 
     extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
     assert [f.relation for f in extraction.facts] == ["WORKS_AT"]
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
     # The probe and the answer; a call that the server refused at once cost nothing.
     assert extraction.calls == 2 + (0 if fault.isdigit() else 2)
 
 
-async def test_beyond_the_patience_the_run_stops_and_nobody_waits_again(serve):
+async def test_after_the_patience_the_run_stops_without_another_wait(serve):
     server = serve(lambda _: Say(status=503))
 
     with pytest.raises(
         Unavailable, match=r"answers 503; waited [\d.]+ s \(model\.patience_s = 0\.6\)"
-    ) as gone:
+    ) as outage:
         await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    assert gone.value.waited
-    assert gone.value.exit_code == 75
+    assert outage.value.waited
+    assert outage.value.exit_code == 75
 
 
-async def test_a_server_that_is_not_there_is_out_of_reach():
+async def test_an_absent_server_is_unavailable():
     nowhere = Endpoint(base_url="http://127.0.0.1:9/v1", name="m", patience_s=0.2)
 
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9/v1 cannot be reached"):
         await OpenAIExtractor(Client(nowhere), PROMPTS).extract(ExtractionRequest(episode=episode()))
 
 
-async def test_redirects_without_end_fail_no_episode(serve):
+async def test_endless_redirects_fail_no_episode(serve):
     server = serve(lambda _: Say(status=307, headers={"location": "/v1/chat/completions"}))
     with pytest.raises(Unavailable, match="cannot be reached"):
         await extractor(server).extract(ExtractionRequest(episode=episode()))
 
 
-async def test_another_server_than_the_named_one_never_gets_the_key(serve):
-    other = serve(lambda _: as_json(GOOD))
-    named = serve(lambda _: Say(status=307, headers={"location": f"{other.url}/chat/completions"}))
+async def test_a_redirect_target_does_not_get_the_key(serve):
+    target = serve(lambda _: as_json(GOOD))
+    named = serve(lambda _: Say(status=307, headers={"location": f"{target.url}/chat/completions"}))
     extraction = await extractor(named).extract(ExtractionRequest(episode=episode()))
     assert [f.relation for f in extraction.facts] == ["WORKS_AT"]
-    assert {asked.key for asked in named.asked} == {KEY}
-    assert {asked.key for asked in other.asked} == {""}
+    assert {asked.key for asked in named.requests} == {KEY}
+    assert {asked.key for asked in target.requests} == {""}
 
 
-async def test_a_server_that_takes_no_connection_is_told_of_as_such():
+async def test_a_server_that_accepts_no_connection_is_unreachable():
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as ends:
         for _ in range(3):
             ends.enter_context(waiting := socket.socket())
@@ -715,13 +715,13 @@ async def test_a_server_that_takes_no_connection_is_told_of_as_such():
             await OpenAIExtractor(Client(nowhere), PROMPTS).extract(ExtractionRequest(episode=episode()))
 
 
-async def test_a_netrc_has_no_part_in_requests(serve, monkeypatch, tmp_path):
-    """Its names and passwords are for other programs; beside a key aiohttp would refuse every request."""
+async def test_a_netrc_file_is_not_used(serve, monkeypatch, tmp_path):
+    """Its names and passwords are for other programs; with a key, aiohttp would refuse every request."""
     (tmp_path / "netrc").write_text("default login somebody password of-somebody")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     server = serve(lambda _: as_json(GOOD))
     await extractor(server).extract(ExtractionRequest(episode=episode()))
-    assert {asked.key for asked in server.asked} == {KEY}
+    assert {asked.key for asked in server.requests} == {KEY}
 
 
 async def test_a_proxy_of_the_environment_is_used(serve, monkeypatch):
@@ -731,7 +731,7 @@ async def test_a_proxy_of_the_environment_is_used(serve, monkeypatch):
     monkeypatch.setenv("http_proxy", server.url.removesuffix("/v1"))
     elsewhere = extractor(server, base_url="http://model.invalid/v1")
     await elsewhere.extract(ExtractionRequest(episode=episode()))
-    assert [asked.path for asked in server.asked] == ["http://model.invalid/v1/chat/completions"]
+    assert [asked.path for asked in server.requests] == ["http://model.invalid/v1/chat/completions"]
     DIALECTS.clear()
     monkeypatch.setenv("no_proxy", "model.invalid")
     with pytest.raises(Unavailable, match="cannot be reached"):
@@ -740,15 +740,15 @@ async def test_a_proxy_of_the_environment_is_used(serve, monkeypatch):
         )
 
 
-async def test_a_slow_answer_counts_as_none(serve):
-    server = serve(one_after_the_other(replace(as_json(GOOD), delay=0.7), as_json(GOOD)))
+async def test_an_answer_after_the_timeout_is_requested_again(serve):
+    server = serve(in_turn(replace(as_json(GOOD), delay=0.7), as_json(GOOD)))
 
     extraction = await extractor(server, timeout_s=0.3, patience_s=HANGS_S).extract(
         ExtractionRequest(episode=episode())
     )
 
     assert [f.relation for f in extraction.facts] == ["WORKS_AT"]
-    assert len(server.asked) >= 2, "more than twice where this machine is slow"
+    assert len(server.requests) >= 2, "more than two on a slow machine"
 
 
 async def test_retry_after_may_be_a_date(serve):
@@ -760,9 +760,9 @@ async def test_retry_after_may_be_a_date(serve):
 
 
 @pytest.mark.parametrize("words", ["when it suits", "-5", "nan", ""])
-async def test_a_retry_after_that_says_nothing_is_no_reason_to_wait(serve, words):
+async def test_an_invalid_retry_after_is_ignored(serve, words):
     refused = Say(status=503, headers={"retry-after": words})
-    server = serve(one_after_the_other(refused, as_json(GOOD)))
+    server = serve(in_turn(refused, as_json(GOOD)))
 
     extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
@@ -772,44 +772,44 @@ async def test_a_retry_after_that_says_nothing_is_no_reason_to_wait(serve, words
 @pytest.mark.parametrize("header", [{"retry-after": "1"}, {"retry-after-ms": "900"}], ids=str)
 async def test_retry_after_is_honoured_by_all_requests(serve, header):
     refused = Say(status=429, headers=header)
-    server = serve(one_after_the_other(refused, as_json(GOOD)))
+    server = serve(in_turn(refused, as_json(GOOD)))
     reader = extractor(server, patience_s=HANGS_S, max_concurrency=1)
     requests = [ExtractionRequest(episode=episode(f"I work at Acme {i}")) for i in range(3)]
 
     await asyncio.gather(*(reader.extract(r) for r in requests))
 
-    first, *others = [a.at for a in server.asked]
-    assert min(others) - first >= 0.85
+    first, *later = [a.at for a in server.requests]
+    assert min(later) - first >= 0.85
 
 
-async def test_a_retry_after_beyond_the_patience_is_not_waited_for(serve):
+async def test_a_retry_after_beyond_the_patience_ends_the_wait_at_once(serve):
     server = serve(lambda _: Say(status=429, headers={"retry-after": "3600"}))
 
     with pytest.raises(Unavailable, match="answers 429 and asks for 3600 s; waited 0 s"):
         await extractor(server).extract(ExtractionRequest(episode=episode()))
 
 
-async def test_no_more_requests_stand_at_the_server_than_allowed(serve):
-    """One limiter a server and key: extractor and judge share it."""
+async def test_the_number_of_concurrent_requests_is_bounded(serve):
+    """Extractor and judge share the limiter of a server and key."""
     full = threading.Event()
 
-    def answer(asked: Asked) -> Say:
+    def answer(asked: ChatRequest) -> Say:
         if server.most_at_once >= 4:
             full.set()
-        full.wait(HANGS_S)  # until four are there; a fifth would come within the delay
+        full.wait(HANGS_S)  # until four requests are pending; a fifth would arrive within the delay
         return replace(answering(asked) if asked.task == "batched" else as_json(GOOD), delay=0.03)
 
     server = serve(answer)
     reader, judging = extractor(server), judge(server)
 
     calls = [reader.extract(ExtractionRequest(episode=episode(f"I work at {i}"))) for i in range(10)]
-    asks = [judging.judge(questions(SAME)) for _ in range(10)]
+    asks = [judging.judge(questions(SAME_ENTITY)) for _ in range(10)]
     await asyncio.gather(*calls, *asks)
 
     assert server.most_at_once == 4
 
 
-async def test_429_halves_what_stands_at_the_server_and_successes_grow_it_back(serve):
+async def test_429_halves_the_concurrency_and_successes_restore_it(serve):
     from kgray.models.openai_api.client import Limiter
 
     limiter = Limiter(16)
@@ -827,44 +827,44 @@ async def test_429_halves_what_stands_at_the_server_and_successes_grow_it_back(s
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 async def test_a_refused_text_fails_its_episode_at_once(serve, status):
-    """R24: too long or malformed; the server's words stand in the reason, the key never does."""
+    """R24: too long or malformed; the reason quotes the server, without the key."""
     server = serve(lambda _: Say(f"context of 4096 tokens exceeded by {KEY}", status=status))
 
     with pytest.raises(Refused, match=rf"\({status}: context of 4096 tokens exceeded by \*\*\*\)"):
         await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
     "say", [Say(finish="content_filter"), Say(refusal="I will not")], ids=["filter", "refusal"]
 )
-async def test_a_model_that_will_not_is_a_refusal(serve, say):
+async def test_a_refusal_of_the_model_is_a_refused_text(serve, say):
     server = serve(lambda _: say)
 
     with pytest.raises(Refused, match="the model refused the text"):
         await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-async def test_room_that_the_model_does_not_have_is_asked_for_again_smaller(serve):
+async def test_too_many_max_tokens_are_reduced(serve):
     too_large = Say(
         "'max_tokens' is too large: 4096. This model's maximum context length is 4096", status=400
     )
-    server = serve(one_after_the_other(too_large, as_json(GOOD)))
+    server = serve(in_turn(too_large, as_json(GOOD)))
 
     await extractor(server).extract(ExtractionRequest(episode=episode()))
 
     room = 256 + 48 * tokens(episode().text)
-    assert [a.body["max_tokens"] for a in server.asked] == [room, room // 4]
+    assert [a.body["max_tokens"] for a in server.requests] == [room, room // 4]
 
 
 @pytest.mark.parametrize(
     ("status", "words"),
     [(401, "model.api_key"), (403, "model.api_key"), (404, "model.base_url")],
 )
-async def test_a_wrong_key_or_address_is_one_line_about_the_settings(serve, status, words):
+async def test_a_wrong_key_or_address_is_a_one_line_settings_error(serve, status, words):
     server = serve(lambda _: Say(f"wrong key {KEY}", status=status))
 
     with pytest.raises(SettingsError) as wrong:
@@ -874,21 +874,21 @@ async def test_a_wrong_key_or_address_is_one_line_about_the_settings(serve, stat
     assert KEY not in str(wrong.value)
     assert "\n" not in str(wrong.value)
     assert wrong.value.exit_code == 2
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-async def test_tokens_are_estimated_where_the_server_does_not_count(serve, caplog):
+async def test_tokens_are_estimated_without_usage_of_the_server(serve, caplog):
     server = serve(lambda _: replace(as_json(GOOD), usage=None))
 
     extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    asked = server.asked[0]
+    asked = server.requests[0]
     assert extraction.prompt_tokens == 100 + -(-len(asked.head) // 4) + -(-len(asked.data) // 4)
     assert extraction.completion_tokens == 20 + -(-len(json.dumps(GOOD)) // 4)
 
 
-def test_each_event_loop_has_connections_of_its_own(serve):
-    """`asyncio.run` a verb: what one loop opened is closed with it, and the next opens anew."""
+def test_each_event_loop_has_its_own_connections(serve):
+    """With an `asyncio.run` for each verb, connections close with their loop, and the next loop opens new ones."""
     server = serve(lambda _: as_json(GOOD))
     reader = extractor(server)
 
@@ -898,13 +898,13 @@ def test_each_event_loop_has_connections_of_its_own(serve):
     assert server.tasks() == ["combined"] * 3
     assert len(server.probes) == 1
     gc.collect()
-    assert not [loop for loop in CONNECTIONS if loop.is_closed()], "a loop that is over stays"
+    assert not [loop for loop in CONNECTIONS if loop.is_closed()], "an ended loop is still referenced"
 
 
 # ------------------------------------------------------------------------------------ embeddings
 
 
-def embedding(asked: Asked) -> Say:
+def embedding(asked: ChatRequest) -> Say:
     """Vectors (length of the text, 1, 0), in reversed order with their indexes."""
     rows = [
         {"object": "embedding", "index": i, "embedding": [float(len(text)), 1.0, 0.0]}
@@ -926,12 +926,12 @@ async def test_texts_become_unit_vectors_in_their_order(serve):
     assert rows.shape == (201, 3)
     assert [round(float(r[0] / r[1])) for r in rows] == [max(1, len(t)) for t in texts]
     assert abs((rows**2).sum(axis=1) - 1).max() < 1e-5
-    assert sorted(len(a.body["input"]) for a in server.asked) == [27, 64]  # each distinct text once
-    assert server.asked[0].body["encoding_format"] == "float"
+    assert sorted(len(a.body["input"]) for a in server.requests) == [27, 64]  # each distinct text once
+    assert server.requests[0].body["encoding_format"] == "float"
     assert (await embedder(server).embed([])).shape == (0, 3)
 
 
-async def test_another_width_is_an_error_that_names_both(serve):
+async def test_a_different_width_is_an_error_that_names_both(serve):
     with pytest.raises(SettingsError, match=r"gives 3 numbers a text, but embedder\.dimensions = 8"):
         await embedder(serve(embedding), dimensions=8).embed(["a"])
 
@@ -947,7 +947,7 @@ async def test_another_width_is_an_error_that_names_both(serve):
         ([[1, 2, 3], [1, 2, float("nan")]], Garbled),
     ],
 )
-async def test_vectors_that_are_none_are_not_stored(serve, rows, error):
+async def test_invalid_vectors_are_an_error(serve, rows, error):
     data = [{"index": i, "embedding": row} for i, row in enumerate(rows)]
     server = serve(lambda _: Say(raw=json.dumps({"data": data}).encode()))
 
@@ -955,12 +955,12 @@ async def test_vectors_that_are_none_are_not_stored(serve, rows, error):
         await embedder(server).embed(["a", "b"])
 
 
-async def test_vectors_that_are_none_are_asked_for_again(serve):
-    """A server that is just coming up may send such; the text is not to blame (R24)."""
+async def test_invalid_vectors_are_requested_again(serve):
+    """A starting server may send invalid vectors; the text is not the cause (R24)."""
     broken = Say(raw=b'{"data": [{"index": 0, "embedding": [NaN, 1, 2]}]}')
-    whole = Say(raw=b'{"data": [{"index": 0, "embedding": [0, 2, 0]}]}')
+    valid = Say(raw=b'{"data": [{"index": 0, "embedding": [0, 2, 0]}]}')
 
-    rows = await embedder(serve(one_after_the_other(broken, whole))).embed(["a"])
+    rows = await embedder(serve(in_turn(broken, valid))).embed(["a"])
 
     assert rows.tolist() == [[0.0, 1.0, 0.0]]
     with pytest.raises(
@@ -969,7 +969,7 @@ async def test_vectors_that_are_none_are_asked_for_again(serve):
         await embedder(serve(lambda _: broken)).embed(["a"])
 
 
-async def test_a_text_of_zeros_is_still_of_unit_length(serve):
+async def test_a_vector_of_zeros_becomes_a_unit_vector(serve):
     server = serve(lambda _: Say(raw=json.dumps({"data": [{"index": 0, "embedding": [0, 0, 0]}]}).encode()))
 
     assert (await embedder(server).embed(["a"])).tolist() == [[1.0, 0.0, 0.0]]

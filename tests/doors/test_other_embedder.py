@@ -1,4 +1,4 @@
-"""Settings that name another embedder than the store's: reads without vectors work, the rest refuses."""
+"""Settings with a different embedder than the store: reads without vectors work, other commands are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kgray.errors import KgrayError
 from tests.doors.shell import JOBS
 
 # The folder was made with the hashing embedder of 1,024 numbers.
-OTHERS = {
+EMBEDDERS = {
     "another-width": {"embedder_dimensions": 512},
     "out-of-reach": {
         "embedder_backend": "openai", "embedder_base_url": "http://127.0.0.1:9/v1", "embedder_name": "e",
@@ -41,10 +41,10 @@ REFUSED = {
 }
 
 
-@pytest.fixture(params=OTHERS)
-def other(request):
+@pytest.fixture(params=EMBEDDERS)
+def embedder_settings(request):
     """Return settings that name another embedder."""
-    return OTHERS[request.param]
+    return EMBEDDERS[request.param]
 
 
 def use(shell, settings):
@@ -53,15 +53,15 @@ def use(shell, settings):
 
 
 @pytest.mark.parametrize("command", READS)
-def test_a_command_that_needs_no_vectors_reads_the_folder(team, other, command):
+def test_commands_without_vectors_read_the_folder(team, embedder_settings, command):
     words = READS[command]
-    before = [team(*words).out, team(*words, *["--json"] * (command != "dump")).out]
-    use(team, other)
+    outputs = [team(*words).out, team(*words, *["--json"] * (command != "dump")).out]
+    use(team, embedder_settings)
     answers = [team(*words), team(*words, *["--json"] * (command != "dump"))]
     assert [answer.code for answer in answers] == [0, 0], answers
     assert [answer.err for answer in answers] == ["", ""]
     if command != "status":
-        assert [answer.out for answer in answers] == before
+        assert [answer.out for answer in answers] == outputs
         return
     line = answers[1].json["embedder"].pop("fault")
     assert line.count("\n") == 0
@@ -77,20 +77,20 @@ def test_the_status_names_the_embedder_of_the_graph(team):
     assert "embedder: hashing-1/1024 (1024 numbers a text)\n" in team("status").out
 
 
-def test_commands_that_need_vectors_refuse_in_one_line_and_change_nothing(team, other):
+def test_commands_that_need_vectors_are_refused_and_change_nothing(team, embedder_settings):
     team.write("more.jsonl", JOBS[0] | {"id": "more"})
-    before = [team("dump", "--group", "team").out, team("groups").out]
-    use(team, other)
+    outputs = [team("dump", "--group", "team").out, team("groups").out]
+    use(team, embedder_settings)
     for name, words in REFUSED.items():
         answer = team(*words)
         assert (answer.code, answer.err.count("\n"), answer.out) == (2, 1, ""), (name, answer)
         assert "embedder" in answer.err, name
-    assert [team("dump", "--group", "team").out, team("groups").out] == before
+    assert [team("dump", "--group", "team").out, team("groups").out] == outputs
 
 
-def test_python_reads_and_refuses_alike(jobs, tmp_path, other):
+def test_python_has_the_same_reads_and_refusals(jobs, tmp_path, embedder_settings):
     shutil.copytree(jobs, tmp_path / "data")
-    with kgray.open(tmp_path / "data", create=True, settings=other) as memory:
+    with kgray.open(tmp_path / "data", create=True, settings=embedder_settings) as memory:
         assert [*memory.status().groups] == [size.group for size in memory.groups()] == ["team"]
         assert memory.failures() == []
         assert memory.history("Alice Nguyen", group="team").facts
@@ -112,12 +112,12 @@ def test_python_reads_and_refuses_alike(jobs, tmp_path, other):
         assert memory.status().groups["team"].committed == 3
 
 
-def test_a_server_reads_and_refuses_alike(jobs, tmp_path):
+def test_a_server_has_the_same_reads_and_refusals(jobs, tmp_path):
     pytest.importorskip("fastapi", reason="needs the extra `serve`")
     from tests.doors.served import serving
 
     shutil.copytree(jobs, tmp_path / "data")
-    with serving(tmp_path / "data", settings=OTHERS["another-width"]) as server:
+    with serving(tmp_path / "data", settings=EMBEDDERS["another-width"]) as server:
         client, team = server.client(), "/v1/groups/team"
         embedder = client.get(f"{team}/status").json()["embedder"]
         assert (embedder["name"], "hashing-1/512" in embedder["fault"]) == ("hashing-1/1024", True)
@@ -125,8 +125,8 @@ def test_a_server_reads_and_refuses_alike(jobs, tmp_path):
         for path in ("/v1/groups", history, f"{team}/failures", f"{team}/dump", f"{team}/show/t2"):
             assert client.get(path).status_code == 200, path
         rows = [{"text": "I work at Gamma", "speaker": "Alice"}]
-        asked = {"episodes": rows, "search": {"query": "Alice"}, "retry": {}}
-        for path, body in asked.items():
+        bodies = {"episodes": rows, "search": {"query": "Alice"}, "retry": {}}
+        for path, body in bodies.items():
             answer = client.post(f"{team}/{path}", json=body)
             assert (answer.status_code, answer.json()["code"]) == (500, "store_error"), path
         assert server.memory.store.pending_count() == 0

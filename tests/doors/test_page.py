@@ -1,4 +1,4 @@
-"""The page in a real Chromium: each view, hostile messages, keys, a server that goes away, many nodes."""
+"""The page in a real Chromium: each view, hostile messages, keys, outages of the server, many nodes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ TRIPLES = [
 
 
 def rows(start, count, nodes):
-    """Return triples between so many names; each begins a day after the one before."""
+    """Yield triples between `nodes` names; each begins a day after the previous."""
     day = datetime(2020, 1, 1)  # noqa: DTZ001 - a day alone is written
     for i in range(start, start + count):
         source, target = f"Node {i % nodes}", f"Node {(i * 7 + 1 + i // nodes) % nodes}"
@@ -79,9 +79,9 @@ def filled(folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("page") / "data"
-    filled(made)
-    return made
+    path = tmp_path_factory.mktemp("page") / "data"
+    filled(path)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +92,8 @@ def served(folder):
 
 @pytest.fixture(scope="module")
 def driver(served):  # the server first: from here on an event loop runs in this thread
-    with sync_playwright() as found:
-        yield found
+    with sync_playwright() as playwright:
+        yield playwright
 
 
 @pytest.fixture(scope="module")
@@ -106,15 +106,15 @@ def chromium(driver):
 @pytest.fixture
 def tab(chromium, served):
     context = chromium.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
-    made = Tab(context, served.url)
-    yield made
+    new_tab = Tab(context, served.url)
+    yield new_tab
     context.close()
-    assert made.faults == []
+    assert new_tab.faults == []
 
 
 def fact_of(served, text, group="team"):
-    found = served.client().get(f"/v1/groups/{group}/graph", params={"limit": 500, "most_facts": 2000}).json()
-    return next(fact for fact in found["facts"] if fact["text"] == text)
+    graph = served.client().get(f"/v1/groups/{group}/graph", params={"limit": 500, "most_facts": 2000}).json()
+    return next(fact for fact in graph["facts"] if fact["text"] == text)
 
 
 # ------------------------------------------------------------------------------ 1 and 2: explore, time
@@ -146,21 +146,21 @@ def test_a_search_explains_its_results_and_what_the_time_filter_removed(tab):
 
 def test_the_slider_filters_in_the_browser_and_steps_to_changes(tab):
     page = tab.open("group=team&centre=Alice%20Nguyen", READY)
-    asked = []
-    page.on("request", lambda request: "/v1/" in request.url and asked.append(request.url))
-    now = int(page.get_attribute(".graph", "data-edges"))
+    requests = []
+    page.on("request", lambda request: "/v1/" in request.url and requests.append(request.url))
+    edge_count = int(page.get_attribute(".graph", "data-edges"))
     page.keyboard.press("[")
     tab.until("document.querySelector('.track output').textContent !== 'today'")
     moment = page.inner_text(".track output")
     page.evaluate("""() => { const slider = document.querySelector('.track input');
         slider.value = 1; slider.dispatchEvent(new Event('input', {bubbles: true})); }""")
     tab.until(f"document.querySelector('.track output').textContent !== '{moment}'")
-    tab.until(f"Number(document.querySelector('.graph').dataset.edges) < {now}")
+    tab.until(f"Number(document.querySelector('.graph').dataset.edges) < {edge_count}")
     tab.until("location.hash.includes('as_of=')")
-    assert asked == []
+    assert requests == []
     page.keyboard.press("0")
     tab.until("document.querySelector('.track output').textContent === 'today'")
-    tab.until(f"Number(document.querySelector('.graph').dataset.edges) === {now}")
+    tab.until(f"Number(document.querySelector('.graph').dataset.edges) === {edge_count}")
     page.keyboard.press(" ")
     page.wait_for_selector("button[aria-label=Pause]")
     page.keyboard.press(" ")
@@ -168,7 +168,7 @@ def test_the_slider_filters_in_the_browser_and_steps_to_changes(tab):
 
 
 @pytest.mark.slow  # test_http_exploring asks for past moments by default
-def test_known_at_is_asked_of_the_server_and_marked_as_past(tab, served):
+def test_known_at_is_requested_from_the_server_and_marked_as_past(tab, served):
     commits = served.client().get("/v1/groups/team/changes", params={"limit": 1000}).json()["commits"]
     page = tab.open(f"group=team&known_at={quote(commits[5]['at'])}", READY)
     assert "A past view" in page.inner_text("p.past")
@@ -197,8 +197,8 @@ def test_the_reason_for_a_fact_leads_to_the_words_of_a_message(tab, served):
     assert tab.violations() == []
 
 
-@pytest.mark.slow  # a retraction is looked at first by default
-def test_an_end_is_looked_at_first_then_added_by_the_page_then_taken_back(tab, served):
+@pytest.mark.slow  # by default a retraction has a preview
+def test_an_end_is_previewed_added_and_undone(tab, served):
     fact = fact_of(served, "Dana Levy lives in Oslo")
     page = tab.open(f"group=team&fact={fact['id']}", ".why mark")
     page.click("text=End it…")
@@ -233,7 +233,7 @@ def test_a_message_is_retracted_with_a_preview_and_brought_back(tab, served):
 
 
 @pytest.mark.slow  # test_http_exploring has its facts and their ends by default
-def test_an_entity_has_a_timeline_with_what_ended_its_facts(tab, served):
+def test_an_entity_has_a_timeline_with_the_ends_of_its_facts(tab, served):
     alice = fact_of(served, "Alice Nguyen works at Lumen Systems")["source_id"]
     page = tab.open(f"group=team&view=entity&entity={alice}", ".bars li")
     assert "works at" in page.inner_text(".bars")
@@ -333,7 +333,7 @@ def test_marks_count_characters_not_code_units(tab, served):
     assert page.inner_text(".why mark >> nth=0").startswith("Acme")
 
 
-def test_headers_forbid_what_is_not_ours(served):
+def test_headers_forbid_foreign_content(served):
     answer = served.client().get("/")
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -376,8 +376,8 @@ def test_no_key_expired_key_and_a_key_that_only_reads(chromium, folder, tmp_path
         assert tab.faults == []
 
 
-@pytest.mark.slow  # the other tests of the page have a server that stays
-def test_a_server_that_goes_away_is_waited_for(chromium, folder, tmp_path):
+@pytest.mark.slow  # the other tests of the page have a server without outages
+def test_the_page_waits_for_an_absent_server(chromium, folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "data", ignore=shutil.ignore_patterns("*.lock"))
     with serving(copy) as server:
         context = chromium.new_context()
@@ -445,7 +445,7 @@ def test_without_webgl_the_table_shows_the_same_facts(driver, served):
 
 
 @pytest.mark.slow  # test_no_key_expired_key types by default
-def test_the_keyboard_alone_reaches_and_leaves_everything(tab):
+def test_all_controls_are_reached_and_left_by_keyboard(tab):
     page, focus = tab.open("group=team", READY), "document.activeElement"
     press = page.keyboard.press
     stops = []
@@ -509,7 +509,7 @@ def test_the_keyboard_alone_reaches_and_leaves_everything(tab):
 
 
 @pytest.mark.slow  # by default the screen is wide
-def test_labels_are_whole_on_a_narrow_screen(chromium, served):
+def test_labels_are_complete_on_a_narrow_screen(chromium, served):
     context = chromium.new_context(viewport={"width": 360, "height": 740}, reduced_motion="reduce")
     tab = Tab(context, served.url)
     drawn = """() => { const old = CanvasRenderingContext2D.prototype.fillText; window.labels = [];
@@ -521,7 +521,7 @@ def test_labels_are_whole_on_a_narrow_screen(chromium, served):
     page = tab.open("group=team&centre=Alice%20Nguyen", READY)
     tab.until("window.labels.length > 5")
     labels = page.evaluate("window.labels")
-    assert [text for text, left, right in labels if left < 0 or right > 360] == []
+    assert [text for text, start, end in labels if start < 0 or end > 360] == []
     tab.open("group=team&table=yes", "tbody tr")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     context.close()
@@ -545,7 +545,7 @@ def test_every_view_is_accessible(tab, state, wait):
 
 
 @pytest.mark.slow  # by default another test steps through a smaller graph
-def test_a_step_of_the_slider_shows_what_holds_then(tab, served):
+def test_a_step_of_the_slider_shows_the_facts_of_the_moment(tab, served):
     graph = served.client().get("/v1/groups/many/graph", params={"limit": 200, "most_facts": 2000}).json()
     page = tab.open("group=many&as_of=2021-01-01", f"{READY}[data-nodes='200']")
     for moment in ("2022-06-01", "2020-03-01", "2023-09-01", "2021-01-02"):
@@ -581,13 +581,13 @@ def test_200_nodes_are_drawn_and_a_step_of_the_slider_is_quick(tab):
 
 
 @pytest.mark.slow
-def test_2000_nodes_are_drawn_and_say_that_there_are_more(chromium, tmp_path):
+def test_2000_nodes_are_drawn_with_a_note_about_more(chromium, tmp_path):
     def fill():
         with kgray.open(tmp_path / "data", create=True) as memory:
             every = [list(rows(start, 100, 2200)) for start in range(0, 4400, 100)]
             memory.add_many([{"group": "many", "kind": "triples", "triples": some} for some in every])
 
-    filling = threading.Thread(target=fill)  # an event loop runs in this one
+    filling = threading.Thread(target=fill)  # an event loop runs in this thread
     filling.start()
     filling.join()
     with serving(tmp_path / "data") as server:

@@ -37,9 +37,9 @@ async def test_the_verbs_are_awaited(tmp_path):
             assert [hit.text.casefold() for hit in hits] == [text.casefold()]
         history = await memory.history("ann lee", group="g")
         assert [fact.ended_by is not None for fact in history.facts] == [True, False]
-        known = history.facts[1].created_at - INSTANT
-        assert (await memory.search("Ann", group="g", known_at=known, scopes=["fact"]))[0].object == "Acme"
-        assert (await memory.history("Ann Lee", group="g", known_at=known)).facts[0].invalid_at is None
+        before_the_second = history.facts[1].created_at - INSTANT
+        assert (await memory.search("Ann", group="g", known_at=before_the_second, scopes=["fact"]))[0].object == "Acme"
+        assert (await memory.history("Ann Lee", group="g", known_at=before_the_second)).facts[0].invalid_at is None
         assert "Beta" in (await memory.context("Ann", group="g")).text
         assert (await memory.status()).groups["g"].committed == 2
         assert await memory.failures() == []
@@ -74,54 +74,54 @@ def dump_rows(memory, kind: str) -> list[dict]:
     return [row for row in map(json.loads, memory.dump(group="g")) if row["type"] == kind]
 
 
-async def test_states_kept_between_verbs_see_what_other_processes_did(tmp_path):
-    """Two memories on one folder take turns: neither decides on what it remembers from before."""
+async def test_cached_states_see_the_changes_of_other_processes(tmp_path):
+    """Two memories write to one folder in turn: neither decides on an outdated state."""
     async with (
-        kgray.open_async(tmp_path / "d", create=True) as one,
-        kgray.open_async(tmp_path / "d", create=True) as two,
+        kgray.open_async(tmp_path / "d", create=True) as first,
+        kgray.open_async(tmp_path / "d", create=True) as second,
     ):
         for number in range(6):
-            memory = (one, two)[number % 2]
+            memory = (first, second)[number % 2]
             row = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": f"Firm {number}"}]
             await memory.add(row, kind="triples", group="g", at=number * 86_400, id=str(number))
-        assert await one.admin.verify("g") == []
-        spans = (await two.history("Ann Lee", group="g")).facts
+        assert await first.admin.verify("g") == []
+        spans = (await second.history("Ann Lee", group="g")).facts
     assert [(f.valid_at, f.invalid_at) for f in spans] == [
         (EPOCH + timedelta(day), EPOCH + timedelta(day + 1) if day < 5 else None) for day in range(6)
     ]
 
 
-async def test_what_is_removed_stays_in_no_folder_of_a_run(tmp_path):
-    """R25: a report tells of failures; rows that are sorted by time lie in a file without a name."""
+async def test_removed_texts_are_deleted_from_run_folders(tmp_path):
+    """R25: reports contain failures; rows that are sorted by time are in an unlinked file."""
     rows = [{"id": f"{n}", "at": n, "group": "g", "triples": ANN} for n in range(9)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     deployment = find([str(tmp_path / "rows.jsonl")], tmp_path / "d")
-    asked = RunRequest(run="r", inputs=deployment, defaults=Defaults(), order="reference-time", limit=5)
+    request = RunRequest(run="r", inputs=deployment, defaults=Defaults(), order="reference-time", limit=5)
     async with kgray.open_async(tmp_path / "d", create=True) as memory:
-        await backfill(memory, tmp_path / "d", asked)
-        kept = tmp_path / "d" / "runs" / "r"
-        before = {path.name for path in kept.iterdir()}
-        assert "report.json" in before
+        await backfill(memory, tmp_path / "d", request)
+        run_folder = tmp_path / "d" / "runs" / "r"
+        names = {path.name for path in run_folder.iterdir()}
+        assert "report.json" in names
         assert (await memory.remove(group="g", episodes=["nobody"])).episodes == 0
         with pytest.raises(InputError):
             await memory.remove(group="no group", everything=True)
-        assert {path.name for path in kept.iterdir()} == before, "what removes nothing changes nothing"
+        assert {path.name for path in run_folder.iterdir()} == names, "a removal of nothing changes nothing"
         await memory.remove(group="g", everything=True)
-        assert {path.name for path in kept.iterdir()} == {"lock", "manifest.json", "refused.jsonl"}
-        assert (await backfill(memory, tmp_path / "d", replace(asked, limit=None))).accepted == 4
+        assert {path.name for path in run_folder.iterdir()} == {"lock", "manifest.json", "refused.jsonl"}
+        assert (await backfill(memory, tmp_path / "d", replace(request, limit=None))).accepted == 4
 
 
-async def test_what_another_process_removed_is_gone_from_earlier_moments_too(tmp_path):
+async def test_removals_of_other_processes_apply_to_earlier_moments(tmp_path):
     async with (
-        kgray.open_async(tmp_path / "d", create=True) as one,
-        kgray.open_async(tmp_path / "d", create=True) as two,
+        kgray.open_async(tmp_path / "d", create=True) as first,
+        kgray.open_async(tmp_path / "d", create=True) as second,
     ):
-        await one.add(ANN, kind="triples", group="g", at=0, id="a")
-        await one.add(BETA, kind="triples", group="g", at=86_400, id="b")
-        known = (await one.history("Ann Lee", group="g")).facts[1].created_at - INSTANT
-        assert await one.search("Acme", group="g", known_at=known)
-        await two.remove(group="g", episodes=["a"])
-        assert await one.search("Acme", group="g", known_at=known) == []
+        await first.add(ANN, kind="triples", group="g", at=0, id="a")
+        await first.add(BETA, kind="triples", group="g", at=86_400, id="b")
+        moment = (await first.history("Ann Lee", group="g")).facts[1].created_at - INSTANT
+        assert await first.search("Acme", group="g", known_at=moment)
+        await second.remove(group="g", episodes=["a"])
+        assert await first.search("Acme", group="g", known_at=moment) == []
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_settings_are_arguments_too(tmp_path):
     assert not (tmp_path / "d").exists()
 
 
-def test_dir_lists_what_there_is(tmp_path):
+def test_dir_lists_the_public_names(tmp_path):
     for name in dir(kgray):
         assert getattr(kgray, name) is not None
     assert {"open", "Memory", "Hit", "Filters", "KgrayError", "NotFound", "Ambiguous"} <= set(dir(kgray))
@@ -178,7 +178,7 @@ def test_dir_lists_what_there_is(tmp_path):
         assert memory.store.rows is not None
 
 
-async def test_a_memory_that_blocks_says_so_in_a_running_loop(tmp_path):
+async def test_a_blocking_memory_in_a_running_loop_is_an_error(tmp_path):
     memory = kgray.open(tmp_path / "d", create=True)
     with pytest.raises(InputError, match="open_async"):
         memory.search("Ann", group="g")
@@ -191,7 +191,7 @@ def test_a_typo_creates_no_store(tmp_path):
     assert not (tmp_path / "typo").exists()
 
 
-def test_times_go_in_and_out_as_aware_datetimes(tmp_path):
+def test_times_are_returned_as_aware_datetimes(tmp_path):
     january, march = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
     with kgray.open(tmp_path / "d", create=True) as memory:
         memory.add(ANN, kind="triples", group="g", at=january, id="a")
@@ -203,8 +203,8 @@ def test_times_go_in_and_out_as_aware_datetimes(tmp_path):
         assert (hit.valid_at, hit.invalid_at, hit.object, hit.fact) == (january, march, "Acme", first)
         assert hit.fact.created_at.tzinfo is not None
         assert hit.fact.created_at < hit.fact.expired_at == second.created_at
-        known = memory.search("Ann Lee", group="g", known_at=first.created_at, scopes=["fact"])
-        assert [(hit.object, hit.invalid_at) for hit in known] == [("Acme", None)]
+        earlier_hits = memory.search("Ann Lee", group="g", known_at=first.created_at, scopes=["fact"])
+        assert [(hit.object, hit.invalid_at) for hit in earlier_hits] == [("Acme", None)]
         hits = memory.search("Ann Lee", group="g", scopes=["episode"], said_after=march)
         assert [(hit.client_id, hit.reference_time) for hit in hits] == [("b", march)]
         early = kgray.Filters(said=(None, march))
@@ -218,7 +218,7 @@ def test_times_go_in_and_out_as_aware_datetimes(tmp_path):
         assert [h.object for h in memory.search("Ann", group="g", as_of=local, scopes=["fact"])] == ["Beta"]
 
 
-def test_a_taken_id_raises_in_the_words_of_python(tmp_path):
+def test_the_error_of_a_taken_id_names_no_command_option(tmp_path):
     with kgray.open(tmp_path / "d", create=True) as memory:
         memory.add(ANN, kind="triples", group="g", at=0, id="a")
         with pytest.raises(InputError, match="id 'a' is taken by other content") as caught:
@@ -251,9 +251,9 @@ def test_entities_are_listed_and_called_by_name(tmp_path):
             memory.entities(group="g", limit=0)
 
 
-async def test_what_was_retracted_is_added_again_where_it_is_asked_for(tmp_path):
+async def test_retracted_rows_are_accepted_again_with_again(tmp_path):
     async with kgray.open_async(tmp_path / "d", create=True) as memory:
-        for again, expected in ((False, (1, 0, 0)), (False, (0, 1, 1)), (True, (1, 0, 0))):
-            report = await memory.add(ANN, kind="triples", group="g", at=0, id="a", again=again)
+        for option, expected in ((False, (1, 0, 0)), (False, (0, 1, 1)), (True, (1, 0, 0))):
+            report = await memory.add(ANN, kind="triples", group="g", at=0, id="a", again=option)
             assert (report.accepted, report.duplicate, report.still_retracted) == expected
             await memory.retract(group="g", episodes=["a"])

@@ -1,4 +1,4 @@
-"""Every recipe, method and reranker by every door: all doors take the same options and give the same hits."""
+"""Every recipe, method and reranker by every door: the doors accept the same options and return the same hits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kgray.cli import reading
 from kgray.errors import KgrayError
 from kgray.search import RECIPES, SCOPES, Filters
 from kgray.search.recipes import METHODS, RERANKERS, TEMPLATES
-from tests.doors.chat_server import Asked, ChatServer, Say, at
+from tests.doors.chat_server import ChatRequest, ChatServer, Say, at
 from tests.doors.served import Served, serving
 from tests.doors.shell import Shell
 
@@ -93,7 +93,7 @@ FLAGS = {
 FILTERS = ("relations", "labels", "sources", "speakers")
 
 
-def by_letters(asked: Asked) -> Say:
+def by_letters(asked: ChatRequest) -> Say:
     """Score texts as a cross-encoder would, by a rule that no other method follows."""
     scores = [sum(map(ord, text)) % 997 / 1000 for text in asked.body["documents"]]
     rows = [{"index": place, "relevance_score": score} for place, score in enumerate(scores)]
@@ -115,8 +115,8 @@ def ids(hits: list[dict[str, Any]]) -> HitIds:
 def arguments_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as arguments of `AsyncMemory.search`."""
     filters = Filters(**{name: tuple(options[name]) for name in FILTERS if name in options})
-    others = {name: value for name, value in options.items() if name not in FILTERS}
-    return {"query": QUESTION, "group": "team", "filters": filters, **others}
+    search_options = {name: value for name, value in options.items() if name not in FILTERS}
+    return {"query": QUESTION, "group": "team", "filters": filters, **search_options}
 
 
 class Doors(NamedTuple):
@@ -169,8 +169,8 @@ class Doors(NamedTuple):
         async def call(options: Mapping[str, Any]) -> HitIds:
             direct = {"scopes": "kinds", **{name: name for name in ("query", "limit", "as_of", "known_at")}}
             arguments = {direct[name]: value for name, value in options.items() if name in direct}
-            more = {name: value for name, value in options.items() if name not in direct}
-            arguments = {"query": QUESTION, "options": more, **arguments}
+            options_of_tool = {name: value for name, value in options.items() if name not in direct}
+            arguments = {"query": QUESTION, "options": options_of_tool, **arguments}
             answer = await client.call_tool("search_memory", arguments)
             if answer.is_error:
                 raise Refusal(answer.content[0].text)
@@ -181,7 +181,7 @@ class Doors(NamedTuple):
 
 @pytest.fixture(scope="module")
 def doors(tmp_path_factory):
-    """Serve a memory of eight messages with communities; a rule over letters stands for a cross-encoder."""
+    """Serve a memory of eight messages with communities; a rule over letters replaces a cross-encoder."""
     path, scorer = tmp_path_factory.mktemp("recipes"), ChatServer(by_letters)
     settings = {"reranker_backend": "http", "reranker_base_url": scorer.url, "reranker_name": "m"}
     with kgray.open(path, create=True) as memory:
@@ -229,7 +229,7 @@ async def assert_equal_by_every_door(
     return hits
 
 
-async def test_every_recipe_gives_the_same_hits_by_every_door(doors):
+async def test_every_recipe_returns_the_same_hits_by_every_door(doors):
     hits = await assert_equal_by_every_door(doors, RECIPE_CASES, remote=False)
     assert hits["reranked"] != hits["hybrid"]
 
@@ -243,13 +243,13 @@ async def test_every_recipe_returns_its_scopes_and_builds_a_context(doors):
         assert 0 < built.tokens <= 400
 
 
-async def test_every_option_gives_the_same_hits_by_every_door(doors):
+async def test_every_option_returns_the_same_hits_by_every_door(doors):
     hits = await assert_equal_by_every_door(doors, OPTION_CASES, empty={"known_at"})
     assert len({*map(tuple, hits.values())}) == len(hits)  # every option has an effect of its own
 
 
 @pytest.mark.slow
-async def test_every_scope_method_and_reranker_gives_the_same_hits_by_every_door(doors):
+async def test_every_scope_method_and_reranker_returns_the_same_hits_by_every_door(doors):
     await assert_equal_by_every_door(doors, TABLE_CASES)
     for options in TABLE_CASES.values():
         hits = await doors.memory.search(**arguments_of(options))
@@ -267,7 +267,7 @@ async def test_every_door_refuses_a_wrong_option_in_one_line_with_the_allowed_va
             assert "\n" not in str(refusal).strip(), (name, door_name, refusal)
 
 
-async def test_a_context_takes_a_recipe_and_a_template_by_every_door(doors):
+async def test_a_context_accepts_a_recipe_and_a_template_by_every_door(doors):
     options = {"template": "paper", "recipe": "paper"}
     built = await doors.memory.context(QUESTION, group="team", **options)
     assert built.text.startswith("FACTS and ENTITIES represent relevant context")
@@ -280,8 +280,8 @@ async def test_a_context_takes_a_recipe_and_a_template_by_every_door(doors):
     body = {"query": QUESTION, **options}
     posted = await asyncio.to_thread(doors.http.post, "/v1/groups/team/context", json=body)
     async with Client(f"{doors.server.url}/mcp/team") as client:
-        asked = {"query": QUESTION, "template": "paper", "options": {"recipe": options["recipe"]}}
-        tool = (await client.call_tool("get_context", asked)).structured_content
+        arguments = {"query": QUESTION, "template": "paper", "options": {"recipe": options["recipe"]}}
+        tool = (await client.call_tool("get_context", arguments)).structured_content
         wrong = await client.call_tool("get_context", {"query": QUESTION, "options": {"recipes": "mix"}})
     assert [answer.json["text"], posted.json()["text"], tool["text"]] == [built.text] * 3
     assert wrong.is_error
@@ -292,7 +292,7 @@ def test_the_command_line_knows_the_options_of_the_table():
     assert (reading._METHODS, reading._RERANKERS, reading._TEMPLATES) == (METHODS, RERANKERS, TEMPLATES)
 
 
-def test_a_server_refuses_what_it_cannot_send(doors):
+def test_the_client_refuses_options_that_it_cannot_send(doors):
     """A filter that the server does not know is refused, never left out."""
     with kgray.connect(doors.server.url) as client:
         for options, word in (

@@ -13,7 +13,7 @@ import kgray as library
 from kgray.errors import InvalidAnswer, Refused, SettingsError, StoreError
 from kgray.models.openai_api.client import Client, Endpoint
 from kgray.models.openai_api.retrieval import PIECE, RERANKED, HttpReranker
-from tests.doors.chat_server import Asked, ChatServer, Say, at
+from tests.doors.chat_server import ChatRequest, ChatServer, Say, at
 
 Score = Callable[[str], float]
 
@@ -22,7 +22,7 @@ def by_length(text: str) -> float:
     return min(1.0, len(text) / PIECE)
 
 
-def cohere(asked: Asked, score: Score = by_length) -> Say:
+def cohere(asked: ChatRequest, score: Score = by_length) -> Say:
     """As Cohere and vLLM answer: best first, each with its index; another key for the texts is refused."""
     if "documents" not in asked.body:
         return Say("documents: field required", status=422)
@@ -32,7 +32,7 @@ def cohere(asked: Asked, score: Score = by_length) -> Say:
     return Say(raw=json.dumps({"results": sorted(rows, key=lambda row: -row["relevance_score"])}).encode())
 
 
-def tei(asked: Asked) -> Say:
+def tei(asked: ChatRequest) -> Say:
     """As text-embeddings-inference answers: a bare list."""
     if "texts" not in asked.body:
         return Say("missing field `texts`", status=422)
@@ -69,14 +69,14 @@ async def test_scores_come_in_the_order_of_the_texts_whatever_the_servers_form(s
     scores = await asking.score("which?", texts)
 
     assert scores == pytest.approx([by_length(text or " ") for text in texts])
-    taken = [asked for asked in server.asked if ("documents" in asked.body) == (form is cohere)]
+    taken = [asked for asked in server.requests if ("documents" in asked.body) == (form is cohere)]
     assert [asked.path for asked in taken] == ["/v1/rerank"] * 3
     assert max(len(asked.body.get("documents") or asked.body["texts"]) for asked in taken) == RERANKED
-    assert {asked.body["query"] for asked in server.asked} == {"which?"}
-    before = len(server.asked)
+    assert {asked.body["query"] for asked in server.requests} == {"which?"}
+    before = len(server.requests)
     assert (await asking.score("which?", [])).shape == (0,)
     await asking.score("which?", ["a"])
-    assert len(server.asked) == before + 1  # its form is known by now, and nothing is asked for no text
+    assert len(server.requests) == before + 1  # its form is known by now, and nothing is asked for no text
 
 
 async def test_a_long_text_has_the_score_of_its_best_piece(serve):
@@ -85,7 +85,7 @@ async def test_a_long_text_has_the_score_of_its_best_piece(serve):
     scores = await reranker(server).score("needle?", ["hay " * PIECE + "needle", "hay " * PIECE, "hay"])
 
     assert scores == pytest.approx([0.9, 0.1, 0.1])
-    assert max(len(text) for asked in server.asked for text in asked.body["documents"]) == PIECE
+    assert max(len(text) for asked in server.requests for text in asked.body["documents"]) == PIECE
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_search_orders_by_the_server_and_doctor_asks_it(kgray, serve):
 
 
 def test_the_width_of_an_embedder_is_asked_once_and_kept_with_the_store(tmp_path, serve):
-    def embedding(asked: Asked) -> Say:
+    def embedding(asked: ChatRequest) -> Say:
         rows = [
             {"index": i, "embedding": [float(len(t)), 1.0, 0.5]} for i, t in enumerate(asked.body["input"])
         ]
@@ -134,11 +134,11 @@ def test_the_width_of_an_embedder_is_asked_once_and_kept_with_the_store(tmp_path
     how = {"embedder_backend": "openai", "embedder_base_url": server.url, "embedder_name": "m"}
     with pytest.raises(StoreError, match="no kgray store"):
         library.open(tmp_path / "d", create=False, settings=how)
-    assert server.asked == []
+    assert server.requests == []
     for _ in range(2):
         with closing(library.open_async(tmp_path / "d", create=True, settings=how)) as memory:
             assert (memory.embedder.dimensions, memory.store.dimensions) == (3, 3)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     with (
         closing(
             library.open_async(tmp_path / "d", create=True, settings={"embedder_dimensions": 16, **how})

@@ -17,7 +17,7 @@ from kgray.models.openai_api.streaming import Repeats, ReplyWatch, repeats
 from kgray.models.prompting.prompts import REPAIR_LINE
 from kgray.ports import ExtractionRequest
 from kgray.system.outages import OUTAGES
-from tests.doors.chat_server import PROBED, Asked, ChatServer, Say, as_json
+from tests.doors.chat_server import PROBED, ChatRequest, ChatServer, Say, as_json
 from tests.doors.test_openai_models import GOOD, HANGS_S, episode, extractor, one_after_the_other, serve
 
 __all__ = ["serve"]
@@ -35,7 +35,7 @@ def _impatient(monkeypatch):
     OUTAGES.forget()
 
 
-def slow_probe(_: Asked) -> Say:
+def slow_probe(_: ChatRequest) -> Say:
     return Say(json.dumps(PROBED), usage=(9, 1), delay=0.1)
 
 
@@ -61,7 +61,7 @@ async def relations(server: ChatServer, **changes: float) -> list[str]:
 async def test_a_fast_server_is_not_asked_for_a_stream(serve):
     server = serve(lambda _: as_json(GOOD))
     assert await relations(server) == ["WORKS_AT"]
-    assert "stream" not in server.asked[0].body
+    assert "stream" not in server.requests[0].body
 
 
 async def test_the_deadline_of_a_slow_servers_reply_is_one_for_silence(serve):
@@ -69,7 +69,7 @@ async def test_the_deadline_of_a_slow_servers_reply_is_one_for_silence(serve):
     pause_s = 2 * 0.5 / (len(REPLY) / 4)
     server = serve(lambda _: Say(pieces=written(REPLY, pause_s)), probe=slow_probe)
     assert await relations(server, timeout_s=0.5) == ["WORKS_AT"]
-    assert [asked.body["stream"] for asked in server.asked] == [True]
+    assert [asked.body["stream"] for asked in server.requests] == [True]
 
 
 async def test_silence_in_a_reply_has_it_asked_for_again(serve):
@@ -77,7 +77,7 @@ async def test_silence_in_a_reply_has_it_asked_for_again(serve):
     whole = Say(pieces=written(REPLY))
     server = serve(one_after_the_other(silent, whole), probe=slow_probe)
     assert await relations(server, timeout_s=0.3, patience_s=HANGS_S) == ["WORKS_AT"]
-    assert len(server.asked) >= 2
+    assert len(server.requests) >= 2
 
 
 async def test_a_reply_that_broke_off_is_no_part_of_the_next_one(serve):
@@ -89,15 +89,15 @@ async def test_a_reply_that_broke_off_is_no_part_of_the_next_one(serve):
     broken = Say(pieces=written(reply[:1600], breaks=True))
     server = serve(one_after_the_other(broken, broken, broken, Say(pieces=written(reply))), probe=slow_probe)
     assert await relations(server, patience_s=HANGS_S) == ["WORKS_AT"] * 20
-    assert len(server.asked) == 4
+    assert len(server.requests) == 4
 
 
 async def test_a_reply_that_did_not_come_in_time_is_asked_for_as_a_stream(serve):
     late = Say(REPLY, delay=0.7)
     server = serve(lambda asked: Say(pieces=written(REPLY)) if "stream" in asked.body else late)
     assert await relations(server, timeout_s=0.3, patience_s=HANGS_S) == ["WORKS_AT"]
-    assert "stream" not in server.asked[0].body
-    assert server.asked[-1].body["stream"] is True
+    assert "stream" not in server.requests[0].body
+    assert server.requests[-1].body["stream"] is True
 
 
 async def test_a_reply_that_repeats_itself_is_ended_and_what_is_complete_is_kept(serve):
@@ -107,7 +107,7 @@ async def test_a_reply_that_repeats_itself_is_ended_and_what_is_complete_is_kept
 
     assert [entity.name for entity in extraction.entities] == ["Alice", "Acme"]
     assert extraction.dropped[:1] == ("combined: the reply was cut; its complete items are kept",)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     assert extraction.completion_tokens < len(RAMBLING) / 4 / 5
 
 
@@ -116,13 +116,13 @@ async def test_a_server_that_streams_nothing_is_asked_for_whole_replies(serve, m
     told: list[object] = []
     monkeypatch.setattr(OUTAGES, "failed", lambda *what, **_: told.append(what))
 
-    def answer(asked: Asked) -> Say:
+    def answer(asked: ChatRequest) -> Say:
         return Say("this server does not stream", status=400) if "stream" in asked.body else as_json(GOOD)
 
     server = serve(answer, probe=slow_probe)
     assert await relations(server) == ["WORKS_AT"]
     assert await relations(server) == ["WORKS_AT"]
-    assert ["stream" in asked.body for asked in server.asked] == [True, False, False]
+    assert ["stream" in asked.body for asked in server.requests] == [True, False, False]
     assert told == []
 
 
@@ -143,11 +143,11 @@ async def test_a_stream_may_be_refused_in_any_words(serve, status: int, said: st
     )
     assert await relations(server, patience_s=HANGS_S) == ["WORKS_AT"]
     assert await relations(server) == ["WORKS_AT"]
-    assert ["stream" in asked.body for asked in server.asked] == [True, False, False]
+    assert ["stream" in asked.body for asked in server.requests] == [True, False, False]
 
 
 async def test_a_refused_text_that_speaks_of_streams_costs_one_request_more_and_turns_no_stream_off(serve):
-    def answer(asked: Asked) -> Say:
+    def answer(asked: ChatRequest) -> Say:
         if "ACME_LEAKS" in asked.data:
             return Say("the text 'a stream of ACME_LEAKS' is not allowed", status=400)
         return Say(pieces=written(REPLY)) if "stream" in asked.body else as_json(GOOD)
@@ -156,16 +156,16 @@ async def test_a_refused_text_that_speaks_of_streams_costs_one_request_more_and_
     reader = extractor(server)
     with pytest.raises(Refused, match="not allowed"):
         await reader.extract(ExtractionRequest(episode=episode("a stream of ACME_LEAKS")))
-    assert ["stream" in asked.body for asked in server.asked] == [True, False]
+    assert ["stream" in asked.body for asked in server.requests] == [True, False]
     await reader.extract(ExtractionRequest(episode=episode()))
-    assert server.asked[-1].body["stream"] is True
+    assert server.requests[-1].body["stream"] is True
 
 
 async def test_requests_that_were_under_way_when_the_first_stream_was_refused_are_asked_again_too(serve):
     """None of them is taken for a text that the server refuses."""
     together = threading.Barrier(3, timeout=HANGS_S)
 
-    def answer(asked: Asked) -> Say:
+    def answer(asked: ChatRequest) -> Say:
         if "stream" not in asked.body:
             return as_json(GOOD)
         together.wait()
@@ -198,8 +198,8 @@ async def test_a_stream_without_its_end_is_asked_for_again(serve, event: bytes |
         one_after_the_other(Ended(pieces=written(REPLY)), Say(pieces=written(REPLY))), probe=slow_probe
     )
     assert await relations(server, patience_s=HANGS_S) == ["WORKS_AT"]
-    assert REPAIR_LINE not in server.asked[-1].data
-    assert [asked.body["temperature"] for asked in server.asked] == [0.0, 0.0]
+    assert REPAIR_LINE not in server.requests[-1].data
+    assert [asked.body["temperature"] for asked in server.requests] == [0.0, 0.0]
 
 
 def test_how_fast_a_reply_is_written_is_told() -> None:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.doors.chat_server import NOTHING, Asked, ChatServer, Say, as_json
+from tests.doors.chat_server import NOTHING, ChatRequest, ChatServer, Say, as_json
 from tests.doors.shell import Shell
 from tests.waiting import HANGS_S
 
 ROWS = [
     {"id": f"m{n}", "speaker": "Alice", "text": f"I saw number {n}.", "at": "2026-01-01"} for n in range(40)
 ]
-Serve = Callable[[Callable[[Asked], Say]], ChatServer]
+Serve = Callable[[Callable[[ChatRequest], Say]], ChatServer]
 
 
 def model(server: ChatServer, **more: str) -> dict[str, str]:
@@ -31,7 +31,7 @@ def model(server: ChatServer, **more: str) -> dict[str, str]:
 def serve(kgray: Shell) -> Iterator[Serve]:
     servers: list[ChatServer] = []
 
-    def start(answer: Callable[[Asked], Say]) -> ChatServer:
+    def start(answer: Callable[[ChatRequest], Say]) -> ChatServer:
         servers.append(ChatServer(answer))
         kgray.env = model(servers[-1])
         kgray.write("in.jsonl", *ROWS)
@@ -44,7 +44,7 @@ def serve(kgray: Shell) -> Iterator[Serve]:
 
 def calls(server: ChatServer) -> int:
     """Return how many calls of the model a server has answered."""
-    return len(server.asked) + len(server.probes)
+    return len(server.requests) + len(server.probes)
 
 
 def spent(kgray: Shell) -> dict[str, int]:
@@ -65,7 +65,7 @@ def test_a_bound_of_ten_calls_holds_where_no_reply_can_be_used(kgray: Shell, ser
     assert report["reason"] == f"--max-calls 10 is spent: {made} calls were made"
     cost = {"calls": made, "prompt_tokens": made * 100, "completion_tokens": made * 20}
     assert {name: report[name] for name in cost} == spent(kgray) == cost
-    assert answer.json["failed"] == len(server.asked) / 3
+    assert answer.json["failed"] == len(server.requests) / 3
 
 
 @pytest.mark.parametrize("usable", [True, False])
@@ -115,7 +115,7 @@ def test_every_call_of_an_episode_that_fails_counts(
 def test_a_question_without_a_usable_answer_counts(kgray: Shell, serve: Serve) -> None:
     """The extraction is kept in the journal; the judge's three calls are not, and are counted beside it."""
 
-    def say(asked: Asked) -> Say:
+    def say(asked: ChatRequest) -> Say:
         if asked.task != "combined":
             return Say("Who knows?")
         name = asked.sections["EPISODE"]["text"].removeprefix("I saw ").rstrip(".")
@@ -140,7 +140,7 @@ def test_a_call_that_timed_out_after_it_was_sent_counts_and_one_that_never_arriv
 ) -> None:
     first, slow = iter([True]), threading.Event()
 
-    def answer(_: Asked) -> Say:
+    def answer(_: ChatRequest) -> Say:
         if next(first, False):
             slow.wait(HANGS_S)
         return NOTHING

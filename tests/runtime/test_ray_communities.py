@@ -153,7 +153,7 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
         wrote = [row["done"] for name, row in up.status().items() if name.startswith("models-")]
         # A request without an answer so far may be repeated elsewhere; only workers wrote.
         assert len(wrote) == 2
-        assert 3 <= sum(wrote) <= len(server.asked)
+        assert 3 <= sum(wrote) <= len(server.requests)
         with early as memory:
             with pytest.raises(SettingsError, match=r"model\.name"):
                 memory.communities.refresh(cold=True)

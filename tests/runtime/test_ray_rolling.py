@@ -203,12 +203,12 @@ def test_a_node_that_ends_with_notice_costs_no_call_of_the_model(tmp_path: Path)
         deployment = ensure(spec, detached=True, chosen=True)
         try:
             accept(memory.store, world, now=times.now())
-            wait_for(lambda: len(server.asked) > EPISODES // 8)
+            wait_for(lambda: len(server.requests) > EPISODES // 8)
             rows = deployment.status()
             assert all(rows[f"models-{number}"]["running"] for number in range(2))
             node.send_signal(signal.SIGTERM)
             wait_for(lambda: not memory.store.pending_count())
-            assert len(server.asked) == EPISODES  # none twice: no answer was lost
+            assert len(server.requests) == EPISODES  # none twice: no answer was lost
             node.wait(HANGS_S)
             rows = deployment.status()
             assert sorted("pid" in rows[f"models-{number}"] for number in range(2)) == [False, True]

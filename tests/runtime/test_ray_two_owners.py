@@ -24,7 +24,7 @@ from kgray.schema.kinds import COMMITTED
 from kgray.schema.reads import EPISODE_HEADS
 from kgray.storage.transactions import slot_of
 from kgray.system.locks import INGEST_LOCK
-from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+from tests.doors.chat_server import ChatRequest, ChatServer, Say, as_json
 from tests.neo4j_server import driver_of
 from tests.ray_session import over_ray
 from tests.runtime.test_ray_neo4j import on_server
@@ -35,7 +35,7 @@ PEOPLE, FIRMS = ("Ada", "Bo", "Cy", "Dee"), ("Acme", "Beta", "Gama", "Delta", "O
 TEXT = f"{', '.join(PEOPLE)} talked of {', '.join(FIRMS)}"
 
 
-def fickle(request: Asked) -> Say:
+def fickle(request: ChatRequest) -> Say:
     """Read something else, and judge otherwise, each time that it is asked."""
     chance = random.Random()
     if request.task == "batched":
