@@ -33,7 +33,7 @@ def memory(request, tmp_path) -> Iterator[Any]:
 
 @pytest.fixture
 def texts_of(memory):
-    """Return a function: a group -> what its facts say now."""
+    """Return a function: a group -> the texts of its current facts."""
 
     def facts(group: str) -> set[str]:
         around = asyncio.run(memory.neighbourhood(group=group))

@@ -30,7 +30,7 @@ class State(TypedDict):
     user: str
 
 
-def test_another_run_finds_the_kept_items_and_other_users_do_not(memory):
+def test_a_later_run_finds_the_items_of_its_user_only(memory):
     def listen(state: State, runtime: Runtime) -> dict[str, Any]:
         message = state["messages"][-1]
         row = {"text": str(message.content), "speaker": state["user"].title()}
@@ -54,7 +54,7 @@ def test_another_run_finds_the_kept_items_and_other_users_do_not(memory):
     assert "Acme" not in say("bob", "What do you know?")
 
 
-def test_items_are_got_listed_replaced_and_deleted_as_they_were_put(memory, texts_of):
+def test_items_are_read_listed_replaced_and_deleted(memory, texts_of):
     store = KgrayStore(memory, parts=2)
     message, record = {"text": "I live in Berlin.", "speaker": "Alice"}, {"theme": "dark", "size": 12.5}
     odd = {"text": " spaced ", "speaker": "Alice"}
@@ -101,12 +101,12 @@ async def test_a_batch_reads_the_state_before_its_puts(memory):
     assert matches[0].score > 0
     added = [{"text": "I moved to Acme.", "speaker": "Cid"}]
     turns = Turns(memory, "memories.alice", strict=True, patience_s=600)
-    await turns.keep(added)  # by another way, without an id: it is no item
+    await turns.keep(added)  # not by a put, and without an id: it is no item
     assert [item.key for item in await store.asearch(ALICE, query="Who works at Acme?")] == ["job"]
     assert [item.key for item in await store.asearch(ALICE)] == ["job"]
 
 
-async def test_puts_of_many_tasks_at_once_are_all_there(memory):
+async def test_concurrent_puts_are_all_stored(memory):
     store = KgrayStore(memory, parts=2)
     rows = {f"k{number}": {"text": f"I work at Firm {number}.", "speaker": "Alice"} for number in range(8)}
     await asyncio.gather(*(store.aput(ALICE, key, row) for key, row in rows.items()))

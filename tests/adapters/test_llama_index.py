@@ -21,7 +21,7 @@ def chat(session: str, turns: Turns, limit: int = 60) -> AsyncMemory:
     )
 
 
-async def test_messages_that_left_the_queue_of_one_chat_are_known_in_the_next(memory):
+async def test_flushed_messages_of_a_chat_are_known_in_the_next_chat(memory):
     turns = Turns(memory, "team", patience_s=120, strict=True)
     first = chat("chat-1", turns, limit=20)
     for sentence in ("I work at Acme.", "I live in Berlin."):

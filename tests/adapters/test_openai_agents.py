@@ -20,7 +20,7 @@ set_tracing_disabled(disabled=True)
 
 
 class Says(Model):
-    """Replies with given texts, one after the other, and notes the instructions that it got."""
+    """Replies with the given texts in turn, and records the instructions that it gets."""
 
     def __init__(self, *replies: Any) -> None:
         self.replies, self.instructions, self.inputs = list(replies), [], []
@@ -47,7 +47,7 @@ def call(name: str, **arguments: Any) -> ResponseFunctionToolCall:
     )
 
 
-async def test_messages_of_one_session_are_known_in_the_next(memory):
+async def test_messages_of_a_session_are_known_in_the_next_session(memory):
     turns = Turns(memory, "team", patience_s=120, strict=True)
     model = Says(text("Noted."), text("At Acme."))
     agent = Agent(name="helper", instructions=instructions(turns, "Be brief."), model=model)
@@ -64,7 +64,7 @@ async def test_messages_of_one_session_are_known_in_the_next(memory):
     assert (first.session_id, second.session_id) == ("chat-1", "chat-2")
 
 
-async def test_a_popped_message_is_taken_back_and_a_cleared_session_is_remembered(memory):
+async def test_a_popped_message_is_retracted_and_a_cleared_session_is_remembered(memory):
     turns = Turns(memory, "team", patience_s=120, strict=True)
     session = KgraySession(SQLiteSession("chat-1"), turns, {"user": "Alice"})
     messages = [{"role": "user", "content": [{"type": "input_text", "text": f"I work at {firm}."}]}

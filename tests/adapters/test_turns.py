@@ -18,7 +18,7 @@ def memory(tmp_path):
     opened.close()
 
 
-async def test_kept_turns_are_recalled_as_of_any_time(memory):
+async def test_stored_turns_are_recalled_as_of_any_time(memory):
     turns = Turns(memory, "team", strict=True, patience_s=120)
     rows = [{"text": f"I work at {firm}.", "speaker": "Alice", "at": at}
             for firm, at in (("Acme", "2026-01-01"), ("Beta Labs", "2026-03-01"))]  # fmt: skip
@@ -31,7 +31,7 @@ async def test_kept_turns_are_recalled_as_of_any_time(memory):
     assert await Turns(memory, "other").recall("Alice") == ""
 
 
-async def test_a_memory_within_with_serves_too(tmp_path):
+async def test_a_memory_in_a_with_block_is_accepted(tmp_path):
     with kgray.open(tmp_path / "data", create=True) as memory:
         remember, recall = Turns(memory, "team", patience_s=120).tools()
         assert await remember("I work at Acme.", speaker="Alice") == "Kept."

@@ -62,7 +62,10 @@ class Tab:
         """Return the violations that axe-core reports for the page."""
         self.page.evaluate(AXE.read_text(encoding="utf-8"))
         reported = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-        return [(violation["id"], [node["html"][:120] for node in violation["nodes"][:3]]) for violation in reported]
+        return [
+            (violation["id"], [node["html"][:120] for node in violation["nodes"][:3]])
+            for violation in reported
+        ]
 
 
 def skip_where_missing():

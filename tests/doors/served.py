@@ -34,7 +34,9 @@ class Served:
 
     def client(self, key: str | None = None, **headers: str) -> httpx2.Client:
         authorization = {"authorization": f"Bearer {key}"} if key else {}
-        new_client = httpx2.Client(base_url=self.url, headers=authorization | headers, timeout=HANGS_S, verify=PLAIN)
+        new_client = httpx2.Client(
+            base_url=self.url, headers=authorization | headers, timeout=HANGS_S, verify=PLAIN
+        )
         self.clients.append(new_client)
         return new_client
 

@@ -227,8 +227,8 @@ def test_an_interrupted_answer_is_unavailable_and_is_not_requested_again(serve, 
 
 
 def test_a_refused_parameter_is_omitted_if_another_call_is_allowed(serve, team):
-    def answer(asked):
-        if "max_tokens" in asked.body:
+    def answer(request):
+        if "max_tokens" in request.body:
             return Say("use max_completion_tokens", status=400)
         return Say(pieces=["At Beta [2]."])
 
@@ -257,7 +257,7 @@ def test_tokens_are_bounded_before_anything_is_sent(serve, team):
         memory.ask(QUESTION, group="team", max_tokens=needed)
         with pytest.raises(InputError, match="max_calls is 0"):
             memory.ask(QUESTION, group="team", max_calls=0)
-    assert [asked.body["max_tokens"] for asked in server.requests] == [32]
+    assert [request.body["max_tokens"] for request in server.requests] == [32]
 
 
 def replied(task, text, question=QUESTION):
@@ -296,10 +296,12 @@ def test_each_call_of_drift_states_the_same_moments(serve, team):
     server = serve(lambda _: Say(pieces=["1. Where does Ann work?"]))
     moments = ("--as-of", "2027-02-01", "--known-at", "2027-01-01")
     team("ask", "What does Ann do?", "--group", "g", "--mode", "drift", *moments)
-    contexts = ["\n".join(asked.sections["MEMORY"]) for asked in server.requests]
+    contexts = ["\n".join(request.sections["MEMORY"]) for request in server.requests]
 
     assert len(contexts) >= 2
-    assert all("This is the state as of 2027-02-01, as known on 2027-01-01." in text for text in contexts), contexts
+    assert all("This is the state as of 2027-02-01, as known on 2027-01-01." in text for text in contexts), (
+        contexts
+    )
 
 
 def test_drift_shows_no_report_with_a_moment_or_a_filter(serve, team):

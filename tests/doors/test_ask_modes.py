@@ -63,9 +63,9 @@ def circles(kgray, count):
 def test_a_call_extracts_keywords_that_join_the_context(serve, team):
     """The question names nobody and shares no word with the messages: its keywords find them."""
     server = serve(
-        lambda asked: (
+        lambda request: (
             as_json({"high_level": ["employment", "work", " "], "low_level": ["her", "Alice", "Beta", 7]})
-            if asked.task == "keywords"
+            if request.task == "keywords"
             else Say(pieces=["At Beta [1]."])
         )
     )
@@ -82,8 +82,8 @@ def test_a_call_extracts_keywords_that_join_the_context(serve, team):
 
 def test_keywords_by_hand_take_no_call(serve, team):
     server = serve(lambda _: Say(pieces=["At Beta [1]."]))
-    how = ("--mode", "keywords", "--high", "work", "--low", "Alice")
-    answer = team("ask", "Who pays her?", "--group", "team", *how)
+    options = ("--mode", "keywords", "--high", "work", "--low", "Alice")
+    answer = team("ask", "Who pays her?", "--group", "team", *options)
 
     assert answer.out.startswith("At Beta [1].\n\n[1] b  Alice works at Beta")
     assert "keywords: high_level work; low_level Alice" in answer.err
@@ -91,15 +91,15 @@ def test_keywords_by_hand_take_no_call(serve, team):
 
 
 @pytest.mark.parametrize(
-    ("how", "reply", "calls"),
+    ("options", "reply", "calls"),
     [
         pytest.param(("--max-calls", "1"), None, 1, id="no-call-is-left"),
         pytest.param((), Say("no keywords today"), 3, id="the-reply-cannot-be-read"),
     ],
 )
-def test_the_words_of_the_question_replace_missing_keywords(serve, team, how, reply, calls):
-    serve(lambda asked: reply if asked.task == "keywords" and reply else Say(pieces=["At Beta [1]."]))
-    results = team("ask", QUESTION, "--group", "team", "--mode", "keywords", *how, "--json").json
+def test_the_words_of_the_question_replace_missing_keywords(serve, team, options, reply, calls):
+    serve(lambda request: reply if request.task == "keywords" and reply else Say(pieces=["At Beta [1]."]))
+    results = team("ask", QUESTION, "--group", "team", "--mode", "keywords", *options, "--json").json
 
     assert results["keywords"] == {"high_level": ["work"], "low_level": ["Alice"]}
     assert (results["answer"], results["calls"]) == ("At Beta [1].", calls)
@@ -108,11 +108,11 @@ def test_the_words_of_the_question_replace_missing_keywords(serve, team, how, re
 # -------------------------------------------------------------------------------------------- global
 
 
-def pointed(asked: ChatRequest) -> Say:
+def pointed(request: ChatRequest) -> Say:
     """Answer as a reader of reports that gives each a point with a score by its place."""
-    if asked.task != "points":
+    if request.task != "points":
         return Say(pieces=["All [1]."])
-    numbers = range(1, len(asked.sections["MEMORY"]) + 1)
+    numbers = range(1, len(request.sections["MEMORY"]) + 1)
     return as_json({"points": [{"text": f"Point {n}", "reports": [n], "score": 120 - n} for n in numbers]})
 
 
@@ -124,7 +124,7 @@ def test_global_reads_all_reports_of_a_level_and_counts_them(serve, kgray):
 
     finest = [item for item in listed if item["level"] == 0]
     assert reply["reports"]["read"] == len(finest) == 60
-    report_lines = [line for asked in server.requests[:-1] for line in asked.sections["MEMORY"]]
+    report_lines = [line for request in server.requests[:-1] for line in request.sections["MEMORY"]]
     assert len(report_lines) == 60
     assert reply["calls"] == len(server.requests)
     bound = kgray(
@@ -142,10 +142,10 @@ def test_readings_are_sent_together(serve, kgray):
     circles(kgray, 150)
     expected = threading.Barrier(2)
 
-    def answer(asked):
-        if asked.task == "points":
+    def answer(request):
+        if request.task == "points":
             expected.wait(30)
-        return pointed(asked)
+        return pointed(request)
 
     server = serve(answer)
     result = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--json")
@@ -155,7 +155,7 @@ def test_readings_are_sent_together(serve, kgray):
 
 def test_an_unusable_reading_is_counted_and_the_others_continue(serve, kgray):
     circles(kgray, 150)
-    server = serve(lambda asked: Say("nonsense") if "Ann149" in asked.data else pointed(asked))
+    server = serve(lambda request: Say("nonsense") if "Ann149" in request.data else pointed(request))
     reply = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--json").json
 
     assert reply["found"]
@@ -191,9 +191,11 @@ def test_a_conversation_is_stored_in_a_file_and_sent_within_its_budget(serve, te
     assert rows == turns
     assert "HISTORY" not in server.requests[0].sections
     assert server.requests[1].sections["HISTORY"] == [turns[0], {"role": "assistant", "content": "At Beta."}]
-    assert "Alice works at Beta" in "\n".join(server.requests[1].sections["MEMORY"]), "the question names nobody"
-    how = ("--history", "talk.jsonl", "--history-tokens", "6")
-    team("ask", "And Bob?", "--group", "team", *how)
+    assert "Alice works at Beta" in "\n".join(server.requests[1].sections["MEMORY"]), (
+        "the question names nobody"
+    )
+    options = ("--history", "talk.jsonl", "--history-tokens", "6")
+    team("ask", "And Bob?", "--group", "team", *options)
     assert server.requests[2].sections["HISTORY"] == [{"role": "assistant", "content": "At Beta."}]
 
 
@@ -214,7 +216,7 @@ def test_general_knowledge_needs_an_option_and_is_marked(serve, team):
 
 
 @pytest.mark.parametrize(
-    ("how", "line"),
+    ("options", "line"),
     [
         (("--mode", "dual"), "'dual' is not one of 'local', 'keywords', 'global', 'drift'"),
         (("--low", "Alice"), "mode local takes no keywords: use mode keywords"),
@@ -229,9 +231,9 @@ def test_general_knowledge_needs_an_option_and_is_marked(serve, team):
         (("--history", "bad.jsonl"), "bad.jsonl is no file of JSON lines in UTF-8"),
     ],
 )
-def test_a_wrong_option_is_a_one_line_error(serve, team, how, line):
+def test_a_wrong_option_is_a_one_line_error(serve, team, options, line):
     server = serve(lambda _: Say(pieces=["x"]))
     team.write("odd.jsonl", {"role": "system", "content": "x"})
     team.write("bad.jsonl", "[{")
-    answer = team("ask", QUESTION, "--group", "team", *how)
+    answer = team("ask", QUESTION, "--group", "team", *options)
     assert (answer.code, line in answer.err, server.requests) == (2, True, []), answer.err

@@ -66,8 +66,8 @@ def test_a_question_is_answered_with_its_sources(served):
     assert 'kgray_model_calls_total{outcome="ok",task="answer"} 1.0' in served.client().get("/metrics").text
 
 
-@pytest.mark.parametrize("how", [{"stream": True}, {}])
-def test_an_answer_comes_as_events_while_it_is_written(served, model, how):
+@pytest.mark.parametrize("options", [{"stream": True}, {}])
+def test_an_answer_comes_as_events_while_it_is_written(served, model, options):
     """The model writes its second piece after the first has arrived."""
     has_come = threading.Event()
 
@@ -78,8 +78,8 @@ def test_an_answer_comes_as_events_while_it_is_written(served, model, how):
         yield "[1]."
 
     model.answer = lambda _: Say(pieces=pieces())
-    headers = {} if how else {"accept": "text/event-stream"}
-    body = {"question": QUESTION, **how}
+    headers = {} if options else {"accept": "text/event-stream"}
+    body = {"question": QUESTION, **options}
     text = ""
     with served.client().stream("POST", ASK, json=body, headers=headers) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")

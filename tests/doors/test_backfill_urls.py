@@ -57,8 +57,8 @@ def test_a_folder_of_a_bucket_is_read(kgray: Shell, bucket: Bucket) -> None:
 
     assert first.code == 0, first.err
     assert (first.json["accepted"], first.json["refused"]) == (5, 0)
-    again = kgray("backfill", bucket.url("b/archive"), "--group", "g", "--json")
-    assert (again.json["accepted"], again.json["report"]["skipped"]) == (0, 5)
+    repeated = kgray("backfill", bucket.url("b/archive"), "--group", "g", "--json")
+    assert (repeated.json["accepted"], repeated.json["report"]["skipped"]) == (0, 5)
 
 
 def test_a_backfill_resumes_a_file_after_an_outage(kgray: Shell, bucket: Bucket) -> None:

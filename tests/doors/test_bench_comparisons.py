@@ -17,11 +17,11 @@ LABELLED = load_comparisons(SHIPPED_SET)
 BEST = {item.question.item: [words[0] for words in item.accepted] for item in LABELLED}
 
 
-def answering(asked: ChatRequest) -> Say:
+def answering(request: ChatRequest) -> Say:
     """Answer with the best words, in the form that the request's schema asks for."""
-    name = asked.task.removeprefix("compare_")
+    name = request.task.removeprefix("compare_")
     answers = []
-    for row in asked.sections["QUESTIONS"]:
+    for row in request.sections["QUESTIONS"]:
         words = BEST[row["fact"]]
         written = FORMS[name if name in FORMS else "lists"].written(words)
         if name not in FORMS:
@@ -59,8 +59,8 @@ def test_a_perfect_model_has_full_marks_in_every_form(bench, together):
 def test_wrong_words_and_failed_replies_are_counted(bench):
     """Everything is called an end; the first question gets no usable reply."""
 
-    def ending(asked: ChatRequest) -> Say:
-        (row,) = asked.sections["QUESTIONS"]
+    def ending(request: ChatRequest) -> Say:
+        (row,) = request.sections["QUESTIONS"]
         count = len(row["candidates"])
         ends = [99] if row["fact"] == LABELLED[0].question.item else list(range(count))
         return as_json({"answers": [{"id": 0, "same": [], "contradicts": [], "ends": ends}]})

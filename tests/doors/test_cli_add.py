@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.doors.shell import JOBS, triples_row, triple
+from tests.doors.shell import JOBS, triple, triples_row
 
 REPORT = {"accepted", "duplicate", "refused", "committed", "failed", "refusals"}
 
@@ -25,8 +25,8 @@ def test_add_accepts_and_ingests_and_a_second_add_changes_nothing(kgray):
     assert counts(first.json) == (3, 0, 0, 3, 0)
     assert first.json["refusals"] == []
     hashed = kgray("dump", "--group", "team", "--hash").out
-    again = kgray("add", file, "--json")
-    assert (again.code, counts(again.json)) == (0, (0, 3, 0, 0, 0))
+    repeated = kgray("add", file, "--json")
+    assert (repeated.code, counts(repeated.json)) == (0, (0, 3, 0, 0, 0))
     assert kgray("dump", "--group", "team", "--hash").out == hashed
 
 
@@ -75,8 +75,8 @@ def test_the_same_id_with_other_content_is_refused_unless_replaced(kgray):
     assert [(f["target"], f["valid_at"][:10], (f["invalid_at"] or "-")[:10]) for f in facts] == [
         ("Acme", "2026-01-01", "2026-03-01"), ("Gama", "2026-03-01", "-"),
     ]  # fmt: skip
-    again = kgray("add", file, "--replace", "--json")
-    assert (again.code, counts(again.json)) == (0, (0, 1, 0, 0, 0))
+    repeated = kgray("add", file, "--replace", "--json")
+    assert (repeated.code, counts(repeated.json)) == (0, (0, 1, 0, 0, 0))
 
 
 def test_on_error_stop_accepts_nothing_and_exits_2(kgray):
@@ -257,8 +257,8 @@ def test_a_text_file_is_one_source_of_ordered_episodes(kgray):
     assert [(r["client_id"], r["source"], r["kind"], r["sequence"]) for r in rows] == [
         (f"notes.md#{n}", "notes.md", "text", n) for n in (1, 2, 3)
     ]
-    again = kgray("add", file, "--group", "g", "--at", "2026-01-01", "--json")
-    assert (again.code, counts(again.json)) == (0, (0, 3, 0, 0, 0))
+    repeated = kgray("add", file, "--group", "g", "--at", "2026-01-01", "--json")
+    assert (repeated.code, counts(repeated.json)) == (0, (0, 3, 0, 0, 0))
 
 
 def test_replacing_an_edited_text_file_retracts_its_missing_paragraphs(kgray):
@@ -275,13 +275,13 @@ def test_replacing_an_edited_text_file_retracts_its_missing_paragraphs(kgray):
     assert sorted((r["client_id"], r["state"]) for r in rows) == [
         ("notes.md#1", "committed"), ("notes.md#2", "committed"),
     ]  # fmt: skip
-    again = kgray(*add, "--replace")
-    assert (again.code, counts(again.json), again.json["retracted"]) == (0, (0, 2, 0, 0, 0), 0)
+    repeated = kgray(*add, "--replace")
+    assert (repeated.code, counts(repeated.json), repeated.json["retracted"]) == (0, (0, 2, 0, 0, 0), 0)
 
 
 @pytest.mark.parametrize("verb", ["add", "backfill"])
 def test_retracted_episodes_stay_retracted_without_the_option_again(kgray, verb):
-    """R19: a retracted row of an added file is a duplicate, reported once; a removed row is accepted again."""
+    """R19: a retracted row of an added file is a duplicate, reported once; a removed row is accepted."""
     file = kgray.write("a.jsonl", *JOBS)
     kgray("add", file)
     kgray("retract", "--group", "team", "--source", "crm", "--yes")
@@ -295,9 +295,9 @@ def test_retracted_episodes_stay_retracted_without_the_option_again(kgray, verb)
     assert (answer.code, counts(answer.json), answer.json["still_retracted"]) == (0, (1, 2, 0, 1, 0), 2)
     notice = "2 duplicates retracted before, so still retracted; --again accepts what was retracted"
     assert answer.err.count(notice) == 1
-    again = kgray(verb, file, "--json", "--again")
-    assert (again.code, counts(again.json), again.json["still_retracted"]) == (0, (2, 1, 0, 2, 0), 0)
-    assert "--again" not in again.err
+    repeated = kgray(verb, file, "--json", "--again")
+    assert (repeated.code, counts(repeated.json), repeated.json["still_retracted"]) == (0, (2, 1, 0, 2, 0), 0)
+    assert "--again" not in repeated.err
 
 
 def test_a_text_file_regains_paragraphs_that_a_replacement_retracted(kgray):
@@ -343,8 +343,8 @@ def test_a_failed_episode_exits_1_is_listed_and_only_retry_ingests_it(kgray):
         "facts": [{"source": "Ann", "target": "Bob", "relation": "KNOWS", "fact": "Ann knows Bob"}],
     }
     kgray.script({"episode": "m1", "extraction": reply})
-    again = kgray("add", file, "--json")
-    assert (again.code, counts(again.json)) == (0, (0, 2, 0, 0, 0))
+    repeated = kgray("add", file, "--json")
+    assert (repeated.code, counts(repeated.json)) == (0, (0, 2, 0, 0, 0))
     assert kgray("retry", "--group", "team", "--json").json["accepted"] == 0
     retried = kgray("retry", "--episode", "m1", "--json")
     assert (retried.code, counts(retried.json)) == (0, (1, 0, 0, 1, 0))
@@ -426,7 +426,9 @@ def test_many_refusals_are_summarised_and_written_to_a_file(kgray):
     ]
     refusals_file = kgray.folder / lines[-1].removeprefix("All of them: ")
     json_answer = kgray("add", file, "--group", "team", "--json")
-    assert [json.loads(line) for line in refusals_file.read_text().splitlines()] == json_answer.json["refusals"]
+    assert [json.loads(line) for line in refusals_file.read_text().splitlines()] == json_answer.json[
+        "refusals"
+    ]
     assert kgray("remove", "--group", "team", "--all", "--yes").code == 0
     assert not refusals_file.exists()
 
@@ -436,9 +438,9 @@ def test_one_object_over_several_lines_is_one_record(kgray):
     record = {"id": "ACC-1", "name": "Nordlicht GmbH", "owner": "Dana Reyes", "updated_at": "2026-01-05"}
     file = kgray.write("account.json", json.dumps(record, indent=2))
     first = kgray("add", file, "--group", "crm", "--json")
-    again = kgray("add", "-", "--group", "crm", "--json", stdin=json.dumps(record, indent=4))
+    repeated = kgray("add", "-", "--group", "crm", "--json", stdin=json.dumps(record, indent=4))
 
-    assert (counts(first.json), counts(again.json)) == ((1, 0, 0, 1, 0), (0, 1, 0, 0, 0))
+    assert (counts(first.json), counts(repeated.json)) == ((1, 0, 0, 1, 0), (0, 1, 0, 0, 0))
     facts = [json.loads(line) for line in kgray("dump", "--group", "crm").out.splitlines()]
     assert [row["text"] for row in facts if row["type"] == "fact"] == [
         "Nordlicht GmbH is owned by Dana Reyes"

@@ -19,7 +19,7 @@ from kgray.memory.backfill import run
 from kgray.memory.backfill.manifest import RunFolder
 from kgray.storage.ledger import pending_groups
 from kgray.storage.sqlite.store import SqliteStore
-from tests.doors.shell import JOBS, Shell, triples_row, triple
+from tests.doors.shell import JOBS, Shell, triple, triples_row
 from tests.waiting import HANGS_S, wait_for
 
 COUNTS = (
@@ -49,7 +49,9 @@ STOP = "stop"  # the client id of an episode that no model can read yet
 def many(count: int, start: int = 0, *, stops_at: int | None = None) -> list[dict]:
     """Return episodes; only the episode at `stops_at` needs a model, and later episodes wait for it."""
     rows = [
-        triples_row(f"m{i}", str(1_700_000_000 + 3600 * i), triple(PEOPLE[i % 5], "WORKS_AT", f"Firm {i % 17}"))
+        triples_row(
+            f"m{i}", str(1_700_000_000 + 3600 * i), triple(PEOPLE[i % 5], "WORKS_AT", f"Firm {i % 17}")
+        )
         for i in range(start, start + count)
     ]
     if stops_at is not None:
@@ -103,9 +105,9 @@ def test_a_second_backfill_reads_nothing_and_changes_nothing(kgray):
     file = kgray.write("a.jsonl", *JOBS)
     kgray("backfill", file)
     dump_before = dump(kgray)
-    again = kgray("backfill", file, "--json")
-    assert (again.code, counts(again.json)) == (0, (0, 3, 0, 0, 0))
-    report = again.json["report"]
+    repeated = kgray("backfill", file, "--json")
+    assert (repeated.code, counts(repeated.json)) == (0, (0, 3, 0, 0, 0))
+    report = repeated.json["report"]
     assert (report["attempt"], report["state"], report["skipped"]) == (2, "done", 3)
     assert dump(kgray) == dump_before
 
@@ -165,8 +167,8 @@ def test_a_text_file_is_one_source_and_replace_retracts_missing_paragraphs(kgray
     kgray.write("notes.txt", f"Ann works at Acme. {long}\n\nBob works at Beta. {long}\n")
     first = kgray("backfill", "notes.txt", "--group", "g", "--replace", "--json")
     assert counts(first.json) == (2, 0, 0, 2, 0)
-    again = kgray("backfill", "notes.txt", "--group", "g", "--replace", "--json")
-    assert (counts(again.json), again.json["retracted"]) == ((0, 2, 0, 0, 0), 0)
+    repeated = kgray("backfill", "notes.txt", "--group", "g", "--replace", "--json")
+    assert (counts(repeated.json), repeated.json["retracted"]) == ((0, 2, 0, 0, 0), 0)
     kgray.write("notes.txt", f"Ann works at Acme. {long}\n")
     shorter = kgray("backfill", "notes.txt", "--group", "g", "--replace", "--json")
     assert (counts(shorter.json), shorter.json["retracted"]) == ((0, 1, 0, 0, 0), 1)
@@ -219,9 +221,9 @@ def test_refused_rows_are_stored_with_their_place_and_a_corrected_file_is_read_a
     assert answer.err.splitlines()[-1] == "kgray: 1 refused"
     (paths,) = (kgray.folder / "kgray-data/runs").glob("*/refused.jsonl")
     assert json.loads(paths.read_text()).items() >= refusal.items()
-    again = kgray("backfill", good, bad, "--json")
-    assert (again.code, counts(again.json)) == (1, (0, 5, 1, 0, 0)), "the run still has it"
-    assert again.json["refusals"] == [refusal]
+    repeated = kgray("backfill", good, bad, "--json")
+    assert (repeated.code, counts(repeated.json)) == (1, (0, 5, 1, 0, 0)), "the run still has it"
+    assert repeated.json["refusals"] == [refusal]
     kgray.write("b.jsonl", *many(3))
     right = kgray("backfill", good, bad, "--json")
     assert (right.code, counts(right.json), right.json["refusals"]) == (0, (1, 5, 0, 1, 0), [])
@@ -306,7 +308,11 @@ def test_a_spent_budget_of_calls_ends_with_75_and_accepts_no_further_rows(kgray)
     assert report["reason"] == "--max-calls 10 is spent: 10 calls were made"
     assert "run it again" in answer.err
     remaining = kgray("backfill", file, "--max-calls", "30", "--json")
-    assert (remaining.code, counts(remaining.json), remaining.json["report"]["state"]) == (0, (30, 10, 0, 30, 0), "done")
+    assert (remaining.code, counts(remaining.json), remaining.json["report"]["state"]) == (
+        0,
+        (30, 10, 0, 30, 0),
+        "done",
+    )
     assert kgray("status", "--json").json["model"]["calls"] == count, "nothing was asked twice"
 
 
@@ -470,9 +476,9 @@ def test_a_signal_drains_and_exits_75_and_the_same_command_resumes(kgray):
     assert b"run it again" in err
     assert b"Traceback" not in err
     kgray.script({"episode": STOP, "extraction": {"entities": [], "facts": []}})
-    again = kgray("backfill", file, "--json")
-    assert (again.code, again.json["accepted"] + again.json["duplicate"]) == (0, ROWS)
-    assert again.json["committed"] == ROWS - report["committed"]
+    repeated = kgray("backfill", file, "--json")
+    assert (repeated.code, repeated.json["accepted"] + repeated.json["duplicate"]) == (0, ROWS)
+    assert repeated.json["committed"] == ROWS - report["committed"]
     assert dump(kgray) == added(kgray, file)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.shell import JOBS, Answer, Shell, triples_row, triple
+from tests.doors.shell import JOBS, Answer, Shell, triple, triples_row
 from tests.stand_in.s3 import Bucket, served
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "backup.md"
@@ -190,7 +190,10 @@ def test_an_invalid_backup_is_a_one_line_error_and_changes_nothing(team):
 
 def test_a_restore_changes_no_group_if_one_differs(team):
     assert team("backup", "backup").code == 0
-    assert team("add", team.write("o.jsonl", triples_row("o", "2026-01-01", triple("A", "KNOWS", "B")))).code == 0
+    assert (
+        team("add", team.write("o.jsonl", triples_row("o", "2026-01-01", triple("A", "KNOWS", "B")))).code
+        == 0
+    )
     extra = triples_row("m1", "2026-02-01", triple("Bo", "KNOWS", "Cy"), group="another")
     assert team("add", team.write("more.jsonl", extra)).code == 0
     assert team("backup", "later").code == 0

@@ -16,7 +16,7 @@ from kgray.maintenance.transfer.backups import backup
 from kgray.maintenance.transfer.restoring import restore
 from kgray.runtime.wiring import open_reader
 from kgray.settings import Settings
-from tests.doors.shell import Answer, Shell, triples_row, triple
+from tests.doors.shell import Answer, Shell, triple, triples_row
 from tests.stand_in.s3 import served
 from tests.waiting import HANGS_S
 
@@ -43,7 +43,8 @@ else:
 print(-left)
 """
 OTHERS = [
-    triples_row(f"o{n}", "2026-02-01", triple("Bo", "KNOWS", f"Cy {n}"), group=f"other-{n % 3}") for n in range(9)
+    triples_row(f"o{n}", "2026-02-01", triple("Bo", "KNOWS", f"Cy {n}"), group=f"other-{n % 3}")
+    for n in range(9)
 ]
 
 
@@ -154,13 +155,15 @@ def test_a_killed_restore_shows_only_complete_groups_and_resumes(team, groups, k
 
 
 def test_a_killed_restore_to_a_new_folder_leaves_no_partial_file(team):
-    """The store's file gets its name when it is complete and verified; remains of a killed process are deleted."""
+    """The store's file gets its name after it is verified; remains of a killed process are deleted."""
     full_reply = team("backup", "whole", "--json").json
     (team.folder / "back" / "restoring").mkdir(parents=True)
     for name in ("kgray.sqlite3", "kgray.sqlite3-wal", "lock"):
         team.write(f"back/restoring/{name}", b"the first half of it")
     assert team("groups", "--data", "back").code == 2
-    assert run(team, "restore", "back", "whole", 1).returncode == -signal.SIGKILL  # the file is complete before the kill
+    assert (
+        run(team, "restore", "back", "whole", 1).returncode == -signal.SIGKILL
+    )  # the file is complete before the kill
     assert team("dump", "--group", "team", "--data", "back").out == team("dump", "--group", "team").out
 
     assert team("restore", "whole", "--data", "back", "--json").json == full_reply

@@ -38,7 +38,17 @@ def test_every_command_has_help_with_an_example_and_is_in_the_table_of_the_contr
 @pytest.mark.slow  # tests/graph/test_search_* test searches, and a test below a data set for `eval`
 def test_retrieval_compares_kgray_with_plain_searches_and_ingests_once(bench, tmp_path):
     bench.env["TMPDIR"] = str(tmp_path)
-    arguments = ("retrieval", "--conversations", "1", "--turns", "30", "--questions", "12", "--budgets", "500")
+    arguments = (
+        "retrieval",
+        "--conversations",
+        "1",
+        "--turns",
+        "30",
+        "--questions",
+        "12",
+        "--budgets",
+        "500",
+    )
     reply = bench.process(*arguments, "--json", "--rows", "rows.jsonl").json
     stores = list((tmp_path / "kgray-retrieval").iterdir())
     second_outcome = bench.process(*arguments)
@@ -74,19 +84,19 @@ def test_a_world_can_be_written_and_added(kgray, bench):
         *("world", "--episodes", "30", "--groups", "2", "--out", "w.jsonl", "--truth", "t.jsonl", "--json")
     )
     added = kgray("add", "w.jsonl", "--accept-only", "--json")
-    again = kgray("add", "w.jsonl", "--accept-only", "--json")
+    repeated = kgray("add", "w.jsonl", "--accept-only", "--json")
     truth = [json.loads(line) for line in (kgray.folder / "t.jsonl").read_text(encoding="utf-8").splitlines()]
 
     assert written.json["episodes"] == 30
     assert (added.json["accepted"], added.json["refused"]) == (30, 0)
-    assert (again.json["accepted"], again.json["duplicate"]) == (0, 30)
+    assert (repeated.json["accepted"], repeated.json["duplicate"]) == (0, 30)
     assert {row["group"] for row in truth} == {"world-0", "world-1"}
     assert sum(row["type"] == "fact" for row in truth) == written.json["facts"]
 
 
 @pytest.mark.slow  # test_cli_eval has the command, test_world_stream the questions
 def test_a_worlds_questions_are_a_data_set_for_eval(kgray, bench):
-    """Questions about now, a past moment and past knowledge, with outdated facts; and about unmentioned persons."""
+    """Questions about now, the past and past knowledge, with outdated facts; and about unknown persons."""
     arguments = ("world", "--episodes", "30", "--entities", "20", "--alias-rate", "0", "--out", "w.jsonl")
     assert bench(*arguments, "--asked", "asked.jsonl").code == 0
     lines = (kgray.folder / "asked.jsonl").read_text(encoding="utf-8").splitlines()
@@ -95,7 +105,9 @@ def test_a_worlds_questions_are_a_data_set_for_eval(kgray, bench):
 
     reply = kgray("eval", "retrieval", "asked.jsonl", "--json").json["by_type"]
 
-    assert {name: part["questions"] for name, part in reply.items()} == Counter(row["type"] for row in questions)
+    assert {name: part["questions"] for name, part in reply.items()} == Counter(
+        row["type"] for row in questions
+    )
     assert set(reply) == {"now", "as-of", "as-known", "none"}
     assert reply["now"]["measures"]["any@10"]["mean"] > 0.8, "the messages are found by their words"
     assert {"fact@10", "stale@10", "context_fact@950"} <= set(reply["as-known"]["measures"])
@@ -241,10 +253,10 @@ def test_a_restarted_model_server_keeps_its_address_answers_and_counts(tmp_path)
         with notes.open("a") as lines:
             lines.write("17635.2\tcombi")
         server.start()
-        again = [answer_of(server, f"text {number}") for number in range(4)]
+        repeated = [answer_of(server, f"text {number}") for number in range(4)]
         counted = server.stats()
 
-    assert again[:3] == first
+    assert repeated[:3] == first
     assert (counted["by_task"], counted["repeated"]) == ({"combined": 7}, {"combined": 3})
     assert len({row.request for row in record.read(notes)}) == 4
     assert sum(row.tokens > 0 for row in record.read(notes)) == 7
@@ -274,7 +286,9 @@ def test_cold_groups_are_measured_after_each_world(monkeypatch, bench):
 
     def run(plan, options, **_):
         plans.append(plan)
-        return Throughput(plan.seed, plan.episodes, plan.groups, options.runtime, options.window, options.chunk, 1)
+        return Throughput(
+            plan.seed, plan.episodes, plan.groups, options.runtime, options.window, options.chunk, 1
+        )
 
     monkeypatch.setattr(ingest, "run", run)
     answer = bench("ingest", "--episodes", "30", "--seed", "7", "--cold")

@@ -11,7 +11,7 @@ import pytest
 from kgray.errors import InvalidAnswer
 from kgray.models.openai_api.writing import parse_summary
 from tests.doors.chat_server import ChatServer, as_json, at
-from tests.doors.shell import triples_row, triple
+from tests.doors.shell import triple, triples_row
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "refresh_communities.py"
 PEOPLE = ("Alice Nguyen", "Bob Stone", "Cara Diaz", "Dan Okafor")
@@ -147,8 +147,8 @@ def test_a_search_without_a_scope_uses_the_scopes_of_its_recipe(filled):
     """Searches of the past return no current community, and every recipe has its scopes."""
     assert filled("communities", "refresh", "--group", "team").code == 0
 
-    def scopes(*how):
-        hits = filled("search", "Acme", "--group", "team", "--json", *how).json["hits"]
+    def scopes(*options):
+        hits = filled("search", "Acme", "--group", "team", "--json", *options).json["hits"]
         return {hit["scope"] for hit in hits}
 
     assert "community" in scopes()

@@ -12,7 +12,7 @@ from kgray import open_async as kgray_open
 from kgray.domain.records import Operation
 from kgray.errors import Locked
 from kgray.storage.ledger import request, result
-from tests.doors.shell import JOBS, Shell, triples_row, triple
+from tests.doors.shell import JOBS, Shell, triple, triples_row
 from tests.waiting import HANGS_S, wait_for
 
 TAKEN = {"episodes", "statements", "facts_closed", "facts_reopened", "entities"}
@@ -41,7 +41,7 @@ def test_undo_of_a_merge_restores_the_graph(kgray):
             ),
         ),
     )
-    before, entity_ids = hashed(kgray), ids(kgray)
+    initial, entity_ids = hashed(kgray), ids(kgray)
     merged = kgray("merge", entity_ids["Robert Smith"], entity_ids["Bob Smith"], "--group", "team", "--json")
     assert (merged.code, merged.json["sequence"]) == (0, 2)
     (smith,) = (row for row in rows(kgray, "entity") if "Smith" in row["name"])
@@ -52,7 +52,7 @@ def test_undo_of_a_merge_restores_the_graph(kgray):
     )
     undone = kgray("undo", "2", "--group", "team", "--json")
     assert (undone.code, undone.json["sequence"]) == (0, 3)
-    assert hashed(kgray) == before
+    assert hashed(kgray) == initial
     assert kgray("doctor", "--json").json["checks"][-1]["ok"] is True
 
 
@@ -65,8 +65,8 @@ def test_split_moves_the_mentions_of_a_surface_to_another_entity(kgray):
     assert (split.code, split.json["sequence"]) == (0, 3)
     assert {row["name"] for row in rows(kgray, "entity")} == {"Bob Smith", "Robert Smith", "Ann", "Tea"}
     kgray("undo", "3", "--group", "team")
-    again = kgray("split", entity_ids["Bob Smith"], "--surface", "Robert Smith", "--group", "team")
-    assert again.out == f"sequence  5\nentities  {', '.join(split.json['entities'])}\n"
+    repeated = kgray("split", entity_ids["Bob Smith"], "--surface", "Robert Smith", "--group", "team")
+    assert repeated.out == f"sequence  5\nentities  {', '.join(split.json['entities'])}\n"
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ def test_split_moves_the_mentions_of_a_surface_to_another_entity(kgray):
     [["merge", "nobody", "noone"], ["split", "nobody", "--surface", "x"], ["undo", "99"], ["undo", "1"]],
 )
 def test_an_unknown_id_exits_2_and_changes_nothing(team, command):
-    before = hashed(team)
+    initial = hashed(team)
     answer = team(*command, "--group", "team", "--json")
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith("kgray: ")
-    assert hashed(team) == before
+    assert hashed(team) == initial
 
 
 def test_retract_reopens_closed_facts_and_known_at_still_shows_them_closed(team):
@@ -91,19 +91,21 @@ def test_retract_reopens_closed_facts_and_known_at_still_shows_them_closed(team)
     (fact,) = team("history", "Alice Nguyen", "--group", "team", "--json").json["facts"]
     assert (fact["target"], fact["invalid_at"]) == ("Acme", None)
     assert team("dump", "--group", "team", "--known-at", moment).out == earlier_dump
-    again = team("add", "a.jsonl", "--json", "--again")
-    assert (again.json["accepted"], again.json["duplicate"]) == (1, 2), "retracted content, added with --again"
+    repeated = team("add", "a.jsonl", "--json", "--again")
+    assert (repeated.json["accepted"], repeated.json["duplicate"]) == (1, 2), (
+        "retracted content, added with --again"
+    )
 
 
 def test_remove_of_the_last_episode_restores_the_earlier_graph(kgray):
     kgray("add", kgray.write("a.jsonl", *JOBS[:2]))
-    before = hashed(kgray)
+    initial = hashed(kgray)
     kgray("add", kgray.write("b.jsonl", JOBS[2]))
     answer = kgray("remove", "--group", "team", "--episode", "t3", "--yes", "--json")
     assert answer.code == 0
     assert set(answer.json) >= TAKEN
     assert (answer.json["episodes"], answer.json["compacted"]) == (1, True)
-    assert hashed(kgray) == before
+    assert hashed(kgray) == initial
 
 
 def test_no_file_contains_text_of_a_removed_episode(kgray):
@@ -128,12 +130,12 @@ def test_removing_a_group_leaves_no_trace(team):
 
 @pytest.mark.parametrize("verb", ["retract", "remove"])
 def test_a_removal_without_yes_and_without_a_terminal_is_refused(team, verb):
-    before = hashed(team)
+    initial = hashed(team)
     answer = team(verb, "--group", "team", "--all")
     assert (answer.code, answer.err) == (
         2, f"kgray: kgray {verb} needs --yes where standard input is no terminal; nothing was changed\n",
     )  # fmt: skip
-    assert hashed(team) == before
+    assert hashed(team) == initial
 
 
 @pytest.mark.parametrize("choice", [[], ["--all", "--source", "x"], ["--episode", "a", "--all"]])
@@ -157,7 +159,10 @@ def test_a_merge_first_ingests_pending_episodes(team):
     row = triples_row("t4", "2026-04-01", triple("Alice Nguyen", "WORKS_AT", "Gamma"))
     entity_ids = ids(team)
     team("add", team.write("more.jsonl", row), "--accept-only")
-    assert team("merge", entity_ids["Acme"], entity_ids["Beta"], "--group", "team", "--json").json["sequence"] == 5
+    assert (
+        team("merge", entity_ids["Acme"], entity_ids["Beta"], "--group", "team", "--json").json["sequence"]
+        == 5
+    )
     assert team("status", "--json").json["groups"]["team"]["committed"] == 4
 
 
@@ -218,7 +223,9 @@ def test_a_refused_operation_stores_no_name(kgray):
     entity_ids = ids(kgray)
     with closing(kgray_open("kgray-data", create=False)) as memory:
         for surfaces in (("Nobodaddy",), ("Bob Smith",), ("bob smith", "Bob Smith")):
-            operation = Operation(group="team", kind="split", entities=(entity_ids["Bob Smith"],), surfaces=surfaces)
+            operation = Operation(
+                group="team", kind="split", entities=(entity_ids["Bob Smith"],), surfaces=surfaces
+            )
             sequence = request(memory.store, operation)
             asyncio.run(memory.ingest())
             (reason,) = result(memory.store, "team", sequence).values()
@@ -290,13 +297,17 @@ def test_a_correction_does_not_create_a_missing_group(team, command):
 def test_retracted_episodes_are_not_retracted_again_and_can_be_removed(team, choice):
     assert team("retract", "--group", "team", *choice, "--yes", "--json").json["episodes"] > 0
     graph, sequence = hashed(team), next_sequence(team)
-    again = team("retract", "--group", "team", *choice, "--yes", "--json")
-    assert (again.code, {again.json[name] for name in TAKEN}, "sequence" in again.json) == (0, {0}, False)
+    repeated = team("retract", "--group", "team", *choice, "--yes", "--json")
+    assert (repeated.code, {repeated.json[name] for name in TAKEN}, "sequence" in repeated.json) == (
+        0,
+        {0},
+        False,
+    )
     assert (hashed(team), next_sequence(team)) == (graph, sequence)
     assert team("remove", "--group", "team", *choice, "--yes", "--json").json["episodes"] > 0
-    again = team("remove", "--group", "team", *choice, "--yes", "--json")
-    assert again.code == 1
-    assert ({again.json[name] for name in TAKEN}, "sequence" in again.json) == ({0}, False)
+    repeated = team("remove", "--group", "team", *choice, "--yes", "--json")
+    assert repeated.code == 1
+    assert ({repeated.json[name] for name in TAKEN}, "sequence" in repeated.json) == ({0}, False)
     assert next_sequence(team) == sequence + 1
 
 
@@ -386,7 +397,9 @@ def test_withdrawals_take_effect_while_the_model_is_down(team, verb, model, choi
 def test_pending_episodes_are_ingested_after_a_removal(team):
     """The pending episode t4 is removed from the log, without a trace."""
     graph = hashed(team)
-    new_rows = [triples_row(f"t{n}", f"2026-0{n}-01", triple("Alice Nguyen", "WORKS_AT", f"F{n}")) for n in (4, 5)]
+    new_rows = [
+        triples_row(f"t{n}", f"2026-0{n}-01", triple("Alice Nguyen", "WORKS_AT", f"F{n}")) for n in (4, 5)
+    ]
     team("add", team.write("more.jsonl", *new_rows), "--accept-only")
     assert team("remove", "--group", "team", "--episode", "t4", "--yes", "--json").json["episodes"] == 1
     assert (states(team), hashed(team)) == ((1, 3), graph)
@@ -456,7 +469,10 @@ MOVED = {
 
 def write_script(kgray, **extractions) -> None:
     kgray.script(
-        *({"episode": f"c{n}", "extraction": extractions.get(f"c{n}", NOTHING)} for n in range(1, len(CHAT) + 1))
+        *(
+            {"episode": f"c{n}", "extraction": extractions.get(f"c{n}", NOTHING)}
+            for n in range(1, len(CHAT) + 1)
+        )
     )
 
 

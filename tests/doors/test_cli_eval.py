@@ -73,12 +73,16 @@ def test_facts_are_measured_now_in_the_past_and_as_known_in_the_past(kgray):
         {"type": "as-known", "after": "m1", "fact": "Acme", "outdated": ["Beta"]},
         {"type": "wrong", "fact": "Beta", "after": "m1"},
     )
-    file = kgray.write("jobs.jsonl", *rows, *({"question": "Where does Ada work?", **question} for question in questions))
+    file = kgray.write(
+        "jobs.jsonl", *rows, *({"question": "Where does Ada work?", **question} for question in questions)
+    )
 
     by_type = kgray("eval", "retrieval", file, "--json").json["by_type"]
 
     def means(kind):
-        return {name: mark["mean"] for name, mark in by_type[kind]["measures"].items() if "tokens" not in name}
+        return {
+            name: mark["mean"] for name, mark in by_type[kind]["measures"].items() if "tokens" not in name
+        }
 
     contexts = [f"context_{{}}@{tokens}" for tokens in (500, 950, 1000, 1500)]
     right = {
@@ -92,12 +96,12 @@ def test_facts_are_measured_now_in_the_past_and_as_known_in_the_past(kgray):
 
 def test_retrieval_ingests_once_into_a_store_of_its_own(kgray, talk):
     first = kgray("eval", "retrieval", talk)
-    again = kgray("eval", "retrieval", talk)
+    repeated = kgray("eval", "retrieval", talk)
 
     assert "ingesting conversation 1 of 1" in first.err
-    assert "ingesting" not in again.err
-    assert "overall" in again.out
-    assert "\u2588" in again.out
+    assert "ingesting" not in repeated.err
+    assert "overall" in repeated.out
+    assert "\u2588" in repeated.out
     kgray("init")
     assert kgray("groups", "--json").json == {"groups": []}
 
@@ -133,13 +137,13 @@ def test_unusable_input_is_a_one_line_error(kgray, talk, args, line):
 # ---------------------------------------------------------------------------------------------- answers
 
 
-def replies(asked: ChatRequest) -> Say:
+def replies(request: ChatRequest) -> Say:
     """Answer as a reader that knows one thing, and as a judge that looks for a word."""
-    parts = asked.sections
-    if asked.task == "grade":
+    parts = request.sections
+    if request.task == "grade":
         graded = parts["GRADED"]
         return as_json({"correct": graded["right_answer"].split()[-1] in graded["graded_answer"]})
-    if asked.task == "summarise":
+    if request.task == "summarise":
         return as_json({"answer": f"Summary: {parts['SESSION'].splitlines()[0].rpartition(' ')[2]}"})
     return as_json({"answer": "It is Ben" if "bake" in parts["QUESTION"]["question"] else "I do not know"})
 
@@ -200,7 +204,7 @@ def test_a_repeated_command_makes_no_calls_and_prints_the_same(kgray, models, se
 def test_the_whole_conversation_is_a_baseline(kgray, models, server):
     assert kgray("eval", "answers", models, "--way", "full").code == 0
 
-    contexts = [one.sections["CONTEXT"] for one in server.requests if one.task == "answer"]
+    contexts = [request.sections["CONTEXT"] for request in server.requests if request.task == "answer"]
     assert contexts[0] == (
         "[2024-01-01T10:00:00Z] Ada: I play the cello now\n[2024-01-01T10:01:00Z] Ben: Lovely, Ada!\n\n"
         "[2024-02-01T10:00:00Z] Ben: I bake bread at dawn"
@@ -211,7 +215,7 @@ def test_session_summaries_are_a_baseline_and_are_written_once(kgray, models, se
     assert kgray("eval", "answers", models, "--way", "summaries").code == 0
 
     assert server.tasks().count("summarise") == 2
-    contexts = {one.sections["CONTEXT"] for one in server.requests if one.task == "answer"}
+    contexts = {request.sections["CONTEXT"] for request in server.requests if request.task == "answer"}
     assert contexts == {"2024-01-01T10:00:00Z Summary: now\n\n2024-02-01T10:00:00Z Summary: dawn"}
 
 
@@ -225,7 +229,7 @@ def test_the_settings_of_zeps_paper_show_only_facts_and_entities(kgray, models, 
     answer = kgray("eval", "answers", file, "--as", "zep", "--json")
 
     assert answer.code == 0
-    (context,) = (one.sections["CONTEXT"] for one in server.requests if one.task == "answer")
+    (context,) = (request.sections["CONTEXT"] for request in server.requests if request.task == "answer")
     assert "<FACTS>" in context
     assert "Ada works at Acme" in context
     assert "<EPISODES>" not in context
@@ -233,23 +237,23 @@ def test_the_settings_of_zeps_paper_show_only_facts_and_entities(kgray, models, 
 
 
 def test_a_recursive_summary_is_a_baseline_and_reads_each_session_once(kgray, models, server):
-    def reply(asked: ChatRequest) -> Say:
-        if asked.task != "recursive":
-            return replies(asked)
-        parts = asked.sections
+    def reply(request: ChatRequest) -> Say:
+        if request.task != "recursive":
+            return replies(request)
+        parts = request.sections
         return as_json({"answer": f"{parts['SUMMARY']} / {parts['SESSION'].split()[-1]}"})
 
     server.answer = reply
     assert kgray("eval", "answers", models, "--way", "recursive").code == 0
 
     assert server.tasks().count("recursive") == 2
-    contexts = {one.sections["CONTEXT"] for one in server.requests if one.task == "answer"}
+    contexts = {request.sections["CONTEXT"] for request in server.requests if request.task == "answer"}
     assert contexts == {" / Ada! / dawn"}
 
 
 def test_the_report_has_accuracy_and_latency(kgray, models, server):
     """The model delays its replies, so that the whole latency exceeds that of the search."""
-    server.answer = lambda asked: Say(**{**vars(replies(asked)), "delay": 0.05})
+    server.answer = lambda request: Say(**{**vars(replies(request)), "delay": 0.05})
     report = kgray("eval", "answers", models, "--json").json
 
     assert report["by_type"]["single"]["measures"]["correct"]["count"] == 2
@@ -276,12 +280,12 @@ def test_the_judge_has_a_prompt_for_each_question_type(kgray, models, server):
     file = kgray.write("types.jsonl", *CHAT, *questions)
     assert kgray("eval", "answers", file, "--way", "full").code == 0
 
-    judged = {one.sections["GRADED"]["type"]: one.head for one in server.requests if one.task == "grade"}
+    judged = {call.sections["GRADED"]["type"]: call.head for call in server.requests if call.task == "grade"}
     assert {kind: words in judged[kind] for kind, words in TYPES.items()} == dict.fromkeys(TYPES, True)
 
 
 @pytest.mark.parametrize(
-    ("how", "line"),
+    ("options", "line"),
     [
         (("--recipe", "papers"), "recipe 'papers' is unknown: use hybrid, mix,"),
         (("--as", "memgpt"), "'memgpt' is not 'zep'"),
@@ -290,8 +294,8 @@ def test_the_judge_has_a_prompt_for_each_question_type(kgray, models, server):
         (("--way", "half"), "'half' is not one of 'memory', 'full', 'summaries', 'recursive'"),
     ],
 )
-def test_a_wrong_option_is_a_one_line_error_with_the_allowed_values(kgray, models, server, how, line):
-    answer = kgray("eval", "answers", models, *how)
+def test_a_wrong_option_is_a_one_line_error_with_the_allowed_values(kgray, models, server, options, line):
+    answer = kgray("eval", "answers", models, *options)
     assert (answer.code, line in answer.err, server.requests) == (2, True, []), answer.err
 
 
@@ -299,20 +303,18 @@ def test_a_judge_can_have_its_own_settings(kgray, models, server):
     kgray.write("judge.toml", f'[model]\nbackend = "openai"\nbase_url = "{server.url}"\nname = "strict"\n')
     kgray("eval", "answers", models, "--judge", "judge.toml")
 
-    names = {(one.task, one.body["model"]) for one in server.requests}
+    names = {(request.task, request.body["model"]) for request in server.requests}
     assert names == {("answer", "reader"), ("grade", "strict")}
 
 
-def test_a_refused_answer_counts_as_wrong_and_an_unreadable_verdict_is_not_counted(
-    kgray, models, server
-):
-    def odd(asked: ChatRequest) -> Say:
-        if asked.task == "grade":
-            return Say("maybe") if "Ben" in asked.data else replies(asked)
+def test_a_refused_answer_counts_as_wrong_and_an_unreadable_verdict_is_not_counted(kgray, models, server):
+    def odd(request: ChatRequest) -> Say:
+        if request.task == "grade":
+            return Say("maybe") if "Ben" in request.data else replies(request)
         return (
             Say("too long", status=400)
-            if "cello" in asked.data.partition("<QUESTION>")[2]
-            else replies(asked)
+            if "cello" in request.data.partition("<QUESTION>")[2]
+            else replies(request)
         )
 
     server.answer = odd
@@ -328,7 +330,7 @@ def test_a_refused_answer_counts_as_wrong_and_an_unreadable_verdict_is_not_count
 
 
 def test_an_outage_stops_the_run_and_received_answers_are_stored(kgray, models, server):
-    server.answer = lambda asked: Say(status=503) if "cello" in asked.data else replies(asked)
+    server.answer = lambda request: Say(status=503) if "cello" in request.data else replies(request)
     answer = kgray("eval", "answers", models)
     assert answer.code == 75
     assert "503" in answer.err
@@ -343,11 +345,11 @@ def test_a_killed_run_resumes_with_the_unanswered_questions(kgray, models, serve
     """The second question gets no answer before the kill; the next run asks only this question."""
     answered, hanging = threading.Event(), threading.Event()
 
-    def first_only(asked: ChatRequest) -> Say:
-        if asked.task == "answer" and "cello" in asked.sections["QUESTION"]["question"]:
+    def first_only(request: ChatRequest) -> Say:
+        if request.task == "answer" and "cello" in request.sections["QUESTION"]["question"]:
             answered.set()
             hanging.wait(60)
-        return replies(asked)
+        return replies(request)
 
     server.answer = first_only
     running = kgray.start("eval", "answers", models)
@@ -364,7 +366,9 @@ def test_a_killed_run_resumes_with_the_unanswered_questions(kgray, models, serve
 
     assert kgray("eval", "answers", models).code == 0
     assert {
-        one.sections["QUESTION"]["question"] for one in server.requests[earlier:] if one.task == "answer"
+        request.sections["QUESTION"]["question"]
+        for request in server.requests[earlier:]
+        if request.task == "answer"
     } == {"What cello does Ada play?"}
     assert len(raw_rows(kgray)) == 2
 
@@ -374,11 +378,11 @@ def test_a_received_reply_is_never_requested_again(kgray, models, server):
     """Each process gets one reply and is killed in its next call, until no call is left."""
     is_hanging, ends = threading.Event(), threading.Event()
 
-    def first_only(asked: ChatRequest) -> Say:
+    def first_only(request: ChatRequest) -> Say:
         if len(server.requests) > 1:
             is_hanging.set()
             ends.wait(60)
-        return replies(asked) if asked.task != "recursive" else as_json({"answer": "cello, bread"})
+        return replies(request) if request.task != "recursive" else as_json({"answer": "cello, bread"})
 
     server.answer = first_only
     requests = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.shell import Answer, Shell, triples_row, triple
+from tests.doors.shell import Answer, Shell, triple, triples_row
 
 NAMES = ["Ann Lee", "Anna Lee", "Bob Hill", "Acme", "Beta"]
 VERBS = ["add", "add", "bad", "other", "replace", "again", "merge", "merge", "distinct", "split", "undo"]
@@ -35,7 +35,9 @@ class Session:
         relation = self.rng.choice(["KNOWS", "WORKS_AT", "REPORTS_TO"])
         at = f"2026-01-{self.rng.randint(1, 28):02}"
         note = f"as told in {self.rng.randrange(10**6)}"
-        return triples_row(client_id, at, triple(source, relation, target, text=f"{source} and {target}, {note}"))
+        return triples_row(
+            client_id, at, triple(source, relation, target, text=f"{source} and {target}, {note}")
+        )
 
     def run(self, *args: str) -> Answer:
         return self.kgray(*args, "--group", "team")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.doors.shell import JOBS, triples_row, triple
+from tests.doors.shell import JOBS, triple, triples_row
 
 SMITHS = (
     triples_row("s1", "2026-01-01", triple("Bob Smith", "WORKS_AT", "Acme")),

@@ -17,7 +17,7 @@ import pytest
 from kgray.cli.frame import Signals
 from kgray.system.locks import INGEST_LOCK
 from tests.doors.chat_server import NOTHING, ChatRequest, ChatServer, Say, at
-from tests.doors.shell import Shell, triples_row, triple
+from tests.doors.shell import Shell, triple, triples_row
 from tests.waiting import HANGS_S, line_of, wait_for
 
 STOP = "stop"  # the client id of an episode that no model can read yet
@@ -27,7 +27,9 @@ def many(count: int, start: int = 0, *, stops_at: int | None = None) -> list[dic
     """Return episodes; only the episode at `stops_at` needs a model, and later episodes wait for it."""
     people = ("Ann", "Bob", "Cid", "Dee", "Eve")
     rows = [
-        triples_row(f"m{i}", str(1_700_000_000 + 3600 * i), triple(people[i % 5], "WORKS_AT", f"Firm {i % 17}"))
+        triples_row(
+            f"m{i}", str(1_700_000_000 + 3600 * i), triple(people[i % 5], "WORKS_AT", f"Firm {i % 17}")
+        )
         for i in range(start, start + count)
     ]
     if stops_at is not None:
@@ -113,8 +115,8 @@ def test_a_signal_ends_the_run_with_75_and_the_same_command_resumes(kgray, numbe
     assert b"run it again" in err
     assert b"Traceback" not in err
     kgray.script({"episode": STOP, "extraction": {"entities": [], "facts": []}})
-    again = kgray("add", file, "--json")
-    assert (again.code, again.json["duplicate"], again.json["committed"]) == (
+    repeated = kgray("add", file, "--json")
+    assert (repeated.code, repeated.json["duplicate"], repeated.json["committed"]) == (
         0,
         100,
         100 - report["committed"],
@@ -181,9 +183,9 @@ def in_ledger(kgray: Shell, group: str) -> int:
 def test_a_second_process_appends_and_waits_for_the_ingesting_process(kgray):
     ready = threading.Event()
 
-    def read(asked: ChatRequest) -> Say:
+    def read(request: ChatRequest) -> Say:
         ready.wait(HANGS_S)
-        return Say("no") if asked.sections["EPISODE"]["text"] == "not to be read" else NOTHING
+        return Say("no") if request.sections["EPISODE"]["text"] == "not to be read" else NOTHING
 
     server = ChatServer(read)
     kgray.env = at(server.url)

@@ -96,8 +96,8 @@ def test_search_as_of_a_moment_shows_facts_instead_of_later_messages(kgray):
     kgray.env = {"KGRAY_MODEL_BACKEND": "rules"}
     assert kgray("add", kgray.write("s.jsonl", sold), "--group", "team").code == 0
 
-    def texts(*how):
-        hits = kgray("search", "house", "--group", "team", "--json", *how).json["hits"]
+    def texts(*options):
+        hits = kgray("search", "house", "--group", "team", "--json", *options).json["hits"]
         return [hit["text"] for hit in hits if hit["scope"] != "entity"]
 
     assert texts() == [sold["text"]]

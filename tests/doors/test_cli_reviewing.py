@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.doors.shell import Shell, triples_row, triple
+from tests.doors.shell import Shell, triple, triples_row
 
 SMITHS = (
     triples_row("a", "2026-01-01", triple("Bob Smith", "KNOWS", "Ann"), triple("B. Smith", "LIKES", "Tea")),
@@ -69,9 +69,9 @@ def test_a_merge_of_distinct_entities_is_refused(team):
     assert team("distinct", "Bob Smith", "B. Smith", "--group", "team").code == 0
 
     for verb, todo in (("merge", "undo 4 first"), ("distinct", "nothing is left to say")):
-        again = team(verb, "Bob Smith", "B. Smith", "--group", "team")
-        assert (again.code, again.out) == (2, "")
-        assert f"distinct 4 says that these two are not one: {todo}." in again.err
+        repeated = team(verb, "Bob Smith", "B. Smith", "--group", "team")
+        assert (repeated.code, repeated.out) == (2, "")
+        assert f"distinct 4 says that these two are not one: {todo}." in repeated.err
     assert team("distinct", "Ann", "Ann", "--group", "team").code == 2
     assert [row["kind"] for row in merges(team)] == ["distinct"]
 

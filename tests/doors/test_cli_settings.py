@@ -23,8 +23,8 @@ def test_init_creates_the_folder_and_a_second_init_changes_nothing(kgray):
     assert isinstance(first.json["schema_version"], int)
     kgray("add", kgray.write("a.jsonl", *JOBS), "--data", "d")
     hashed = kgray("dump", "--group", "team", "--hash", "--data", "d").out
-    again = kgray("init", "--data", "d", "--json")
-    assert (again.code, again.json) == (0, first.json)
+    repeated = kgray("init", "--data", "d", "--json")
+    assert (repeated.code, repeated.json) == (0, first.json)
     assert kgray("dump", "--group", "team", "--hash", "--data", "d").out == hashed
 
 
@@ -63,9 +63,7 @@ def test_data_and_config_come_from_options_then_variables_then_folders(kgray):
         ("KGRAY_ONTOLOGY_RELATIONS_OWNS_CARDINALITY", "few"),
     ],
 )
-def test_a_wrong_setting_exits_2_with_one_line_before_any_change(
-    kgray, variable, value
-):
+def test_a_wrong_setting_exits_2_with_one_line_before_any_change(kgray, variable, value):
     kgray.env[variable] = value
     for command in (["init"], ["add", kgray.write("a.jsonl", *JOBS)]):
         answer = kgray(*command)
@@ -115,7 +113,9 @@ def test_doctor_checks_exactly_the_declared_dependencies(kgray):
 def test_doctor_reports_the_parts_in_use_and_their_settings(kgray):
     empty_folder = kgray("doctor", "--json")
     assert empty_folder.code == 0
-    assert all(set(check) == {"name", "ok", "detail"} and check["ok"] for check in empty_folder.json["checks"])
+    assert all(
+        set(check) == {"name", "ok", "detail"} and check["ok"] for check in empty_folder.json["checks"]
+    )
     assert not (kgray.folder / "kgray-data").exists()
     kgray("add", kgray.write("a.jsonl", *JOBS))
     with_data = kgray("doctor", "--json")

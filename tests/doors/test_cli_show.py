@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tests.doors.shell import triples_row, triple
+from tests.doors.shell import triple, triples_row
 from tests.doors.test_cli_terminal import screen
 from tests.waiting import HANGS_S
 

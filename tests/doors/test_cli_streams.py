@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 import kgray as kgray_library
-from tests.doors.shell import Shell, triples_row, triple
+from tests.doors.shell import Shell, triple, triples_row
 from tests.waiting import HANGS_S
 
 KGRAY = f"{sys.executable} -c 'from kgray.cli import main; main()'"
 
 
 def shell(kgray: Shell, line: str) -> tuple[int, str, str]:
-    """Run a shell command; `$K` in it stands for `kgray`."""
+    """Run a shell command; `$K` in it means `kgray`."""
     environ = {**os.environ, **kgray.env, "K": KGRAY}
     outcome = subprocess.run(
         ["/bin/bash", "-c", line.replace("$K", KGRAY)],
@@ -249,8 +249,8 @@ def test_a_full_disk_ends_ingestion_with_75_and_the_same_command_resumes(kgray, 
     assert "nothing was changed" not in full.err
     ballast.unlink()
     grow(disk)
-    again = kgray("add", file, "--json", *data)
-    assert (again.code, again.json["committed"]) == (0, 200 - report["committed"])
+    repeated = kgray("add", file, "--json", *data)
+    assert (repeated.code, repeated.json["committed"]) == (0, 200 - report["committed"])
     assert kgray("dump", "--group", "team", *data).out == undisturbed(kgray, file)
 
 

@@ -30,9 +30,9 @@ def test_a_group_is_copied_and_a_second_copy_compares_it(full):
     assert "the source is as it was" in answer.err
     dumps = [full("dump", "--group", "team", "--data", data).out for data in ("kgray-data", "there")]
     assert dumps[0] == dumps[1] != ""
-    again = full("copy", "--group", "team", "--to-data", "there")
-    assert again.code == 0
-    assert again.out.startswith("team was there already, in there: ")
+    repeated = full("copy", "--group", "team", "--to-data", "there")
+    assert repeated.code == 0
+    assert repeated.out.startswith("team was there already, in there: ")
     assert full("search", "Alice", "--group", "team", "--data", "there").out.count("Beta") > 0
 
 

@@ -41,7 +41,11 @@ def story(memory):
     history = memory.history("Alice", group="team")
     yield [(f.text, f.valid_at, f.invalid_at, f.statement, f.episodes) for f in history.facts]
     details = memory.show("a1", group="team")
-    yield ([record["type"] for record in details.records], details.episodes[0].text, details.episodes[0].marks)
+    yield (
+        [record["type"] for record in details.records],
+        details.episodes[0].text,
+        details.episodes[0].marks,
+    )
     around = memory.neighbourhood("Alice", group="team")
     yield ([item.name for item in around.entities], around.total, around.truncated)
     moved = memory.diff(group="team", from_as_of="2026-02-01", to_as_of="2026-04-01")
@@ -70,7 +74,10 @@ def story(memory):
 
 
 def test_a_program_gets_the_same_results_from_a_server(served, tmp_path):
-    with kgray.open(tmp_path / "here", create=True) as folder_memory, kgray.connect(served.url) as server_memory:
+    with (
+        kgray.open(tmp_path / "here", create=True) as folder_memory,
+        kgray.connect(served.url) as server_memory,
+    ):
         for local, remote in zip(story(folder_memory), story(server_memory), strict=True):
             assert remote == local
 
@@ -245,7 +252,9 @@ def test_a_search_on_a_server_returns_communities(served, tmp_path):
             remote.add("I work at Acme, and I live in Berlin.", group="team", speaker=name, at="2026-01-01")
         local.communities.refresh(groups=["team"])
         query = {"group": "team", "scopes": ["community"]}
-        (remote_hit,), (local_hit,) = (memory.search("Who is at Acme?", **query) for memory in (remote, local))
+        (remote_hit,), (local_hit,) = (
+            memory.search("Who is at Acme?", **query) for memory in (remote, local)
+        )
         assert (remote_hit.scope, remote_hit.id, remote_hit.text, remote_hit.known_at) == (
             "community", local_hit.id, local_hit.text, local_hit.known_at,
         )  # fmt: skip

@@ -22,7 +22,7 @@ def triple_row(group, triple):
 
 
 def damage(folder, statement, values=(), **names):
-    """Change rows of the group `broken` directly in the database; return the rows that the statement reads."""
+    """Change rows of the group `broken` in the database itself; return the rows that the statement reads."""
     database = apsw.Connection(str(folder / "kgray-data" / FILE))
     results = list(database.execute(statement.format(broken=BROKEN, **names), values))
     database.close()
@@ -129,7 +129,9 @@ def test_repair_sets_aside_contradictory_records(folder):
     assert "set aside evidence 2.0: a mention that it names is not stored" in reply
     assert "Bob" not in " ".join(reply)
     expected = [line for line in folder.dumped.splitlines() if '"type":"fact"' in line and "Alice" in line]
-    assert [line for line in folder("dump", "--group", "broken").out.splitlines() if '"fact"' in line] == expected
+    assert [
+        line for line in folder("dump", "--group", "broken").out.splitlines() if '"fact"' in line
+    ] == expected
 
 
 @pytest.mark.parametrize("column", ["packed", "judged", "search", "names"])

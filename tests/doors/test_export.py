@@ -17,7 +17,7 @@ import yaml
 import kgray
 from kgray.io.interchange import formats
 from kgray.schema.kinds import BY_NAME
-from tests.doors.shell import triples_row, triple
+from tests.doors.shell import triple, triples_row
 
 FORMATS = {name: form for name, form in formats.FORMATS.items() if form.writer}
 HOSTILE = "A\x01\x0b\ufffe<b>&\"'[[x]](y.md) #tag 😀 \u202eעברית\r\n---\n\u2028^ %%"
@@ -58,7 +58,9 @@ def export(memory, tmp_path):
 
 def bytes_of(path: Path) -> dict[str, bytes]:
     return {
-        file.relative_to(path).as_posix(): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()
+        file.relative_to(path).as_posix(): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
     } or {"": path.read_bytes()}
 
 
@@ -109,8 +111,14 @@ def test_graphml_is_a_multigraph_of_facts(export, memory):
     assert len(facts) == 3
     for fact in facts:
         attributes = graph.edges[fact.subject_id, fact.object_id, fact.id]
-        assert (attributes["relation"], attributes["event"], attributes["text"]) == ("WORKS_AT", False, fact.text)
-        assert attributes.get("invalid_at", "")[:10] == (str(fact.invalid_at.date()) if fact.invalid_at else "")
+        assert (attributes["relation"], attributes["event"], attributes["text"]) == (
+            "WORKS_AT",
+            False,
+            fact.text,
+        )
+        assert attributes.get("invalid_at", "")[:10] == (
+            str(fact.invalid_at.date()) if fact.invalid_at else ""
+        )
     (mug,) = (attributes for _, attributes in graph.nodes(data=True) if attributes["name"] == "Mug")
     assert json.loads(mug["values"])[0]["value"] == {"type": "number", "value": "9.5", "unit": "EUR"}
     about = json.loads(graph.graph["about"])
@@ -212,7 +220,9 @@ def test_an_export_known_at_a_moment_equals_an_export_of_that_moment(tmp_path):
             memory.add_many([triples_row(row[0], row[0], triple("Alice", "WORKS_AT", row[1]))], group="team")
         memory.export(tmp_path / "then.graphml", to="graphml", group="team")
         moment = datetime.now(UTC)
-        memory.add_many([triples_row("late", "2026-02-01", triple("Alice", "WORKS_AT", "Gamma"))], group="team")
+        memory.add_many(
+            [triples_row("late", "2026-02-01", triple("Alice", "WORKS_AT", "Gamma"))], group="team"
+        )
         memory.export(tmp_path / "past.graphml", to="graphml", group="team", known_at=moment)
         memory.export(tmp_path / "now.graphml", to="graphml", group="team")
     earlier, past, latest = (
@@ -281,7 +291,9 @@ NAMES = (
 def test_every_link_of_a_vault_with_odd_names_leads_to_a_page(tmp_path):
     with kgray.open(tmp_path / "data", create=True) as memory:
         rows = [
-            triples_row(f"{n} {name}"[:256], "2026-01-01", triple(name, "KNOWS", "Alice Nguyen"), source=name[:200])
+            triples_row(
+                f"{n} {name}"[:256], "2026-01-01", triple(name, "KNOWS", "Alice Nguyen"), source=name[:200]
+            )
             for n, name in enumerate(NAMES)
         ]
         report = memory.add_many(rows, group="team")

@@ -39,7 +39,11 @@ def test_a_download_is_resumed_if_the_group_is_unchanged(served):
     tag = complete.headers["etag"]
     part = {"range": "bytes=100-", "if-range": tag}
 
-    assert (complete.status_code, tag[0], complete.headers["content-type"]) == (200, '"', "application/graphml+xml")
+    assert (complete.status_code, tag[0], complete.headers["content-type"]) == (
+        200,
+        '"',
+        "application/graphml+xml",
+    )
     resumed = client.get(EXPORT, params={"to": "graphml"}, headers=part)
     assert (resumed.status_code, resumed.content) == (206, complete.content[100:])
     assert client.get(EXPORT, params={"to": "graphml"}, headers={"if-none-match": tag}).status_code == 304

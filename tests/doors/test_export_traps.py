@@ -18,7 +18,7 @@ import yaml
 import kgray
 from kgray.io.interchange.formats import FORMATS
 from kgray.memory import Memory
-from tests.doors.shell import triples_row, triple
+from tests.doors.shell import triple, triples_row
 
 WRITTEN = {name: form for name, form in FORMATS.items() if form.writer}
 # Two names that XML makes one, and names that LightRAG, YAML and file systems interpret.

@@ -228,11 +228,11 @@ def test_ndjson_and_a_single_object_are_accepted(client):
 
 
 def test_a_repeated_row_is_a_duplicate_and_other_content_is_a_conflict(client):
-    first, again = add_rows(client), add_rows(client)
+    first, repeated = add_rows(client), add_rows(client)
     other_response = client.post(f"{TEAM}/episodes", json=[{**ALICE[0], "text": "Else"}])
 
-    assert (again["accepted"], again["duplicate"], again["committed"]) == ([], 2, 2)
-    assert [row["id"] for row in again["duplicates"]] == [row["id"] for row in first["accepted"]]
+    assert (repeated["accepted"], repeated["duplicate"], repeated["committed"]) == ([], 2, 2)
+    assert [row["id"] for row in repeated["duplicates"]] == [row["id"] for row in first["accepted"]]
     assert (other_response.status_code, other_response.json()["code"]) == (409, "conflict")
 
 
@@ -496,7 +496,9 @@ def test_after_the_first_key_every_request_needs_a_key(served, client, caplog):
     served.memory.admin.access.revoke(id_)
     served.door.guard.refresh()
     assert served.client(key).get(f"{TEAM}/status").status_code == 401
-    assert client.get(f"{TEAM}/status").status_code == 401  # revoking the last key does not allow requests without a key
+    assert (
+        client.get(f"{TEAM}/status").status_code == 401
+    )  # revoking the last key does not allow requests without a key
     assert key not in caplog.text
 
 

@@ -17,7 +17,7 @@ from tests.doors.served import serving
 from tests.waiting import HANGS_S, wait_for
 
 TEAM = "/v1/groups/team"
-SECRET = "The word at the gate is swordfish."
+STORED_TEXT = "The word at the gate is swordfish."
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def closed(tmp_path_factory):
     """Serve a group with a secret; because a key for another group exists, requests need a key."""
     with serving(tmp_path_factory.mktemp("closed"), ingests=False) as server:
         client = server.client()
-        assert client.post(f"{TEAM}/episodes", json={"text": SECRET, "id": "s"}).status_code == 202
+        assert client.post(f"{TEAM}/episodes", json={"text": STORED_TEXT, "id": "s"}).status_code == 202
         server.other_key = server.key("other", "read,add,correct,remove,admin")
         yield server
 
@@ -96,17 +96,15 @@ def test_endless_trailers_are_refused(closed):
 
 
 @pytest.mark.parametrize(
-    ("request", "stray"),
+    ("first_request", "stray"),
     [
         ("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\r\n"),
         (f"POST {TEAM}/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n", b"x"),
     ],
 )
-def test_stray_bytes_do_not_hold_a_connection_after_an_answer(
-    closed, monkeypatch, request, stray
-):
+def test_stray_bytes_do_not_hold_a_connection_after_an_answer(closed, monkeypatch, first_request, stray):
     with connected(closed) as connection:
-        connection.sendall(request.encode())
+        connection.sendall(first_request.encode())
         assert connection.recv(10_000)
         monkeypatch.setattr(protocol, "HEAD_S", 0.3)
         connection.settimeout(5)

@@ -47,7 +47,9 @@ def memory(tmp_path: Path) -> AsyncMemory:
 
 
 @pytest.mark.parametrize("form", ["graphrag", "lightrag", "cogx"])
-async def test_the_import_of_an_export_yields_the_same_facts(memory: AsyncMemory, tmp_path: Path, form: str) -> None:
+async def test_the_import_of_an_export_yields_the_same_facts(
+    memory: AsyncMemory, tmp_path: Path, form: str
+) -> None:
     await memory.add_many(ROWS, group="g")
     expected = await facts_of(memory, "g")
     assert len(expected) == 4
@@ -58,9 +60,9 @@ async def test_the_import_of_an_export_yields_the_same_facts(memory: AsyncMemory
     assert await facts_of(memory, "h") == expected
     assert report.ingestion is not None
     assert (report.ingestion.exit_code, report.taken >= 4) == (0, True)
-    again = await memory.import_from(tmp_path / "out", form=form, group="h")
-    assert again.ingestion is not None
-    assert again.ingestion.as_dict()["accepted"] == 0, "it is idempotent"
+    repeated = await memory.import_from(tmp_path / "out", form=form, group="h")
+    assert repeated.ingestion is not None
+    assert repeated.ingestion.as_dict()["accepted"] == 0, "it is idempotent"
 
 
 def written(path: Path, value: object) -> Path:
@@ -88,7 +90,9 @@ async def test_an_import_from_zep_distinguishes_both_clocks(memory: AsyncMemory,
     assert report.reasons == {"facts whose entities are not in the file": 1}
 
 
-async def test_a_custom_graph_of_lightrag_has_no_dates_and_this_is_reported(memory: AsyncMemory, tmp_path: Path) -> None:
+async def test_a_custom_graph_of_lightrag_has_no_dates_and_this_is_reported(
+    memory: AsyncMemory, tmp_path: Path
+) -> None:
     graph = {
         "chunks": [{"content": "Alice and Acme", "source_id": "c1"}],
         "relationships": [
@@ -192,8 +196,8 @@ async def test_tables_of_kgray_restore_an_equal_group(tmp_path: Path) -> None:
     report = await target.import_from(tmp_path / "out", form="parquet", group="g")
     assert (report, report.omitted, report.taken > 10) == (dry, 0, True)
     assert await target.dump_hash(group="g") == await source.dump_hash(group="g")
-    again = await target.import_from(tmp_path / "out", form="parquet", group="g")
-    assert (again.taken, again.reasons) == (0, {"rows that the store has already": report.taken})
+    repeated = await target.import_from(tmp_path / "out", form="parquet", group="g")
+    assert (repeated.taken, repeated.reasons) == (0, {"rows that the store has already": report.taken})
     await target.add_many([ROWS[0] | {"id": "3"}], group="g")
     with pytest.raises(kgray.errors.StoreError, match="has group 'g' already, and not the same"):
         await target.import_from(tmp_path / "out", form="parquet", group="g")

@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 import kgray as library
-from tests.doors.shell import Answer, Shell, triples_row, triple
+from tests.doors.shell import Answer, Shell, triple, triples_row
 from tests.waiting import HANGS_S
 
 EPISODES = 12

@@ -334,9 +334,7 @@ async def test_an_archive_with_missing_lines_is_refused(memory: AsyncMemory, tmp
 
 
 @pytest.mark.parametrize("form", ["graphrag", "lightrag", "cogx", "zep", "mem0", "parquet"])
-async def test_an_unsuitable_path_is_a_one_line_error(
-    memory: AsyncMemory, tmp_path: Path, form: str
-) -> None:
+async def test_an_unsuitable_path_is_a_one_line_error(memory: AsyncMemory, tmp_path: Path, form: str) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "file").write_text("-")
     (tmp_path / "vault").mkdir()

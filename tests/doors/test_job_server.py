@@ -37,7 +37,12 @@ class Jobs(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.submitted: list[str] = []
-        self.replies: dict[str, Reply] = {"version": version, "list": listed, "submit": accepted, "job": running}
+        self.replies: dict[str, Reply] = {
+            "version": version,
+            "list": listed,
+            "submit": accepted,
+            "job": running,
+        }
         self.ended = threading.Event()
 
     def handle_error(self, request: object, client_address: object) -> None:

@@ -18,7 +18,7 @@ import kgray
 from kgray.domain.times import SECOND, show
 from kgray.memory import Memory
 from kgray.schema.kinds import EPISODES
-from tests.doors.shell import triples_row, triple
+from tests.doors.shell import triple, triples_row
 
 PAGE = Path(__file__).parents[2] / "docs" / "interchange.md"
 IMPORTED = ("parquet", "graphrag", "lightrag", "cogx")

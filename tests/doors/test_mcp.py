@@ -75,7 +75,9 @@ async def use(client):
     row = {"text": "I work at Acme.", "speaker": "Alice", "id": "a1", "at": "2026-01-01", "wait_s": 30}
     assert (await call_tool(client, "add_memory", **row))["state"] == "committed"
     assert (await call_tool(client, "add_memory", **row))["state"] == "committed"  # the same id: no change
-    result = (await call_tool(client, "search_memory", query="Where does Alice work?", kinds='["fact"]'))["lines"]
+    result = (await call_tool(client, "search_memory", query="Where does Alice work?", kinds='["fact"]'))[
+        "lines"
+    ]
     assert [(item["text"], item["since"]) for item in result] == [("Alice works at Acme", "2026-01-01")]
     assert (await call_tool(client, "search_memory", query="Alice", as_of="2025-01-01", kinds=["fact"]))[
         "lines"
@@ -164,7 +166,9 @@ async def test_a_key_selects_the_group_and_the_tools(served):
         }
         assert "Unknown tool" in await refused(client, "add_memory", text="x")
     async with holding(served, adder) as client:
-        assert (await call_tool(client, "add_memory", text="I work at Acme.", speaker="Alice", wait_s=30))["id"]
+        assert (await call_tool(client, "add_memory", text="I work at Acme.", speaker="Alice", wait_s=30))[
+            "id"
+        ]
     async with httpx2.AsyncClient(base_url=served.url) as http:
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         for key, path, status in ((None, "team", 401), (reader, "other", 403), (reader, "a b", 422)):

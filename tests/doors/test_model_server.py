@@ -91,12 +91,12 @@ async def test_every_episode_is_read_as_it_was_generated(separate):
     async with serving() as server:
         extractor = OpenAIExtractor(client(server), PROMPTS, separate=separate)
         result = await asyncio.gather(
-            *(extractor.extract(ExtractionRequest(episode=as_episode(told))) for told in EPISODES)
+            *(extractor.extract(ExtractionRequest(episode=as_episode(item))) for item in EPISODES)
         )
         stats = server.service.shown()
 
     assert [bare(item) for item in result] == [
-        bare(parse_extraction(told.extraction_reply, as_episode(told))) for told in EPISODES
+        bare(parse_extraction(item.extraction_reply, as_episode(item))) for item in EPISODES
     ]
     assert stats["unrecognised"] == 0
     assert stats["prefix_share"] > 0.6
@@ -134,7 +134,11 @@ def questions() -> QuestionRequest:
             strict=True,
         ):
             cards.setdefault(entity, []).append(
-                card(entity_mention.name, entity_mention.type, sentence_of(episode.draft.text, entity_mention.span))
+                card(
+                    entity_mention.name,
+                    entity_mention.type,
+                    sentence_of(episode.draft.text, entity_mention.span),
+                )
             )
     twice = next(entity_cards for entity_cards in cards.values() if len(entity_cards) > 1)
     other_card = next(entity_cards[0] for entity_cards in cards.values() if entity_cards is not twice)

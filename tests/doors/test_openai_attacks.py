@@ -39,13 +39,13 @@ def attack(name: str) -> dict[str, str]:
     return {"id": "b", "speaker": speaker, "text": ATTACKS[name], "at": "2026-01-02"}
 
 
-def answer(asked: ChatRequest) -> Say:
+def answer(request: ChatRequest) -> Say:
     """Read the sections like an honest model, and nothing else."""
-    if asked.task == "batched":
+    if request.task == "batched":
         return as_json(
-            {"answers": [{"id": q["id"], "duplicate_of": None} for q in asked.sections["QUESTIONS"]]}
+            {"answers": [{"id": q["id"], "duplicate_of": None} for q in request.sections["QUESTIONS"]]}
         )
-    episode = asked.sections["EPISODE"]
+    episode = request.sections["EPISODE"]
     facts = {"I work at Acme.": ("WORKS_AT", "Acme"), TEA: ("LIKES", "tea")}
     entities = [{"name": episode["speaker"], "type": "Person"}]
     results = []
@@ -76,13 +76,15 @@ def server(kgray):
 
 
 def asked_about(server: ChatServer, text: str) -> ChatRequest:
-    (results,) = [a for a in server.requests if a.task == "combined" and a.sections["EPISODE"]["text"] == text]
+    (results,) = [
+        a for a in server.requests if a.task == "combined" and a.sections["EPISODE"]["text"] == text
+    ]
     return results
 
 
 @pytest.mark.parametrize("name", ATTACKS, ids=str)
 def test_an_attack_changes_nothing_but_its_own_extraction(kgray, server, name):
-    """The sections hold exactly the given texts; the other episodes have the same facts as without the attack."""
+    """The sections hold exactly the given texts; the attack does not change the facts of other episodes."""
     evil = attack(name)
     with_it = kgray.write("with.jsonl", HONEST[0], evil, HONEST[1])
     without_it = kgray.write("without.jsonl", *HONEST)

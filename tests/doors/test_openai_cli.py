@@ -18,12 +18,12 @@ ROWS = [
 ]
 
 
-def read(asked: ChatRequest) -> Say:
-    if asked.task != "combined":
+def read(request: ChatRequest) -> Say:
+    if request.task != "combined":
         return as_json(
-            {"answers": [{"id": q["id"], "duplicate_of": None} for q in asked.sections["QUESTIONS"]]}
+            {"answers": [{"id": q["id"], "duplicate_of": None} for q in request.sections["QUESTIONS"]]}
         )
-    episode = asked.sections["EPISODE"]
+    episode = request.sections["EPISODE"]
     _, verb, _, object_name = episode["text"].rstrip(".").split()
     relation = {"work": "WORKS_AT", "live": "LIVES_IN"}[verb]
     fact = {
@@ -194,11 +194,11 @@ def test_vectors_over_http_are_stored_and_searched(kgray, serve):
     def vector(text: str) -> list[float]:
         return [float("Acme" in text), float("Oslo" in text), 1.0, *[0.0] * 13]
 
-    def answer(asked: ChatRequest) -> Say:
-        if asked.path.endswith("/embeddings"):
-            rows = [{"index": i, "embedding": vector(t)} for i, t in enumerate(asked.body["input"])]
+    def answer(request: ChatRequest) -> Say:
+        if request.path.endswith("/embeddings"):
+            rows = [{"index": i, "embedding": vector(t)} for i, t in enumerate(request.body["input"])]
             return Say(raw=json.dumps({"data": rows}).encode())
-        return read(asked)
+        return read(request)
 
     server = serve(answer)
     added = add_with_embedder(kgray, server)
@@ -225,11 +225,11 @@ def test_invalid_vectors_hold_the_group_and_fail_no_episode(kgray, serve):
     """R24: the fault is the server's, not the text's."""
     breaks = True
 
-    def answer(asked: ChatRequest) -> Say:
-        if not asked.path.endswith("/embeddings"):
-            return read(asked)
+    def answer(request: ChatRequest) -> Say:
+        if not request.path.endswith("/embeddings"):
+            return read(request)
         number = float("nan") if breaks else 1.0
-        rows = [{"index": i, "embedding": [number] * 16} for i, _ in enumerate(asked.body["input"])]
+        rows = [{"index": i, "embedding": [number] * 16} for i, _ in enumerate(request.body["input"])]
         return Say(raw=json.dumps({"data": rows}).encode())
 
     server = serve(answer)

@@ -24,7 +24,7 @@ from tests.doors.test_openai_models import (
     embedding,
     endpoint,
     episode,
-    one_after_the_other,
+    in_turn,
     serve,
 )
 
@@ -60,9 +60,9 @@ async def test_an_address_with_an_api_version_has_azures_form(serve, base_url, p
     """The deployment is in the path, and the key in a header of its own."""
     server = serve(lambda _: as_json(GOOD))
     assert await read(server, root(server) + base_url) == ["WORKS_AT"]
-    asked = server.requests[0]
-    assert (asked.path, asked.headers["api-key"], asked.key) == (path, KEY, "")
-    assert asked.body["response_format"]["type"] == "json_schema"
+    request = server.requests[0]
+    assert (request.path, request.headers["api-key"], request.key) == (path, KEY, "")
+    assert request.body["response_format"]["type"] == "json_schema"
 
 
 @pytest.mark.parametrize(
@@ -77,22 +77,20 @@ async def test_an_address_with_an_api_version_has_azures_form(serve, base_url, p
         ("http://openai.azure.com.example", "/chat/completions", KEY),
     ],
 )  # fmt: skip
-async def test_a_host_of_azure_has_azures_form_except_for_openai_v1(
-    serve, monkeypatch, base_url, path, key
-):
+async def test_a_host_of_azure_has_azures_form_except_for_openai_v1(serve, monkeypatch, base_url, path, key):
     server = serve(lambda _: as_json(GOOD))
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("http_proxy", root(server))  # so that the server answers for the host
     assert await read(server, base_url) == ["WORKS_AT"]
     host = base_url.split("?")[0].removesuffix("/openai/v1").removesuffix("/openai/v1/").rstrip("/")
-    asked = server.requests[0]
-    assert (asked.path, asked.key) == (host + path, key)
-    assert asked.headers.get("api-key", "") == ("" if key else KEY)
+    request = server.requests[0]
+    assert (request.path, request.key) == (host + path, key)
+    assert request.headers.get("api-key", "") == ("" if key else KEY)
 
 
 async def test_azure_embeds_and_streams(serve):
-    server = serve(lambda asked: embedding(asked) if "input" in asked.body else as_json(GOOD))
+    server = serve(lambda request: embedding(request) if "input" in request.body else as_json(GOOD))
     address = f"{root(server)}?api-version=v"
     client = Client(endpoint(server, base_url=address, setting="embedder"))
     assert (await OpenAIEmbedder(client, dimensions=3).embed(["a"])).shape == (1, 3)
@@ -110,7 +108,7 @@ async def test_doctor_calls_the_deployment_of_azure_and_not_its_list_of_models(s
     server = serve(lambda _: as_json(GOOD))
     client = Client(endpoint(server, base_url=f"{root(server)}?api-version=v"))
     assert await client.check(5.0) == "answers"
-    assert [asked.path for asked in server.requests] == [f"{AZURE}?api-version=v"]
+    assert [request.path for request in server.requests] == [f"{AZURE}?api-version=v"]
 
 
 async def test_a_missing_deployment_is_a_settings_error(serve):
@@ -123,8 +121,8 @@ async def test_the_key_of_azure_is_sent_to_no_other_server(serve):
     target = serve(lambda _: as_json(GOOD))
     named = serve(lambda _: Say(status=307, headers={"location": f"{target.url}/chat/completions"}))
     assert await read(named, f"{root(named)}?api-version=v") == ["WORKS_AT"]
-    assert {asked.headers.get("api-key") for asked in named.requests} == {KEY}
-    assert {asked.headers.get("api-key") for asked in target.requests} == {None}
+    assert {request.headers.get("api-key") for request in named.requests} == {KEY}
+    assert {request.headers.get("api-key") for request in target.requests} == {None}
 
 
 async def test_a_query_of_an_address_is_sent_with_each_request(serve):
@@ -157,17 +155,17 @@ async def test_an_unencodable_request_is_a_settings_error(serve):
 
 async def test_two_models_of_a_server_are_called_by_their_own_names(serve):
     """They share connections and the limiter."""
-    server = serve(lambda asked: embedding(asked) if "input" in asked.body else as_json(GOOD))
+    server = serve(lambda request: embedding(request) if "input" in request.body else as_json(GOOD))
     await read(server, name="reader")
     client = Client(endpoint(server, name="vectors", setting="embedder"))
     await OpenAIEmbedder(client, dimensions=3).embed(["a"])
-    assert [asked.body["model"] for asked in server.requests] == ["reader", "vectors"]
+    assert [request.body["model"] for request in server.requests] == ["reader", "vectors"]
 
 
 async def test_a_server_without_a_key_gets_a_placeholder(serve):
     server = serve(lambda _: as_json(GOOD))
     await read(server, key=None)
-    assert {asked.key for asked in server.requests} == {"none"}
+    assert {request.key for request in server.requests} == {"none"}
 
 
 async def test_variables_of_openai_are_not_used(serve, monkeypatch):
@@ -183,8 +181,8 @@ async def test_variables_of_openai_are_not_used(serve, monkeypatch):
     for base_url in (server.url, f"{root(server)}?api-version=v"):
         assert await read(server, base_url) == ["WORKS_AT"]
         DIALECTS.clear()
-    for asked in server.requests:
-        assert "of-another-program" not in json.dumps(asked.headers)
+    for request in server.requests:
+        assert "of-another-program" not in json.dumps(request.headers)
 
 
 # ------------------------------------------------------------------------- replies that are none
@@ -216,7 +214,7 @@ async def test_an_invalid_reply_is_a_one_line_outage(serve, fault):
 
 
 async def test_a_truncated_reply_is_requested_again(serve):
-    server = serve(one_after_the_other(Say(raw=COMPLETE[:-40]), as_json(GOOD)))
+    server = serve(in_turn(Say(raw=COMPLETE[:-40]), as_json(GOOD)))
     assert await read(server) == ["WORKS_AT"]
     assert len(server.requests) == 2
 
@@ -238,7 +236,7 @@ async def test_150_calls_are_at_the_server_at_once(serve):
     ready = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def answer(asked: ChatRequest) -> Say:
+    def answer(request: ChatRequest) -> Say:
         if server.most_at_once >= 150:
             loop.call_soon_threadsafe(ready.set)
         asyncio.run_coroutine_threadsafe(ready.wait(), loop).result(HANGS_S)

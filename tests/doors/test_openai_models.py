@@ -80,9 +80,9 @@ JUDGED = (
 )
 
 
-def answering(asked: ChatRequest) -> Say:
+def answering(request: ChatRequest) -> Say:
     """Answer questions of every task by the table above."""
-    rows = asked.sections["QUESTIONS"]
+    rows = request.sections["QUESTIONS"]
     return as_json(
         {"answers": [{"id": row["id"], **ANSWERS[row.get("name", row.get("fact"))]} for row in rows]}
     )
@@ -200,19 +200,19 @@ async def test_a_missing_start_differs_from_an_unknown_start(serve, status, star
 async def test_separate_tasks_yield_the_same_extraction(serve):
     """The paper's prompts, one task each: entities, facts, dates, and missed items."""
 
-    def answer(asked: ChatRequest) -> Say:
-        match asked.task:
+    def answer(request: ChatRequest) -> Say:
+        match request.task:
             case "extract_entities":
                 return as_json({"entities": ENTITIES[:1]})
             case "reflect":
-                facts = asked.sections["FACTS"]
+                facts = request.sections["FACTS"]
                 missing = [] if "Alice likes tea" in facts else [LIKES]
                 return as_json({"entities": ENTITIES[1:], "facts": missing})
             case "extract_facts":
                 return as_json({"facts": [UNDATED]})
             case "date_facts":
                 return as_json({"facts": [{"id": 0, "start": "2018", "end": None}]})
-        raise AssertionError(asked.task)
+        raise AssertionError(request.task)
 
     server, packed = serve(answer), serve(lambda _: as_json(GOOD | {"facts": [FACT, LIKES]}))
     request = ExtractionRequest(episode=episode(), previous=(episode("Hello", sequence=0),))
@@ -238,10 +238,10 @@ async def test_separate_tasks_yield_the_same_extraction(serve):
 async def test_rounds_of_reflection_add_entities_and_facts_to_a_combined_reading(serve):
     """They end with the first round that adds nothing, and every call counts."""
 
-    def answer(asked: ChatRequest) -> Say:
-        if asked.task == "combined":
+    def answer(request: ChatRequest) -> Say:
+        if request.task == "combined":
             return as_json({"entities": ENTITIES[:1], "facts": [FACT]})
-        missing = [] if "Alice likes tea" in asked.sections["FACTS"] else [LIKES]
+        missing = [] if "Alice likes tea" in request.sections["FACTS"] else [LIKES]
         return as_json({"entities": ENTITIES[1:], "facts": missing})
 
     server = serve(answer)
@@ -266,7 +266,7 @@ async def test_a_missing_start_differs_from_an_unknown_start_in_separate_tasks(s
         "extract_facts": {"facts": facts},
         "date_facts": {"facts": dates},
     }
-    server = serve(lambda asked: as_json(replies[asked.task]))
+    server = serve(lambda request: as_json(replies[request.task]))
 
     extraction = await extractor(server, separate=True).extract(
         ExtractionRequest(episode=episode("I have always been at Acme"))
@@ -285,7 +285,7 @@ async def test_questions_are_answered_in_their_order(serve, apart):
     expected = ["resolve_entity", "compare", "compare"] if apart else ["batched"]
     assert server.tasks() == expected
     assert judged.calls == len(expected) + 1  # the probe
-    sections = [list(asked.sections) for asked in server.requests]
+    sections = [list(request.sections) for request in server.requests]
     both = ["EPISODE", "QUESTIONS"]
     assert sections == ([both, ["QUESTIONS"], ["QUESTIONS"]] if apart else [both])
 
@@ -389,7 +389,11 @@ async def test_an_interrupted_reply_is_requested_again_before_it_is_salvaged(ser
         (),
         2,
     )
-    assert ([e.name for e in parts.entities], parts.facts, len(hopeless.requests)) == (["Alice", "Acme"], (), 3)
+    assert ([e.name for e in parts.entities], parts.facts, len(hopeless.requests)) == (
+        ["Alice", "Acme"],
+        (),
+        3,
+    )
     assert parts.dropped == ("combined: the reply was cut; its complete items are kept",)
 
 
@@ -456,7 +460,7 @@ async def test_a_key_in_a_reply_is_masked(serve, spelled):
     extraction = await extractor(good, key=Secret(key)).extract(ExtractionRequest(episode=episode()))
 
     assert failed.value.raw == "I was sent ***."
-    assert not any(key in asked.data or spelled in asked.data for asked in bad.requests)
+    assert not any(key in request.data or spelled in request.data for request in bad.requests)
     assert [fact.text for fact in extraction.facts] == ["Alice uses ***"]
 
 
@@ -532,7 +536,7 @@ async def test_an_unanswered_question_is_an_invalid_answer(serve):
 
 def by_form(**obeyed: Say):
     """Probe answers by the form of the request."""
-    return lambda asked: obeyed[asked.body.get("response_format", {}).get("type", "text")]
+    return lambda request: obeyed[request.body.get("response_format", {}).get("type", "text")]
 
 
 PROSE = Say("Blue, and 1, 2, 3.")
@@ -590,9 +594,9 @@ async def test_parameters_that_the_server_rejects_are_omitted(serve):
 
     await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    (asked,) = server.requests
-    assert asked.body.keys() == {"model", "messages", "max_completion_tokens", "response_format"}
-    assert asked.body["response_format"]["type"] == "json_schema"
+    (chat_request,) = server.requests
+    assert chat_request.body.keys() == {"model", "messages", "max_completion_tokens", "response_format"}
+    assert chat_request.body["response_format"]["type"] == "json_schema"
 
 
 async def test_a_server_that_refuses_the_probe_is_a_settings_error(serve):
@@ -605,8 +609,8 @@ async def test_a_server_that_refuses_the_probe_is_a_settings_error(serve):
 
 
 async def test_after_a_refused_schema_the_next_weaker_form_is_used(serve):
-    def answer(asked: ChatRequest) -> Say:
-        strict = asked.body["response_format"]["type"] == "json_schema"
+    def answer(request: ChatRequest) -> Say:
+        strict = request.body["response_format"]["type"] == "json_schema"
         return Say("invalid grammar for this schema", status=400) if strict else as_json(GOOD)
 
     server = serve(answer)
@@ -699,8 +703,8 @@ async def test_a_redirect_target_does_not_get_the_key(serve):
     named = serve(lambda _: Say(status=307, headers={"location": f"{target.url}/chat/completions"}))
     extraction = await extractor(named).extract(ExtractionRequest(episode=episode()))
     assert [f.relation for f in extraction.facts] == ["WORKS_AT"]
-    assert {asked.key for asked in named.requests} == {KEY}
-    assert {asked.key for asked in target.requests} == {""}
+    assert {request.key for request in named.requests} == {KEY}
+    assert {request.key for request in target.requests} == {""}
 
 
 async def test_a_server_that_accepts_no_connection_is_unreachable():
@@ -721,7 +725,7 @@ async def test_a_netrc_file_is_not_used(serve, monkeypatch, tmp_path):
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     server = serve(lambda _: as_json(GOOD))
     await extractor(server).extract(ExtractionRequest(episode=episode()))
-    assert {asked.key for asked in server.requests} == {KEY}
+    assert {request.key for request in server.requests} == {KEY}
 
 
 async def test_a_proxy_of_the_environment_is_used(serve, monkeypatch):
@@ -731,7 +735,7 @@ async def test_a_proxy_of_the_environment_is_used(serve, monkeypatch):
     monkeypatch.setenv("http_proxy", server.url.removesuffix("/v1"))
     elsewhere = extractor(server, base_url="http://model.invalid/v1")
     await elsewhere.extract(ExtractionRequest(episode=episode()))
-    assert [asked.path for asked in server.requests] == ["http://model.invalid/v1/chat/completions"]
+    assert [request.path for request in server.requests] == ["http://model.invalid/v1/chat/completions"]
     DIALECTS.clear()
     monkeypatch.setenv("no_proxy", "model.invalid")
     with pytest.raises(Unavailable, match="cannot be reached"):
@@ -793,11 +797,11 @@ async def test_the_number_of_concurrent_requests_is_bounded(serve):
     """Extractor and judge share the limiter of a server and key."""
     full = threading.Event()
 
-    def answer(asked: ChatRequest) -> Say:
+    def answer(request: ChatRequest) -> Say:
         if server.most_at_once >= 4:
             full.set()
         full.wait(HANGS_S)  # until four requests are pending; a fifth would arrive within the delay
-        return replace(answering(asked) if asked.task == "batched" else as_json(GOOD), delay=0.03)
+        return replace(answering(request) if request.task == "batched" else as_json(GOOD), delay=0.03)
 
     server = serve(answer)
     reader, judging = extractor(server), judge(server)
@@ -882,13 +886,13 @@ async def test_tokens_are_estimated_without_usage_of_the_server(serve, caplog):
 
     extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    asked = server.requests[0]
-    assert extraction.prompt_tokens == 100 + -(-len(asked.head) // 4) + -(-len(asked.data) // 4)
+    request = server.requests[0]
+    assert extraction.prompt_tokens == 100 + -(-len(request.head) // 4) + -(-len(request.data) // 4)
     assert extraction.completion_tokens == 20 + -(-len(json.dumps(GOOD)) // 4)
 
 
 def test_each_event_loop_has_its_own_connections(serve):
-    """With an `asyncio.run` for each verb, connections close with their loop, and the next loop opens new ones."""
+    """With an `asyncio.run` for each verb, connections close with their loop, and the next reconnects."""
     server = serve(lambda _: as_json(GOOD))
     reader = extractor(server)
 
@@ -904,11 +908,11 @@ def test_each_event_loop_has_its_own_connections(serve):
 # ------------------------------------------------------------------------------------ embeddings
 
 
-def embedding(asked: ChatRequest) -> Say:
+def embedding(request: ChatRequest) -> Say:
     """Vectors (length of the text, 1, 0), in reversed order with their indexes."""
     rows = [
         {"object": "embedding", "index": i, "embedding": [float(len(text)), 1.0, 0.0]}
-        for i, text in enumerate(asked.body["input"])
+        for i, text in enumerate(request.body["input"])
     ]
     return Say(raw=json.dumps({"object": "list", "data": rows[::-1], "model": "m"}).encode())
 

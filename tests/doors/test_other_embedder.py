@@ -1,4 +1,4 @@
-"""Settings with a different embedder than the store: reads without vectors work, other commands are refused."""
+"""Settings with a different embedder than the store: only commands without vectors work."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ def url(bound: socket.socket) -> str:
     return f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
 
 
-def episode_text(asked: ChatRequest) -> str:
+def episode_text(request: ChatRequest) -> str:
     """Return the text of the episode that a request asks about."""
-    return str(asked.sections["EPISODE"]["text"])
+    return str(request.sections["EPISODE"]["text"])
 
 
 def seconds_left(line: str) -> int:
@@ -45,9 +45,7 @@ def seconds_left(line: str) -> int:
     return int(line.partition(" up to ")[2].split()[0])
 
 
-def test_an_outage_and_its_end_are_reported(
-    kgray: Shell, port_socket: socket.socket
-) -> None:
+def test_an_outage_and_its_end_are_reported(kgray: Shell, port_socket: socket.socket) -> None:
     kgray.env = at(url(port_socket))
     kgray.write("in.jsonl", ROW)
     running = kgray.start("add", "in.jsonl")
@@ -90,9 +88,7 @@ def test_a_signal_during_an_outage_reports_the_reason(kgray: Shell, port_socket:
 
 
 @pytest.mark.slow  # by default the model is waited for
-def test_a_search_reports_the_outage_of_its_embedder(
-    kgray: Shell, port_socket: socket.socket
-) -> None:
+def test_a_search_reports_the_outage_of_its_embedder(kgray: Shell, port_socket: socket.socket) -> None:
     kgray.env = at(url(port_socket), "EMBEDDER")
     assert kgray("init").code == 0
     kgray.env |= {"KGRAY_MODEL_BACKEND": "rules"}
@@ -118,7 +114,9 @@ def test_a_silent_server_is_reported(kgray: Shell, port_socket: socket.socket) -
 
     line = line_of(running)
 
-    assert line.startswith(f"kgray: waiting: the model's server at {url(port_socket)} has not answered yet for ")
+    assert line.startswith(
+        f"kgray: waiting: the model's server at {url(port_socket)} has not answered yet for "
+    )
     assert 0 < seconds_left(line) < 120, "model.timeout_s is 120"
     running.send_signal(signal.SIGKILL)
     running.communicate()
@@ -132,7 +130,9 @@ def test_the_end_of_the_patience_reports_the_reason(kgray: Shell, port_socket: s
 
     last = answer.err.splitlines()[-1]
     assert answer.code == 75
-    assert last.startswith(f"kgray: stopped before the end (The server at {url(port_socket)} cannot be reached (")
+    assert last.startswith(
+        f"kgray: stopped before the end (The server at {url(port_socket)} cannot be reached ("
+    )
     assert kgray("status", "--json").json["outage"]["what"] == f"the model's server at {url(port_socket)}"
 
 
@@ -165,7 +165,9 @@ async def test_through_ray_outages_and_costs_of_workers_are_reported(
         assert (removed.episodes, removed.absent, adding.done()) == (1, (), False)
         status = (await memory.status()).groups["g"]
         assert (status.accepted + status.extracted, status.committed) == (2, 0)
-        server = ChatServer(lambda asked: Say("no") if "Oslo" in episode_text(asked) else NOTHING, port=port)
+        server = ChatServer(
+            lambda request: Say("no") if "Oslo" in episode_text(request) else NOTHING, port=port
+        )
         report = await adding
         (failed,) = await memory.failures()
         episode = await memory.episode(failed.id, group="g")
@@ -201,13 +203,11 @@ def test_doctor_calls_each_part_and_reports_the_time(kgray: Shell) -> None:
     assert re.search(f"^openai: m at {server.url}; answers{took}", result["model"]["detail"])
     assert re.search(f"; embeds a text{took}", result["embedder"]["detail"])
     assert re.search(f"numbers a text\\){took}", result["store"]["detail"])
-    (asked,) = server.requests
-    assert asked.body["max_tokens"] == 1
+    (request,) = server.requests
+    assert request.body["max_tokens"] == 1
 
 
-def test_doctor_reports_absent_and_silent_servers(
-    kgray: Shell, port_socket: socket.socket
-) -> None:
+def test_doctor_reports_absent_and_silent_servers(kgray: Shell, port_socket: socket.socket) -> None:
     kgray.env = at(url(port_socket)) | at(url(port_socket), "EMBEDDER")
 
     code, down = checks(kgray)

@@ -150,17 +150,17 @@ def test_the_slider_filters_in_the_browser_and_steps_to_changes(tab):
     page.on("request", lambda request: "/v1/" in request.url and requests.append(request.url))
     edge_count = int(page.get_attribute(".graph", "data-edges"))
     page.keyboard.press("[")
-    tab.until("document.querySelector('.track output').textContent !== 'today'")
+    tab.wait_until("document.querySelector('.track output').textContent !== 'today'")
     moment = page.inner_text(".track output")
     page.evaluate("""() => { const slider = document.querySelector('.track input');
         slider.value = 1; slider.dispatchEvent(new Event('input', {bubbles: true})); }""")
-    tab.until(f"document.querySelector('.track output').textContent !== '{moment}'")
-    tab.until(f"Number(document.querySelector('.graph').dataset.edges) < {edge_count}")
-    tab.until("location.hash.includes('as_of=')")
+    tab.wait_until(f"document.querySelector('.track output').textContent !== '{moment}'")
+    tab.wait_until(f"Number(document.querySelector('.graph').dataset.edges) < {edge_count}")
+    tab.wait_until("location.hash.includes('as_of=')")
     assert requests == []
     page.keyboard.press("0")
-    tab.until("document.querySelector('.track output').textContent === 'today'")
-    tab.until(f"Number(document.querySelector('.graph').dataset.edges) === {edge_count}")
+    tab.wait_until("document.querySelector('.track output').textContent === 'today'")
+    tab.wait_until(f"Number(document.querySelector('.graph').dataset.edges) === {edge_count}")
     page.keyboard.press(" ")
     page.wait_for_selector("button[aria-label=Pause]")
     page.keyboard.press(" ")
@@ -295,7 +295,9 @@ def test_ingestion_is_live_and_a_file_is_reported_row_by_row(tab, served, tmp_pa
     page = tab.open("group=uploads&view=ingestion", ".groups td")
     page.set_input_files("input[type=file]", str(file))
     page.wait_for_selector("text=1 accepted, 0 known already, 1 refused")
-    tab.until("[...document.querySelectorAll('.groups tr')].some((row) => /uploads/.test(row.textContent))")
+    tab.wait_until(
+        "[...document.querySelectorAll('.groups tr')].some((row) => /uploads/.test(row.textContent))"
+    )
 
 
 @pytest.mark.slow  # the graph is drawn by default, and test_http_exploring has the communities
@@ -318,7 +320,7 @@ def test_hostile_messages_are_shown_as_text(tab, served):
     for fact in served.client().get("/v1/groups/hostile/graph").json()["facts"]:
         page.evaluate(f"location.hash = '#group=hostile&table=yes&fact={fact['id']}'")
         page.wait_for_selector(".why .talk")
-        tab.until(f"document.querySelector('.statement')?.textContent === {json.dumps(fact['text'])}")
+        tab.wait_until(f"document.querySelector('.statement')?.textContent === {json.dumps(fact['text'])}")
     page.evaluate("location.hash = '#group=hostile&q=Berlin'")
     page.wait_for_selector(".hits li")
     page.wait_for_selector(READY)
@@ -400,9 +402,9 @@ def test_the_page_waits_for_an_absent_server(chromium, folder, tmp_path):
 def test_a_link_is_a_state_and_the_view_is_saved_as_png_and_svg(tab):
     page = tab.open("group=team&centre=Alice%20Nguyen", READY)
     page.evaluate("location.hash = '#group=team&centre=Bruno%20Keller'")
-    tab.until("!/\\b10\\b.*entities/.test(document.querySelector('.count').textContent)")
+    tab.wait_until("!/\\b10\\b.*entities/.test(document.querySelector('.count').textContent)")
     page.go_back()
-    tab.until("/\\b10\\b of/.test(document.querySelector('.count').textContent)")
+    tab.wait_until("/\\b10\\b of/.test(document.querySelector('.count').textContent)")
     page.wait_for_selector(READY)
     for name, begin in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
         if not page.locator("text=Save as PNG").is_visible():
@@ -469,9 +471,9 @@ def test_all_controls_are_reached_and_left_by_keyboard(tab):
     page.wait_for_selector("dialog", state="detached")
     moment = "document.querySelector('.track output').textContent"
     press("[")
-    tab.until(f"{moment} !== 'today'")
+    tab.wait_until(f"{moment} !== 'today'")
     press("]")
-    tab.until(f"{moment} === 'today'")
+    tab.wait_until(f"{moment} === 'today'")
     press("t")
     page.wait_for_selector("tbody a.row")
     page.focus(".menu summary")
@@ -487,12 +489,12 @@ def test_all_controls_are_reached_and_left_by_keyboard(tab):
     row = page.evaluate(f"{focus}.getAttribute('href')")
     press("Enter")
     page.wait_for_selector(".why .talk")
-    tab.until(f"{focus}.className === 'panel'")
+    tab.wait_until(f"{focus}.className === 'panel'")
     press("Tab")
     assert page.evaluate(f"{focus}.getAttribute('aria-label')") == "Close"
     press("Escape")
     page.wait_for_selector(".why", state="detached")
-    tab.until(f"{focus}.getAttribute('href') === {json.dumps(row)}")
+    tab.wait_until(f"{focus}.getAttribute('href') === {json.dumps(row)}")
     for key, view in (
         ("2", "compare"),
         ("3", "ask"),
@@ -519,7 +521,7 @@ def test_labels_are_complete_on_a_narrow_screen(chromium, served):
             return old.call(this, text, x, y); }; }"""
     context.add_init_script(f"({drawn})()")
     page = tab.open("group=team&centre=Alice%20Nguyen", READY)
-    tab.until("window.labels.length > 5")
+    tab.wait_until("window.labels.length > 5")
     labels = page.evaluate("window.labels")
     assert [text for text, start, end in labels if start < 0 or end > 360] == []
     tab.open("group=team&table=yes", "tbody tr")
@@ -551,10 +553,10 @@ def test_a_step_of_the_slider_shows_the_facts_of_the_moment(tab, served):
     for moment in ("2022-06-01", "2020-03-01", "2023-09-01", "2021-01-02"):
         page.evaluate("(at) => (location.hash = `#group=many&as_of=${at}`)", moment)
         begun = {(f["source_id"], f["target_id"]) for f in graph["facts"] if f["valid_at"][:10] <= moment}
-        tab.until(f"document.querySelector('.graph').dataset.edges === '{len(begun)}'")
+        tab.wait_until(f"document.querySelector('.graph').dataset.edges === '{len(begun)}'")
     for _ in range(3):
         page.keyboard.press("]")
-    tab.until("document.querySelector('.graph').dataset.step > 0")
+    tab.wait_until("document.querySelector('.graph').dataset.step > 0")
 
 
 @pytest.mark.slow  # the reason for a fact is shown by default
@@ -576,7 +578,7 @@ def test_dates_that_no_message_states_are_marked(tab, served):
 def test_200_nodes_are_drawn_and_a_step_of_the_slider_is_quick(tab):
     page = tab.open("group=many", f"{READY}[data-nodes='200']")
     page.keyboard.press("[")
-    tab.until("document.querySelector('.graph').dataset.step > 0")
+    tab.wait_until("document.querySelector('.graph').dataset.step > 0")
     assert float(page.get_attribute(".graph", "data-step")) < 500  # far below on a quiet machine
 
 
@@ -597,6 +599,6 @@ def test_2000_nodes_are_drawn_with_a_note_about_more(chromium, tmp_path):
         page = tab.open("group=many&limit=2000&overview=no", f"{READY}[data-nodes='2000']")
         assert "Showing 2,000 of 2,200" in page.inner_text(".count")
         page.keyboard.press("[")
-        tab.until("document.querySelector('.graph').dataset.step > 0")
+        tab.wait_until("document.querySelector('.graph').dataset.step > 0")
         context.close()
         assert tab.faults == []

@@ -38,8 +38,12 @@ async def test_the_verbs_are_awaited(tmp_path):
         history = await memory.history("ann lee", group="g")
         assert [fact.ended_by is not None for fact in history.facts] == [True, False]
         before_the_second = history.facts[1].created_at - INSTANT
-        assert (await memory.search("Ann", group="g", known_at=before_the_second, scopes=["fact"]))[0].object == "Acme"
-        assert (await memory.history("Ann Lee", group="g", known_at=before_the_second)).facts[0].invalid_at is None
+        assert (await memory.search("Ann", group="g", known_at=before_the_second, scopes=["fact"]))[
+            0
+        ].object == "Acme"
+        assert (await memory.history("Ann Lee", group="g", known_at=before_the_second)).facts[
+            0
+        ].invalid_at is None
         assert "Beta" in (await memory.context("Ann", group="g")).text
         assert (await memory.status()).groups["g"].committed == 2
         assert await memory.failures() == []

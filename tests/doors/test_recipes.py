@@ -1,4 +1,4 @@
-"""Every recipe, method and reranker by every door: the doors accept the same options and return the same hits."""
+"""Every recipe, method and reranker by every door: equal options return equal hits."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ FLAGS = {
 FILTERS = ("relations", "labels", "sources", "speakers")
 
 
-def by_letters(asked: ChatRequest) -> Say:
+def by_letters(request: ChatRequest) -> Say:
     """Score texts as a cross-encoder would, by a rule that no other method follows."""
-    scores = [sum(map(ord, text)) % 997 / 1000 for text in asked.body["documents"]]
+    scores = [sum(map(ord, text)) % 997 / 1000 for text in request.body["documents"]]
     rows = [{"index": place, "relevance_score": score} for place, score in enumerate(scores)]
     return Say(raw=json.dumps({"results": rows}).encode())
 

@@ -1,4 +1,4 @@
-"""`kgray serve` and `kgray keys` as processes: signals, kills, what was promised survives."""
+"""`kgray serve` and `kgray keys` as processes: signals, kills, and rows that survive them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from tests.waiting import HANGS_S
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def started(kgray, *more):
+def started(kgray, *options):
     """Start a server; return the process and its address."""
-    running = kgray.start("serve", "--port", "0", *more)
+    running = kgray.start("serve", "--port", "0", *options)
     line = running.stdout.readline().decode()
     assert line.startswith("kgray serves http://127.0.0.1:"), running.communicate()[1]
     return running, line.split()[-1]
 
 
-def test_what_was_accepted_survives_a_kill(kgray):
+def test_accepted_rows_survive_a_kill(kgray):
     running, url = started(kgray, "--accept-only")
     accepted: list[str] = []
 
@@ -52,8 +52,8 @@ def test_what_was_accepted_survives_a_kill(kgray):
     running.communicate()
     assert len(accepted) > 60
     with kgray_open(kgray.folder / "kgray-data") as memory:
-        kept = pending(memory.store, "team", 5000)
-    assert set(accepted) <= {row.client_id for row in kept}
+        stored = pending(memory.store, "team", 5000)
+    assert set(accepted) <= {row.client_id for row in stored}
 
 
 def test_keys_are_shown_once_and_revoked(kgray):
@@ -92,21 +92,21 @@ def test_a_wrong_key_is_refused(kgray, wrong):
 
 
 @pytest.mark.slow
-def test_the_bench_of_a_server_loses_nothing(tmp_path):
+def test_the_bench_of_a_server_loses_no_rows(tmp_path):
     out = tmp_path / "figures.json"
     words = ["serve", "--clients", "8", "--searchers", "2", "--seconds", "4", "--out", str(out)]
     subprocess.run([sys.executable, "-m", "bench", *words], check=True, timeout=300, cwd=ROOT)
     accepting, ingesting = json.loads(out.read_text(encoding="utf-8"))["results"]
 
-    for found in (accepting, ingesting):
-        assert found["lost"] == 0
-        assert found["statuses"]["202"] > 20
-        assert set(found["statuses"]) <= {"202", "503"}
-        assert found["server_cpu_ms_per_append"] > 0
+    for figures in (accepting, ingesting):
+        assert figures["lost"] == 0
+        assert figures["statuses"]["202"] > 20
+        assert set(figures["statuses"]) <= {"202", "503"}
+        assert figures["server_cpu_ms_per_append"] > 0
 
 
-def test_sigterm_ends_it_with_a_stream_open_and_the_key_of_webhooks_was_made_once(kgray, tmp_path):
-    """For its owner alone; the next server has the same."""
+def test_sigterm_ends_a_server_with_an_open_stream_and_the_webhook_key_is_created_once(kgray, tmp_path):
+    """Only the owner can read the key; the next server uses the same key."""
     file = tmp_path / "webhooks.key"
     keys = []
     for _ in range(2):

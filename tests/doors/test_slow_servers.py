@@ -1,4 +1,4 @@
-"""A server that writes slowly: its replies are streamed, its silence is what counts, rambling is ended."""
+"""A slow server: its replies are streamed, the timeout limits silence, and repetitive replies are ended."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kgray.models.prompting.prompts import REPAIR_LINE
 from kgray.ports import ExtractionRequest
 from kgray.system.outages import OUTAGES
 from tests.doors.chat_server import PROBED, ChatRequest, ChatServer, Say, as_json
-from tests.doors.test_openai_models import GOOD, HANGS_S, episode, extractor, one_after_the_other, serve
+from tests.doors.test_openai_models import GOOD, HANGS_S, episode, extractor, in_turn, serve
 
 __all__ = ["serve"]
 REPLY = json.dumps(GOOD)
-MANY = {
+MANY_FACTS = {
     "facts": [{"source": n, "fact": f"{n} is prime", "valid_at": "2026-03-01T09:00:00Z"} for n in range(9)]
 }
 RAMBLING = '{"entities":[{"name":"Alice","type":"Person"},' + '{"name":"Acme","type":"Company"},' * 400
@@ -30,7 +30,7 @@ RAMBLING = '{"entities":[{"name":"Alice","type":"Person"},' + '{"name":"Acme","t
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    """Have a reply of one token in a tenth of a second count as slow."""
+    """Count a reply of a token in a tenth of a second as slow."""
     monkeypatch.setattr(connection, "SLOW_S", 0.05)
     OUTAGES.forget()
 
@@ -40,7 +40,7 @@ def slow_probe(_: ChatRequest) -> Say:
 
 
 def written(text: str, pause_s: float = 0.0, *, breaks: bool = False) -> Iterable[str]:
-    """Return an iterable, for as many replies as are asked for, of pieces of four characters."""
+    """Return an iterable of pieces of four characters, which can be used for several replies."""
 
     class Pieces:
         def __iter__(self) -> Iterator[str]:
@@ -58,49 +58,49 @@ async def relations(server: ChatServer, **changes: float) -> list[str]:
     return [fact.relation for fact in extraction.facts]
 
 
-async def test_a_fast_server_is_not_asked_for_a_stream(serve):
+async def test_replies_of_a_fast_server_are_not_streamed(serve):
     server = serve(lambda _: as_json(GOOD))
     assert await relations(server) == ["WORKS_AT"]
     assert "stream" not in server.requests[0].body
 
 
-async def test_the_deadline_of_a_slow_servers_reply_is_one_for_silence(serve):
-    """The reply takes twice `timeout_s`, and is never silent: it is asked for once."""
+async def test_the_timeout_of_a_streamed_reply_limits_its_silence(serve):
+    """The reply takes twice `timeout_s`, and is never silent: it is requested once."""
     pause_s = 2 * 0.5 / (len(REPLY) / 4)
     server = serve(lambda _: Say(pieces=written(REPLY, pause_s)), probe=slow_probe)
     assert await relations(server, timeout_s=0.5) == ["WORKS_AT"]
-    assert [asked.body["stream"] for asked in server.requests] == [True]
+    assert [request.body["stream"] for request in server.requests] == [True]
 
 
-async def test_silence_in_a_reply_has_it_asked_for_again(serve):
+async def test_a_silent_stream_is_requested_again(serve):
     silent = Say(pieces=written(REPLY[:8], 0.7))
-    whole = Say(pieces=written(REPLY))
-    server = serve(one_after_the_other(silent, whole), probe=slow_probe)
+    complete = Say(pieces=written(REPLY))
+    server = serve(in_turn(silent, complete), probe=slow_probe)
     assert await relations(server, timeout_s=0.3, patience_s=HANGS_S) == ["WORKS_AT"]
     assert len(server.requests) >= 2
 
 
-async def test_a_reply_that_broke_off_is_no_part_of_the_next_one(serve):
-    """Three tries that begin alike are not one reply that repeats itself."""
+async def test_interrupted_replies_do_not_count_as_repetition(serve):
+    """Three attempts with equal beginnings are not a repetitive reply."""
     facts = [
         {**GOOD["facts"][0], "fact": f"Alice works at Acme, as is told in the year {n}."} for n in range(20)
     ]
     reply = json.dumps({**GOOD, "facts": facts})
     broken = Say(pieces=written(reply[:1600], breaks=True))
-    server = serve(one_after_the_other(broken, broken, broken, Say(pieces=written(reply))), probe=slow_probe)
+    server = serve(in_turn(broken, broken, broken, Say(pieces=written(reply))), probe=slow_probe)
     assert await relations(server, patience_s=HANGS_S) == ["WORKS_AT"] * 20
     assert len(server.requests) == 4
 
 
-async def test_a_reply_that_did_not_come_in_time_is_asked_for_as_a_stream(serve):
+async def test_a_late_reply_is_requested_again_as_a_stream(serve):
     late = Say(REPLY, delay=0.7)
-    server = serve(lambda asked: Say(pieces=written(REPLY)) if "stream" in asked.body else late)
+    server = serve(lambda request: Say(pieces=written(REPLY)) if "stream" in request.body else late)
     assert await relations(server, timeout_s=0.3, patience_s=HANGS_S) == ["WORKS_AT"]
     assert "stream" not in server.requests[0].body
     assert server.requests[-1].body["stream"] is True
 
 
-async def test_a_reply_that_repeats_itself_is_ended_and_what_is_complete_is_kept(serve):
+async def test_a_repetitive_reply_is_ended_and_keeps_its_complete_items(serve):
     server = serve(lambda _: Say(pieces=written(RAMBLING, 0.001)), probe=slow_probe)
 
     extraction = await extractor(server).extract(ExtractionRequest(episode=episode()))
@@ -111,23 +111,23 @@ async def test_a_reply_that_repeats_itself_is_ended_and_what_is_complete_is_kept
     assert extraction.completion_tokens < len(RAMBLING) / 4 / 5
 
 
-async def test_a_server_that_streams_nothing_is_asked_for_whole_replies(serve, monkeypatch):
-    """Nothing is wrong with it, and nobody is told of an outage."""
-    told: list[object] = []
-    monkeypatch.setattr(OUTAGES, "failed", lambda *what, **_: told.append(what))
+async def test_a_server_without_streams_sends_complete_replies(serve, monkeypatch):
+    """A refused stream is no fault, and no outage is reported."""
+    outages: list[object] = []
+    monkeypatch.setattr(OUTAGES, "failed", lambda *failure, **_: outages.append(failure))
 
-    def answer(asked: ChatRequest) -> Say:
-        return Say("this server does not stream", status=400) if "stream" in asked.body else as_json(GOOD)
+    def answer(request: ChatRequest) -> Say:
+        return Say("this server does not stream", status=400) if "stream" in request.body else as_json(GOOD)
 
     server = serve(answer, probe=slow_probe)
     assert await relations(server) == ["WORKS_AT"]
     assert await relations(server) == ["WORKS_AT"]
-    assert ["stream" in asked.body for asked in server.requests] == [True, False, False]
-    assert told == []
+    assert ["stream" in chat_request.body for chat_request in server.requests] == [True, False, False]
+    assert outages == []
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "message"),
     [
         (400, "Streaming is not supported by this model"),
         (400, "not with this model"),
@@ -137,36 +137,37 @@ async def test_a_server_that_streams_nothing_is_asked_for_whole_replies(serve, m
         (501, "not implemented"),
     ],
 )
-async def test_a_stream_may_be_refused_in_any_words(serve, status: int, said: str):
+async def test_a_refused_stream_is_recognised_in_any_words(serve, status: int, message: str):
     server = serve(
-        lambda asked: Say(said, status=status) if "stream" in asked.body else as_json(GOOD), probe=slow_probe
+        lambda request: Say(message, status=status) if "stream" in request.body else as_json(GOOD),
+        probe=slow_probe,
     )
     assert await relations(server, patience_s=HANGS_S) == ["WORKS_AT"]
     assert await relations(server) == ["WORKS_AT"]
-    assert ["stream" in asked.body for asked in server.requests] == [True, False, False]
+    assert ["stream" in request.body for request in server.requests] == [True, False, False]
 
 
-async def test_a_refused_text_that_speaks_of_streams_costs_one_request_more_and_turns_no_stream_off(serve):
-    def answer(asked: ChatRequest) -> Say:
-        if "ACME_LEAKS" in asked.data:
+async def test_a_refused_text_about_streams_does_not_turn_streams_off(serve):
+    def answer(request: ChatRequest) -> Say:
+        if "ACME_LEAKS" in request.data:
             return Say("the text 'a stream of ACME_LEAKS' is not allowed", status=400)
-        return Say(pieces=written(REPLY)) if "stream" in asked.body else as_json(GOOD)
+        return Say(pieces=written(REPLY)) if "stream" in request.body else as_json(GOOD)
 
     server = serve(answer, probe=slow_probe)
     reader = extractor(server)
     with pytest.raises(Refused, match="not allowed"):
         await reader.extract(ExtractionRequest(episode=episode("a stream of ACME_LEAKS")))
-    assert ["stream" in asked.body for asked in server.requests] == [True, False]
+    assert ["stream" in chat_request.body for chat_request in server.requests] == [True, False]
     await reader.extract(ExtractionRequest(episode=episode()))
     assert server.requests[-1].body["stream"] is True
 
 
-async def test_requests_that_were_under_way_when_the_first_stream_was_refused_are_asked_again_too(serve):
-    """None of them is taken for a text that the server refuses."""
+async def test_concurrent_requests_are_repeated_after_a_refused_stream(serve):
+    """None of them counts as a refused text."""
     together = threading.Barrier(3, timeout=HANGS_S)
 
-    def answer(asked: ChatRequest) -> Say:
-        if "stream" not in asked.body:
+    def answer(request: ChatRequest) -> Say:
+        if "stream" not in request.body:
             return as_json(GOOD)
         together.wait()
         return Say("this server does not stream", status=400)
@@ -185,8 +186,8 @@ async def test_requests_that_were_under_way_when_the_first_stream_was_refused_ar
         pytest.param(b'data: {"choices": [7]}\n\n', id="choices of another form"),
     ],
 )
-async def test_a_stream_without_its_end_is_asked_for_again(serve, event: bytes | None):
-    """A connection may be closed in order in the middle of a reply, by a server that is ended."""
+async def test_a_stream_without_its_end_is_requested_again(serve, event: bytes | None):
+    """A server that ends may close a connection properly in the middle of a reply."""
 
     class Ended(Say):
         def events(self) -> Iterator[bytes]:
@@ -194,15 +195,13 @@ async def test_a_stream_without_its_end_is_asked_for_again(serve, event: bytes |
             if event:
                 yield event
 
-    server = serve(
-        one_after_the_other(Ended(pieces=written(REPLY)), Say(pieces=written(REPLY))), probe=slow_probe
-    )
+    server = serve(in_turn(Ended(pieces=written(REPLY)), Say(pieces=written(REPLY))), probe=slow_probe)
     assert await relations(server, patience_s=HANGS_S) == ["WORKS_AT"]
     assert REPAIR_LINE not in server.requests[-1].data
-    assert [asked.body["temperature"] for asked in server.requests] == [0.0, 0.0]
+    assert [request.body["temperature"] for request in server.requests] == [0.0, 0.0]
 
 
-def test_how_fast_a_reply_is_written_is_told() -> None:
+def test_the_speed_of_a_slow_reply_is_reported() -> None:
     with OUTAGES.asking("the model", 120.0):
         watch = ReplyWatch("the model", room=1000)
         for _ in range(33):
@@ -212,7 +211,7 @@ def test_how_fast_a_reply_is_written_is_told() -> None:
     assert slow.reason.endswith("tokens a second, 32 so far of at most 1000")
 
 
-def test_a_server_that_writes_a_reply_is_out_of_reach_no_longer() -> None:
+def test_a_reply_in_progress_ends_an_outage() -> None:
     OUTAGES.failed("the model", "cannot be reached (Server disconnected)", since=1.0, patience_s=9.0)
     with OUTAGES.asking("the model", 120.0):
         watch = ReplyWatch("the model", room=1000)
@@ -241,21 +240,21 @@ def test_a_server_that_writes_a_reply_is_out_of_reach_no_longer() -> None:
             False,
             id="items that are alike",
         ),
-        pytest.param(json.dumps(MANY, indent=2), False, id="many items with indents, and one date"),
+        pytest.param(json.dumps(MANY_FACTS, indent=2), False, id="many items with indents, and one date"),
     ],
 )
-def test_what_counts_as_repeating(text: str, expected: bool) -> None:
+def test_repetition_is_detected(text: str, expected: bool) -> None:
     assert repeats(text) is expected
 
 
-def test_a_watch_ends_a_reply_soon_after_it_began_to_repeat_itself() -> None:
-    watch, taken = ReplyWatch("the model", room=100_000), []
+def test_a_watch_ends_a_reply_soon_after_its_repetition_begins() -> None:
+    watch, pieces = ReplyWatch("the model", room=100_000), []
 
     def read() -> None:
         for piece in written(RAMBLING):
-            taken.append(piece)
+            pieces.append(piece)
             watch(piece)
 
     with pytest.raises(Repeats):
         read()
-    assert len(taken) < 100
+    assert len(pieces) < 100

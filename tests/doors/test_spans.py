@@ -1,4 +1,4 @@
-"""OpenTelemetry spans, with its SDK: what they say, and that no text is in them."""
+"""OpenTelemetry spans, with its SDK: their attributes, and that they contain no text."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ from tests.doors.chat_server import ChatServer, Say, as_json
 
 @pytest.fixture(scope="module")
 def exported():
-    kept, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(kept))
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
-    return kept
+    return exporter
 
 
 @pytest.fixture
-def kept(exported):
+def spans(exported):
     exported.clear()
     return exported
 
 
-def named(kept, name):
-    return [span for span in kept.get_finished_spans() if span.name == name]
+def named(spans, name):
+    return [span for span in spans.get_finished_spans() if span.name == name]
 
 
-def test_stages_searches_and_faults_are_spans_without_texts(kept, tmp_path):
+def test_stages_searches_and_faults_are_spans_without_texts(spans, tmp_path):
     with kgray.open(tmp_path / "data", create=True) as memory:
         memory.add("I work at Acme.", group="team", speaker="Alice")
         memory.search("Where does Alice work?", group="team")
         memory.context("Where does Alice work?", group="team")
         with pytest.raises(kgray.NotFound):
             memory.search("Alice", group="team", reranker="node_distance", centre="Zanzibar")
-    told = kept.get_finished_spans()
+    exported_spans = spans.get_finished_spans()
 
     stages = {"kgray extract", "kgray embed", "kgray decide", "kgray write"}
-    assert stages | {"kgray search", "kgray context"} <= {item.name for item in told}
-    (extract,) = named(kept, "kgray extract")
+    assert stages | {"kgray search", "kgray context"} <= {item.name for item in exported_spans}
+    (extract,) = named(spans, "kgray extract")
     assert dict(extract.attributes) == {"kgray.sequence": 1}
     assert extract.end_time >= extract.start_time
-    faults = [item for item in named(kept, "kgray search") if not item.status.is_ok]
+    faults = [item for item in named(spans, "kgray search") if not item.status.is_ok]
     assert [dict(fault.attributes) for fault in faults] == [{"error.type": "NotFound"}]
-    everything = " ".join(item.to_json() for item in told)
+    everything = " ".join(item.to_json() for item in exported_spans)
     assert not any(word in everything for word in ("Acme", "Alice", "Zanzibar", "team"))
 
 
-async def test_a_call_of_a_model_says_which_and_what_it_took(kept):
+async def test_the_span_of_a_model_call_has_the_model_and_the_tokens(spans):
     server = ChatServer(
-        lambda asked: as_json({}) if "ok" in str(asked.body) else Say(status=400, raw=b"Zanzibar")
+        lambda request: as_json({}) if "ok" in str(request.body) else Say(status=400, raw=b"Zanzibar")
     )
     client = Client(Endpoint(base_url=server.url, name="small"))
     await client.chat({"messages": [{"role": "user", "content": "ok"}]}, TokensSpent())
     with pytest.raises(Rejected):
         await client.chat({"messages": [{"role": "user", "content": "Zanzibar"}]}, TokensSpent())
     server.close()
-    good, bad = named(kept, "chat small")
+    good, bad = named(spans, "chat small")
 
     about = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "small"}
     usage = {"gen_ai.usage.input_tokens": 100, "gen_ai.usage.output_tokens": 20}
@@ -79,7 +79,7 @@ async def test_a_call_of_a_model_says_which_and_what_it_took(kept):
     assert "Zanzibar" not in bad.to_json()
 
 
-async def test_a_transaction_that_accepts_is_a_span_linked_to_its_requests(kept, tmp_path):
+async def test_the_span_of_an_accepting_transaction_is_linked_to_its_requests(spans, tmp_path):
     pytest.importorskip("fastapi", reason="needs the extra `serve`")
     from kgray.server.door import Appends, Metrics
 
@@ -92,12 +92,12 @@ async def test_a_transaction_that_accepts_is_a_span_linked_to_its_requests(kept,
     await appends.close()
     await running
     memory.close()
-    (span,) = named(kept, "kgray accept")
+    (span,) = named(spans, "kgray accept")
     assert (dict(span.attributes), span.parent) == ({"kgray.schema.rows": 2}, None)
     assert [link.context for link in span.links] == [request.get_span_context()]
 
 
-def test_a_process_that_has_no_use_for_spans_does_not_load_them(tmp_path):
+def test_a_process_without_spans_does_not_load_the_sdk(tmp_path):
     ran = (
         "import sys, kgray\n"
         f"with kgray.open({str(tmp_path / 'data')!r}, create=True) as memory:\n"

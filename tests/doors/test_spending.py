@@ -1,4 +1,4 @@
-"""What a model has cost counts, whether its replies could be used or not: status, report, bound (R24)."""
+"""The cost of a model includes unusable replies: status, report, bound (R24)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ROWS = [
 Serve = Callable[[Callable[[ChatRequest], Say]], ChatServer]
 
 
-def model(server: ChatServer, **more: str) -> dict[str, str]:
+def model(server: ChatServer, **extra: str) -> dict[str, str]:
     """Return the settings that name a server."""
     return {
         "KGRAY_MODEL_BACKEND": "openai",
         "KGRAY_MODEL_NAME": "m",
         "KGRAY_MODEL_BASE_URL": server.url,
-        **more,
+        **extra,
     }
 
 
@@ -48,29 +48,31 @@ def calls(server: ChatServer) -> int:
 
 
 def spent(kgray: Shell) -> dict[str, int]:
-    """Return what `kgray status` says the model has cost."""
+    """Return the cost of the model in `kgray status`."""
     return dict(kgray("status", "--json").json["model"])
 
 
-def test_a_bound_of_ten_calls_holds_where_no_reply_can_be_used(kgray: Shell, serve: Serve) -> None:
-    """Three calls an episode: what is on its way when the bound is met may exceed it by one episode's."""
+def test_a_bound_of_ten_calls_holds_for_unusable_replies(kgray: Shell, serve: Serve) -> None:
+    """Three calls an episode: calls in flight may exceed the bound by the calls of an episode."""
     server = serve(lambda _: Say("I would rather not."))
 
     answer = kgray("backfill", "in.jsonl", "--group", "g", "--max-calls", "10", "--json")
 
     report = answer.json["report"]
-    made = calls(server)
-    assert 10 <= made <= 13
+    call_count = calls(server)
+    assert 10 <= call_count <= 13
     assert (answer.code, report["state"]) == (75, "stopped")
-    assert report["reason"] == f"--max-calls 10 is spent: {made} calls were made"
-    cost = {"calls": made, "prompt_tokens": made * 100, "completion_tokens": made * 20}
+    assert report["reason"] == f"--max-calls 10 is spent: {call_count} calls were made"
+    cost = {"calls": call_count, "prompt_tokens": call_count * 100, "completion_tokens": call_count * 20}
     assert {name: report[name] for name in cost} == spent(kgray) == cost
     assert answer.json["failed"] == len(server.requests) / 3
 
 
 @pytest.mark.parametrize("usable", [True, False])
-def test_a_bound_holds_for_what_was_pending_before(kgray: Shell, serve: Serve, *, usable: bool) -> None:
-    """Not a window of it is asked, but as much as the bound pays for."""
+def test_a_bound_holds_for_episodes_that_were_already_pending(
+    kgray: Shell, serve: Serve, *, usable: bool
+) -> None:
+    """The bound limits the calls, not the window."""
     server = serve(lambda _: NOTHING if usable else Say("I would rather not."))
     kgray("add", "in.jsonl", "--group", "g", "--accept-only")
     kgray.write("more.jsonl", ROWS[0])
@@ -81,7 +83,7 @@ def test_a_bound_holds_for_what_was_pending_before(kgray: Shell, serve: Serve, *
     assert answer.code == 75
     counted = answer.json["report"]["calls"]
     assert counted == spent(kgray)["calls"]
-    assert 0 <= counted - calls(server) <= 1, "one that was cancelled counts, whether it arrived or not"
+    assert 0 <= counted - calls(server) <= 1, "a cancelled call counts, whether it arrived or not"
     assert kgray("status", "--json").json["groups"]["g"]["accepted"] > 20
 
 
@@ -94,11 +96,9 @@ def test_a_bound_holds_for_what_was_pending_before(kgray: Shell, serve: Serve, *
         pytest.param(Say("too long", status=400), False, id="refused-by-the-server"),
     ],
 )
-def test_every_call_of_an_episode_that_fails_counts(
-    kgray: Shell, serve: Serve, bad: Say, answered: bool
-) -> None:
-    """Beside one that is read, whose calls counted always. A server bills no tokens of what it refuses."""
-    server = serve(lambda asked: bad if "number 1." in asked.data else NOTHING)
+def test_every_call_of_a_failed_episode_counts(kgray: Shell, serve: Serve, bad: Say, answered: bool) -> None:
+    """With another episode that is read. A server bills no tokens of a refused call."""
+    server = serve(lambda request: bad if "number 1." in request.data else NOTHING)
     kgray.write("in.jsonl", *ROWS[:2])
 
     added = kgray("add", "in.jsonl", "--group", "g", "--json")
@@ -113,12 +113,12 @@ def test_every_call_of_an_episode_that_fails_counts(
 
 
 def test_a_question_without_a_usable_answer_counts(kgray: Shell, serve: Serve) -> None:
-    """The extraction is kept in the journal; the judge's three calls are not, and are counted beside it."""
+    """The journal stores the extraction, but not the three calls of the judge; all of them count."""
 
-    def say(asked: ChatRequest) -> Say:
-        if asked.task != "combined":
+    def say(request: ChatRequest) -> Say:
+        if request.task != "combined":
             return Say("Who knows?")
-        name = asked.sections["EPISODE"]["text"].removeprefix("I saw ").rstrip(".")
+        name = request.sections["EPISODE"]["text"].removeprefix("I saw ").rstrip(".")
         fact = {"source": 0, "target": 1, "relation": "VISITED", "fact": f"Alice saw {name}", "kind": "holds"}
         dates = {"valid_at": None, "invalid_at": None, "value": None}
         names = [{"name": name, "type": ""} for name in ("Alice", name)]
@@ -135,9 +135,7 @@ def test_a_question_without_a_usable_answer_counts(kgray: Shell, serve: Serve) -
     assert spent(kgray)["calls"] == calls(server) == 6
 
 
-def test_a_call_that_timed_out_after_it_was_sent_counts_and_one_that_never_arrived_does_not(
-    kgray: Shell, serve: Serve
-) -> None:
+def test_a_call_counts_if_it_times_out_and_not_if_it_cannot_connect(kgray: Shell, serve: Serve) -> None:
     first, slow = iter([True]), threading.Event()
 
     def answer(_: ChatRequest) -> Say:
@@ -152,19 +150,17 @@ def test_a_call_that_timed_out_after_it_was_sent_counts_and_one_that_never_arriv
     added = kgray("add", "in.jsonl", "--group", "g", "--json")
 
     slow.set()
-    # The probe, the call without an answer and its repetition; more than one where this machine is slow.
+    # The probe, the call without an answer and its repetition; more than one on a slow machine.
     assert (added.json["committed"], spent(kgray)["calls"] >= 3) == (1, True)
-    assert spent(kgray)["calls"] == (made := calls(server))
+    assert spent(kgray)["calls"] == (call_count := calls(server))
     kgray.write("in.jsonl", ROWS[1])
     server.close()
     kgray.env |= {"KGRAY_MODEL_PATIENCE_S": "1"}
     assert kgray("add", "in.jsonl", "--group", "g").code == 75
-    assert spent(kgray)["calls"] == made
+    assert spent(kgray)["calls"] == call_count
 
 
-def test_a_failed_episode_shows_the_last_reply_and_takes_it_along_when_it_is_removed(
-    kgray: Shell, serve: Serve
-) -> None:
+def test_a_failed_episode_shows_the_last_reply_until_its_removal(kgray: Shell, serve: Serve) -> None:
     serve(lambda _: Say("I would rather not."))
     kgray.write("in.jsonl", ROWS[0])
     kgray("add", "in.jsonl", "--group", "g")

@@ -1,4 +1,4 @@
-"""R18 at the command line: what search, context and history print reads true whenever it is asked for."""
+"""R18 at the command line: the output of search, context and history is true at each moment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 TOM = "Tom Okafor"
 # id: when it was said, its text, the facts that a model reads in it.
-SAID: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
+MESSAGES: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
     "m1": (
         "2026-01-05",
         "I work at Acme as a designer.",
@@ -59,10 +59,10 @@ def tom(kgray):
     kgray.script(
         *(
             {"episode": id_, "extraction": {"entities": [], "facts": [{"source": TOM} | f for f in facts]}}
-            for id_, (_, _, facts) in SAID.items()
+            for id_, (_, _, facts) in MESSAGES.items()
         )
     )
-    rows = [{"id": id_, "at": at, "speaker": TOM, "text": text} for id_, (at, text, _) in SAID.items()]
+    rows = [{"id": id_, "at": at, "speaker": TOM, "text": text} for id_, (at, text, _) in MESSAGES.items()]
     assert kgray("add", kgray.write("a.jsonl", *rows), "--group", "g").code == 0
     return kgray
 
@@ -97,7 +97,7 @@ RESTARTS = {
         pytest.param("2026-08-01", {ROLE, IGBO, BETA, *RESTARTS}, id="two-months-after-the-start"),
     ],
 )
-def test_a_search_reads_true_at_the_moment_it_is_asked_for(tom, moment, expected):
+def test_a_search_returns_the_true_facts_of_each_moment(tom, moment, expected):
     answer = tom("search", TOM, "--group", "g", "--scope", "fact", "--as-of", moment, "--json")
     assert facts(answer) == expected
 
@@ -110,13 +110,13 @@ def test_a_search_reads_true_at_the_moment_it_is_asked_for(tom, moment, expected
         ("start", "2026-08-01", BETA[0]),
     ],
 )
-def test_a_fact_is_found_by_the_words_of_its_sentence(tom, words, moment, first):
-    """The sentences stay as evidence, in the full text and the vectors."""
+def test_a_search_matches_the_words_of_the_original_sentence(tom, words, moment, first):
+    """The sentences remain as evidence, in the full text and the vectors."""
     answer = tom("search", words, "--group", "g", "--scope", "fact", "--as-of", moment, "--json")
     assert answer.json["hits"][0]["text"] == first
 
 
-def test_the_context_says_what_holds_and_what_happened(tom):
+def test_the_context_has_open_facts_and_past_events(tom):
     output = tom("context", "Tom Okafor", "--group", "g", "--as-of", "2026-08-01", "--scope", "fact").out
     block = output.partition("<FACTS>\n")[2].partition("</FACTS>")[0]
     assert {line.split("] ", 1)[1] for line in block.splitlines()} == {
@@ -128,7 +128,7 @@ def test_the_context_says_what_holds_and_what_happened(tom):
     }
 
 
-def test_the_history_has_every_span_and_no_start_that_was_not_said(tom):
+def test_the_history_has_every_span_and_no_unstated_start(tom):
     answer = tom("history", TOM, "--group", "g", "--json")
     assert facts(answer) == {ROLE, IGBO, HOUSE, ACME, BETA, *RESTARTS}
     assert {row["text"] for row in answer.json["facts"] if row["event"]} == {text for text, _, _ in RESTARTS}
@@ -142,7 +142,7 @@ def test_the_history_has_every_span_and_no_start_that_was_not_said(tom):
     assert all(".." not in line for line in restarts)
 
 
-def test_a_role_does_not_outlive_the_job_in_its_text_and_joined_names_both_get_an_answer(kgray):
+def test_a_role_does_not_name_a_former_job_and_joined_names_both_match(kgray):
     """The rules extractor gives both facts of the first message one sentence."""
     kgray.env["KGRAY_MODEL_BACKEND"] = "rules"
     texts = {
@@ -156,8 +156,8 @@ def test_a_role_does_not_outlive_the_job_in_its_text_and_joined_names_both_get_a
     }
     rows = [
         {"at": f"2026-01-{day:02}", "speaker": speaker, "text": text}
-        for speaker, said in texts.items()
-        for day, text in enumerate(said, 1)
+        for speaker, messages in texts.items()
+        for day, text in enumerate(messages, 1)
     ]
     assert kgray("add", kgray.write("a.jsonl", *rows), "--group", "g").code == 0
 

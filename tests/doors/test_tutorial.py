@@ -50,9 +50,9 @@ def run(commands: str, folder: Path) -> str:
 PLAIN = re.compile(r"(kgray [^|<>&\n]+\n)+")  # a block of commands that needs no shell
 
 
-def answer(block: str, folder: Path, *, here: bool) -> str:
-    """Return the output of a block of commands. here: plain commands run in this process, which is quick."""
-    if not (here and PLAIN.fullmatch(block)):
+def answer(block: str, folder: Path, *, in_process: bool) -> str:
+    """Return the output of a block of commands. in_process: run plain commands in this process, quickly."""
+    if not (in_process and PLAIN.fullmatch(block)):
         return run(block, folder)
     answers = [Shell(folder)(*shlex.split(line)[1:]) for line in block.splitlines()]
     assert {item.code for item in answers} == {0}, answers
@@ -60,20 +60,20 @@ def answer(block: str, folder: Path, *, here: bool) -> str:
 
 
 @pytest.mark.parametrize(
-    ("page", "least", "here"),
+    ("page", "minimum", "in_process"),
     [
         ("README.md", 3, False),
         ("docs/tutorial.md", 10, True),
         pytest.param("docs/tutorial.md", 10, False, marks=pytest.mark.slow),
     ],
 )
-def test_the_commands_of_a_page_print_what_it_shows(page, least, here, tmp_path, monkeypatch):
+def test_the_commands_of_a_page_print_the_shown_output(page, minimum, in_process, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("KGRAY_")]:
         monkeypatch.delenv(name)
     blocks = [block for block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")) if not block[0]]
 
-    printed = [comparable(answer(commands, tmp_path, here=here)) for _, commands, _ in blocks]
+    printed = [comparable(answer(commands, tmp_path, in_process=in_process)) for _, commands, _ in blocks]
 
     assert printed == [comparable(output) for _, _, output in blocks]
-    assert len(blocks) >= least
+    assert len(blocks) >= minimum

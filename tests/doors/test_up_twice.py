@@ -1,4 +1,4 @@
-"""`kgray up` and `kgray down` of one folder take turns, whoever comes second."""
+"""`kgray up` and `kgray down` of a folder never run at the same time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.doors.shell import Shell
 from tests.waiting import HANGS_S
 
 
-def test_the_second_of_two_waits_for_the_first_and_meets_what_it_left(kgray: Shell) -> None:
+def test_the_second_command_waits_for_the_first_and_reads_its_note(kgray: Shell) -> None:
     data = kgray.folder / "kgray-data"
     assert kgray("init").code == 0
     note = data / "ray.json"
@@ -32,15 +32,15 @@ def test_the_second_of_two_waits_for_the_first_and_meets_what_it_left(kgray: She
 
 @pytest.mark.skipif(find_spec("ray") is None, reason='Ray is missing: pip install "kgray[ray]"')
 @pytest.mark.slow  # test_outages has a server that is down by default
-def test_where_nobody_listens_it_is_said_at_once_and_what_was_accepted_is_kept(kgray: Shell) -> None:
-    """Ray itself would try for a minute, and log it."""
-    with socket.socket() as taken:  # bound for the whole test, so that nobody else can listen there
-        taken.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+def test_an_absent_ray_is_reported_at_once_and_accepted_rows_remain(kgray: Shell) -> None:
+    """Ray itself would try for a minute, and log this."""
+    with socket.socket() as port_socket:  # bound for the whole test, so that nobody else can listen there
+        port_socket.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{port_socket.getsockname()[1]}"
         kgray.env |= {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_ADDRESS": address}
         kgray.write("a.jsonl", {"id": "1", "text": "x", "group": "g", "at": 0})
 
-        # Processes of their own: the one of the tests may be in a Ray already, and stays in that.
+        # New processes: the process of the tests may be connected to a Ray already.
         added = kgray.process("add", "a.jsonl")
         status = kgray.process("status", "--json")
 

@@ -147,12 +147,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: "+".join(choice) or "base")
-def test_the_server_takes_every_choice_of_components_strictly(server, choice):
+def test_strict_validation_accepts_every_choice_of_components(server, choice):
     completed = server.apply(server.rendered(*choice), "--dry-run=server")
     assert completed.returncode == 0, completed.stderr
 
 
-def test_the_server_takes_every_job(server):
+def test_strict_validation_accepts_every_job(server):
     for path in sorted((K8S / "jobs").glob("*.yaml")):
         completed = server("create", "--validate=strict", "--dry-run=server", "-f", str(path))
         assert completed.returncode == 0, completed.stderr
@@ -180,7 +180,7 @@ PODS = {"headgroup": 1, "control": 2, "cpu": 1, "llm": 1, "embed": 1, "search": 
     ],
     ids=lambda choice: "+".join(choice) if isinstance(choice, tuple) else "",
 )
-def test_the_operator_brings_a_choice_to_ready_and_services_select_its_pods(server, choice, pods):
+def test_pods_of_a_choice_become_ready_and_services_select_them(server, choice, pods):
     assert server.ready(*choice) == pods
     expected_services = {"kgray", "kgray-search", "kgray-head-svc"}
     expected_services |= {"redis"} & {*choice} | ({"neo4j"} if "neo4j-elsewhere" not in choice else set())
@@ -200,7 +200,7 @@ def test_the_operator_brings_a_choice_to_ready_and_services_select_its_pods(serv
         assert node.startswith("gpu-" if group in {"llm", "embed"} else "cpu-"), (group, node)
 
 
-def test_a_drain_takes_one_pod_of_a_group_at_a_time_and_never_the_head(server):
+def test_a_drain_evicts_pods_of_a_group_in_turn_and_never_the_head(server):
     """The replacement of the first pod finds no node until the second eviction has been refused."""
     pods = server.get("pod", "-n", "kgray", "-l", "ray.io/group=control")["items"]
     first, second = (pod["metadata"]["name"] for pod in pods)
@@ -220,8 +220,8 @@ def test_a_drain_takes_one_pod_of_a_group_at_a_time_and_never_the_head(server):
     assert "disruption budget" in server.evict(head)
 
 
-def test_the_operator_takes_the_job_that_starts_the_actors(server):
-    """Nobody runs its dashboard here, so it never ends; its fields are checked before it waits for that."""
+def test_the_operator_accepts_the_job_that_starts_the_actors(server):
+    """Without a dashboard the job never ends; its fields are checked before it waits for the dashboard."""
     assert server("create", "-f", str(K8S / "jobs/up.yaml")).returncode == 0
     state = wait_for_result(
         lambda: server.get("rayjob", "kgray-up", "-n", "kgray").get("status", {}).get("jobDeploymentStatus")
@@ -231,7 +231,7 @@ def test_the_operator_takes_the_job_that_starts_the_actors(server):
     assert "Invalid" not in events
 
 
-def test_the_clock_repeats_up(server):
+def test_a_cron_job_repeats_up(server):
     every = json.dumps({"spec": {"schedule": "* * * * *"}})
     assert server("patch", "cronjob", "kgray-up", "-n", "kgray", "-p", every).returncode == 0
     jobs = wait_for_result(
@@ -246,7 +246,7 @@ def test_the_clock_repeats_up(server):
     assert wait_for_result(lambda: server.get("pod", "-n", "kgray", "-l", "app=kgray-up")["items"])
 
 
-def test_the_store_gets_its_volume_and_the_door_its_replicas(server):
+def test_the_store_has_its_volume_and_the_http_server_its_replicas(server):
     for kind in ("statefulset/neo4j", "deployment/kgray-door"):
         completed = server("rollout", "status", kind, "-n", "kgray", f"--timeout={PLACED_S}s")
         assert completed.returncode == 0, completed.stdout + completed.stderr
@@ -286,7 +286,7 @@ def gigabytes(quantity: str) -> float:
 
 
 @pytest.mark.parametrize("name", ["kgray-refresh", "kgray-backup"])
-def test_a_job_of_the_clock_makes_a_pod_that_has_its_place(server, name):
+def test_the_pod_of_a_cron_job_is_scheduled_on_a_cpu_node(server, name):
     completed = server.apply(server.rendered("backup"))
     assert completed.returncode == 0, completed.stderr
     job_name = f"tonight-{name}"

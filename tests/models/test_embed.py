@@ -120,7 +120,7 @@ async def test_weights_of_tokens_equal_the_weights_of_flag_embedding(folders, we
     assert long & (end - begun)
 
 
-async def test_a_text_has_the_same_bits_in_every_company_and_order(embedder):
+async def test_a_vector_does_not_depend_on_other_texts_or_on_the_order(embedder):
     texts = texts_of(60)
     alone = np.stack([(await embedder.embed([text]))[0] for text in texts])
     for seed in range(5):
@@ -129,7 +129,7 @@ async def test_a_text_has_the_same_bits_in_every_company_and_order(embedder):
         assert np.array_equal(vectors, alone[order])
 
 
-async def test_texts_that_fill_a_whole_pass_have_the_bits_they_have_alone(embedder):
+async def test_texts_in_a_full_pass_have_the_vectors_of_single_texts(embedder):
     """All of one length: a pass without padding would run another kernel."""
     await embedder.start()
     by_length: dict[int, list[str]] = {}
@@ -141,7 +141,7 @@ async def test_texts_that_fill_a_whole_pass_have_the_bits_they_have_alone(embedd
         assert np.array_equal((await embedder.embed(texts[:1]))[0], together[0])
 
 
-async def test_calls_that_run_together_share_passes_and_change_no_bit(folders):
+async def test_concurrent_calls_share_passes_without_a_change_of_the_vectors(folders):
     """32 calls of 8 texts each: a call alone fills few passes; together most of them are full."""
     from kgray.models.bge import BgeEmbedder
 
@@ -164,7 +164,7 @@ async def test_calls_that_run_together_share_passes_and_change_no_bit(folders):
     assert np.array_equal(query.vector, vectors[0][0])
 
 
-async def test_a_card_that_is_promised_and_missing_is_an_error(folders, tmp_path):
+async def test_a_missing_card_is_an_error(folders, tmp_path):
     import torch
 
     from kgray.models.bge import BgeEmbedder, Placement
@@ -205,7 +205,7 @@ async def test_a_precision_is_part_of_the_identity_and_changes_the_last_digits(f
     assert (halved * full).sum(axis=1).min() > 0.95  # the weights of this model are wild
 
 
-async def test_a_long_text_is_read_to_its_end(embedder):
+async def test_the_end_of_a_long_text_changes_its_vector(embedder):
     start = "Alice works at Acme. " * 200
     first, different, cut = await embedder.embed(
         [start + "Bob moved to Paris.", start + "Dana sails.", start]
@@ -289,7 +289,7 @@ def stored_rows(memory: Any) -> list[list[Any]]:
     return [kept_of(memory.store, "g") for kept_of in (episode_vectors, statement_vectors)]
 
 
-def test_a_search_uses_running_workers_and_finds_the_same_as_this_process(folders, tmp_path):
+def test_a_search_with_running_workers_returns_the_same_hits(folders, tmp_path):
     """Embedder and reranker in actors of their own: neither is loaded here; the scores have the same bits."""
     (tmp_path / "p.toml").write_text(PROFILE)
     settings: dict[str, Any] = {
@@ -399,7 +399,7 @@ def in_an_actor(folder: Path, data: Path, texts: list[str]) -> Iterator[tuple[ps
         ray.shutdown()
 
 
-def test_the_bench_of_a_card_measures_bge_and_goes_on_where_it_was(tmp_path):
+def test_the_bench_of_a_card_measures_bge_and_resumes(tmp_path):
     """Tiny shapes on a processor: a first run begins no part after its time, a second one ends the step."""
     file = tmp_path / "card.json"
     options = ["--shape", "tiny", "--folder", str(tmp_path / "w"), "--file", str(file), "--json"]
@@ -425,13 +425,13 @@ def test_the_bench_of_a_card_measures_bge_and_goes_on_where_it_was(tmp_path):
 
 @pytest.mark.slow  # a comparison of speeds
 @pytest.mark.parametrize("place", ["in this process", "in an actor"])
-def test_it_is_as_fast_as_a_bare_loop_and_much_faster_than_one_text_a_call(
+def test_the_embedder_is_as_fast_as_a_bare_loop_and_faster_than_single_texts(
     folders, embedder, tmp_path, place, record_property
 ):
     """At least 0.9 of a bare loop of the same shapes, and 3 times FlagEmbedding text by text.
 
-    Processor time of one thread, each in turn: other processes of the machine count little. What an actor's
-    process uses while it has nothing to do (Ray's threads) is not counted.
+    Processor time of one thread, measured in turn: other processes of the machine matter little. The time of
+    an idle actor's process (Ray's threads) is subtracted.
     """
     import torch
 

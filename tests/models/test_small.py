@@ -1,7 +1,7 @@
 """A small real model reads the support conversation: `make test-small`; minutes, or an hour.
 
-The quality of its facts is not tested: each episode ends, with facts or with a reason, and none is stuck.
-SMALL_MESSAGES: how many messages it reads; all of them where it is not set.
+The quality of its facts is not tested: each episode ends, with facts or with a reason.
+SMALL_MESSAGES: the number of messages that it reads; by default all.
 """
 
 from __future__ import annotations

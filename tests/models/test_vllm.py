@@ -115,7 +115,7 @@ async def engines_ended() -> None:
     assert engines() == []
 
 
-async def dies_and_starts_anew(engine: EngineClient, died: list[bool]) -> None:
+async def dies_and_restarts(engine: EngineClient, died: list[bool]) -> None:
     """Have an engine killed: its actor gets the reason, no process of it remains, and the next replies."""
     import psutil
 
@@ -172,7 +172,7 @@ async def life(folder: Path) -> None:
             break
         await asyncio.sleep(0.01)
     assert not engine._engine.output_processor.has_unfinished_requests()  # aborted in the engine, too
-    await dies_and_starts_anew(engine, died)
+    await dies_and_restarts(engine, died)
     await engine.stop()
     await engines_ended()
     sys.stdout.write(f"\n{json.dumps(engine.counts)}\n")
@@ -231,13 +231,13 @@ def in_its_own_process(task: str) -> str:
     return process.stdout
 
 
-def test_an_engine_from_its_start_to_its_end_leaves_nothing():
+def test_the_life_of_an_engine_leaves_no_process_or_memory():
     output_lines = in_its_own_process("life").splitlines()
     counts = json.loads(next(line for line in output_lines if line.startswith('{"prompt_tokens"')))
     assert counts["aborted"] >= 2
 
 
-def test_twenty_starts_and_stops_leave_nothing():
+def test_twenty_starts_and_stops_leave_no_process_or_memory():
     assert len(in_its_own_process("starts_and_stops").splitlines()) >= 20
 
 
@@ -287,7 +287,7 @@ def test_the_next_start_on_a_node_removes_the_remains_of_a_killed_engine(tmp_pat
     assert [name for name in names if Path("/dev/shm", name).exists()] == []  # noqa: S108
 
 
-def test_a_backfill_through_engine_and_embedder_ends_and_is_searched_with_the_reranker(tmp_path):
+def test_a_backfill_with_engine_and_embedder_ends_and_can_be_searched(tmp_path):
     """The models say nothing sensible: each of 20 episodes ends committed, or failed with a reason."""
     outcome = models.ingest(tmp_path, "tiny", episodes=20)
 
@@ -326,7 +326,7 @@ args = {{ seed = 7, enable_chunked_prefill = true, load_format = "dummy" }}
 """
 
 
-def test_an_engine_takes_arguments_of_the_profile_answers_and_exports_vllms_own_metrics(tmp_path):
+def test_an_engine_uses_arguments_of_the_profile_and_exports_metrics_of_vllm(tmp_path):
     """The weights are made by vLLM (`load_format`); Prometheus reads both kinds of metrics from Ray."""
     import ray
 
@@ -365,7 +365,7 @@ def test_an_engine_takes_arguments_of_the_profile_answers_and_exports_vllms_own_
         assert any(name.startswith("ray_vllm_time_to_first_token_seconds") for name in metrics())
 
 
-def test_vllms_own_server_is_a_model_behind_the_openai_backend(tmp_path):
+def test_the_openai_backend_uses_the_server_of_vllm(tmp_path):
     """Started as in docs/models.md: after its replies each message ends with facts or with a reason."""
     import kgray
     from tests.waiting import wait_for
@@ -420,7 +420,7 @@ def test_vllms_own_server_is_a_model_behind_the_openai_backend(tmp_path):
         ({"kv_cache_dtype": "fp9"}, "is refused by vLLM: argument --kv-cache-dtype: invalid choice: 'fp9'"),
     ],
 )
-def test_vllms_own_parser_checks_arguments_and_the_names_that_kgray_sets_exist(args, words):
+def test_the_parser_of_vllm_knows_the_arguments_that_kgray_sets(args, words):
     import dataclasses
 
     from vllm import AsyncEngineArgs

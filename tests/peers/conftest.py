@@ -1,4 +1,4 @@
-"""The group that the peers' own programs read."""
+"""The group that the programs of the peers read."""
 
 from __future__ import annotations
 

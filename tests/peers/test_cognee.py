@@ -1,4 +1,4 @@
-"""Cognee's own package reads an export, and makes its graph of it without a model."""
+"""Cognee itself reads an export, and makes its graph from it without a model."""
 
 from __future__ import annotations
 

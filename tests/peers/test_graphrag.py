@@ -1,4 +1,4 @@
-"""GraphRAG's own package loads an export, and answers its queries with a model that says fixed words."""
+"""GraphRAG itself loads an export, and answers its queries with a model of fixed replies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROMPTS: list[str] = []
 
 
 class Completion(MockLLMCompletion):
-    """Streams the answer, and says the points of a global search as JSON."""
+    """Streams the answer, and returns the points of a global search as JSON."""
 
     async def completion_async(self, /, **kwargs: Any) -> Any:
         messages = kwargs["messages"]
@@ -66,7 +66,7 @@ async def tables(exported: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def config(tables: dict[str, Any], tmp_path: Path) -> GraphRagConfig:
-    """Return the settings of a model that says fixed words, with the vectors that the searches need."""
+    """Return the settings of a model of fixed replies, with the vectors that the searches need."""
     register_completion("stub", Completion)
     register_embedding("stub", Embedding)
     model = {"type": "stub", "model_provider": "stub", "model": "stub", "api_key": "-"}

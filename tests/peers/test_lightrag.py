@@ -1,4 +1,4 @@
-"""LightRAG's own package opens an export as its working folder, and answers with a model of fixed words."""
+"""LightRAG itself opens an export as its working folder, and answers with a model of fixed replies."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ async def test_the_folder_opens_and_answers(exported: Path, monkeypatch: pytest.
         await rebuild_vdb.rebuild_entities_vdb(graph, rag.entities_vdb, settings)
         await rebuild_vdb.rebuild_relationships_vdb(graph, rag.relationships_vdb, settings)
         await rebuild_vdb.rebuild_chunks_vdb(rag.text_chunks, rag.chunks_vdb)
-        found = await rag.aquery_data("Where does Alice work?", QueryParam(mode="mix", enable_rerank=False))
+        context = await rag.aquery_data("Where does Alice work?", QueryParam(mode="mix", enable_rerank=False))
         answer = await rag.aquery("Where does Alice work?", QueryParam(mode="mix", enable_rerank=False))
         documents = await rag.doc_status.get_status_counts()
         edge = await graph.get_edge("Alice", "Beta Labs")
         (second,) = [id_ for id_, row in statuses.items() if row["metadata"]["client_id"] == "2"]
         await rag.adelete_by_doc_id(second)
-        left = await graph.has_edge("Alice", "Beta Labs")
+        remains = await graph.has_edge("Alice", "Beta Labs")
     finally:
         await rag.finalize_storages()
         finalize_share_data()
 
-    assert found["status"] == "success"
-    names = {row["entity_name"] for row in found["data"]["entities"]}
+    assert context["status"] == "success"
+    names = {row["entity_name"] for row in context["data"]["entities"]}
     assert {"Alice", "Acme", "Beta Labs", "Berlin"} <= names
-    pairs = {frozenset((row["src_id"], row["tgt_id"])) for row in found["data"]["relationships"]}
+    pairs = {frozenset((row["src_id"], row["tgt_id"])) for row in context["data"]["relationships"]}
     assert frozenset(("Alice", "Beta Labs")) in pairs
-    assert len(found["data"]["chunks"]) == 2
+    assert len(context["data"]["chunks"]) == 2
     assert answer == ANSWER
     assert documents["processed"] == 2
     assert edge["description"].endswith("(since 2026-05-01)")
-    assert not left, "what only one document says goes with it"
+    assert not remains, "a deletion of a document deletes facts of that document alone"

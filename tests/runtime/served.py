@@ -60,7 +60,7 @@ def stats(base_url: str) -> dict[str, Any]:
 
 
 def settings(base_url: str) -> dict[str, str]:
-    """Return the settings: no response cache, so that every question not asked again was journaled."""
+    """Return the settings: no response cache, so that each unrepeated request is in the journal."""
     return {
         "KGRAY_MODEL_BACKEND": "openai",
         "KGRAY_MODEL_NAME": "world",

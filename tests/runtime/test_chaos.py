@@ -1,4 +1,4 @@
-"""A backfill through Ray, under kills of everything: the short form of `python -m bench chaos`."""
+"""A backfill through Ray during kills of all processes: the short form of `python -m bench chaos`."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def _schedule(ray_session, plan: WorldPlan, kills, *, first_token_s: float, **op
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
+def test_a_backfill_with_kills_ends_like_an_undisturbed_backfill(ray_session) -> None:
     """Promises 1 and 2, R19-R24: the same graph, every episode ended once, epochs grow.
 
-    Two sequencers feed one writer, each with an epoch of its own.
+    Two sequencers feed one writer, each with its own epoch.
     """
     if find_spec("psutil") is None:
         pytest.skip("psutil is not installed")
@@ -64,8 +64,8 @@ def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_backfill_goes_on_while_its_deployment_is_changed(ray_session) -> None:
-    """From 2 shards to 5 and back, and other settings: by commands that are killed midway and run again."""
+def test_a_backfill_continues_during_changes_of_its_deployment(ray_session) -> None:
+    """From 2 shards to 5 and back, and other settings: by commands that are killed and repeated."""
     kinds = ("scale-killed", "up-killed", "scale")
     kills = [(20 + 60 * place, kind) for place, kind in enumerate(kinds)]
     plan = WorldPlan(seed=5, episodes=300, entities=60, groups=6)

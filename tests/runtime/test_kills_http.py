@@ -1,4 +1,4 @@
-"""Killed at any instant while a model server answers: the same graph, no answer asked for twice (R19-R24)."""
+"""Kills at any instant while a model server answers: the same graph, no journaled request again (R19-R24)."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ async def killed_once(world: Path, data: Path) -> set[bytes]:
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.slow)])
-async def test_kills_leave_the_graph_of_an_undisturbed_run_and_no_journaled_answer_is_asked_again(
+async def test_killed_runs_end_in_the_undisturbed_graph_and_repeat_no_journaled_request(
     tmp_path: Path, kills: int
 ) -> None:
-    """Unjournaled answers at the time of the kill may be asked again; no other question is."""
+    """Only requests whose answers were not in the journal at the kill may be repeated."""
     world, calm, data = (tmp_path / name for name in ("world.jsonl", "calm", "killed"))
     write(WorldPlan(**PLAN), world, None)
     undisturbed = await added(world, calm)

@@ -1,4 +1,4 @@
-"""Communities found by tasks of a Ray, one a group: the same as those that are found here."""
+"""Communities that tasks of Ray detect, a task for each group: equal to those of this process."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def test_a_task_for_each_group_finds_the_same_communities(
 
 
 @pytest.mark.slow
-def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(
+def test_calls_reach_a_restarted_or_replaced_worker(
     tmp_path: Path, monkeypatch: Any, ray_session: Any
 ) -> None:
-    """Calls keep its handle; where another actor has its name, its settings are compared first."""
+    """Calls keep the handle of a worker; if another actor has its name, its settings are compared first."""
     import ray
 
     from kgray.runtime import deploy
@@ -87,7 +87,9 @@ def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(
         deploy, "list_named_actors", lambda **options: (looks.append(1), listed(**options))[1]
     )
     monkeypatch.setattr(deploy, "joined", lambda spec: (compared.append(1), joined(spec))[1])
-    monkeypatch.setattr(runtime_ingest, "WATCH_S", HANGS_S)  # it looks again only where it must
+    monkeypatch.setattr(
+        runtime_ingest, "WATCH_S", HANGS_S
+    )  # so that it looks for workers only after failed calls
     up = deploy.ensure(spec, detached=True, chosen=False)
     memory = kgray.open_async(
         tmp_path, create=True, settings={"runtime_backend": "ray", "runtime_address": ray_session.address}

@@ -1,4 +1,4 @@
-"""Who may use which actors, who may write, and where secrets are: deployments, epochs, `up` and `down`."""
+"""Deployments, epochs, `up` and `down`: access to actors, the right to write, and the place of secrets."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_an_actor_that_has_no_node_yet_is_unreachable_however_often_it_is_asked(tmp_path: Path) -> None:
-    """A bounded queue of calls is full before a node comes: that is no reason to give up waiting for it."""
+def test_an_actor_without_a_node_stays_unreachable_for_repeated_calls(tmp_path: Path) -> None:
+    """A bounded queue of calls fills before a node joins: the wait for the actor continues."""
     import ray
 
     from kgray.runtime.actors import actor_of
@@ -73,9 +73,9 @@ def test_an_actor_that_has_no_node_yet_is_unreachable_however_often_it_is_asked(
     assert "PendingCallsLimitExceeded" in reasons[-1]
 
 
-def test_a_spec_holds_no_secret_and_comes_back_as_the_settings(tmp_path: Path) -> None:
-    """What travels to actors is plain; they take secrets from their environment, and say what it lacks."""
-    given = load(
+def test_a_spec_contains_no_secret_and_restores_the_settings(tmp_path: Path) -> None:
+    """Actors read secrets from their environment, and report missing secrets."""
+    settings = load(
         None,
         environ={},
         overrides={
@@ -86,18 +86,18 @@ def test_a_spec_holds_no_secret_and_comes_back_as_the_settings(tmp_path: Path) -
             "relations": {"WORKS_AT": {"cardinality": "many", "excludes": ["LEFT"]}},
         },
     )
-    spec = spec_of(given, tmp_path, {})
+    spec = spec_of(settings, tmp_path, {})
 
     packed = pickle.dumps(spec)
     assert KEY.encode() not in packed
     back = pickle.loads(packed)  # noqa: S301 - packed two lines above
     assert back.secrets == ("model.api_key",)
-    assert back.settings({"KGRAY_MODEL_API_KEY": KEY}) == given
+    assert back.settings({"KGRAY_MODEL_API_KEY": KEY}) == settings
     with pytest.raises(SettingsError, match="KGRAY_MODEL_API_KEY is not set where Ray's processes run"):
         back.settings({})
 
 
-def test_what_differs_is_named_and_where_ray_is_does_not_count() -> None:
+def test_differences_of_specs_are_named_without_the_address_of_ray() -> None:
     ours = spec_of(load(None, environ={}, overrides={"runtime.window": 8}), Path("/srv/a"), {"name": "a"})
     theirs = spec_of(
         load(None, environ={}, overrides={"model.name": "m", "runtime.address": "far:1"}),
@@ -116,39 +116,39 @@ def test_what_differs_is_named_and_where_ray_is_does_not_count() -> None:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: Path) -> None:
-    """R23: a batch that comes again changes nothing; a run that another one followed changes nothing.
+def test_a_restarted_writer_continues_and_an_older_run_is_stale(tmp_path: Path) -> None:
+    """R23: a repeated batch changes nothing; a batch of an older run changes nothing.
 
-    The writer has a second shard, whose runs come and go beside it.
+    The writer also serves a second shard, which has its own runs.
     """
     from kgray.runtime.writer import GraphWriter
 
     memory = kgray.open_async(tmp_path, create=True)
-    asked = Operation(group="g", kind="undo", target=1)
-    sequence = request(memory.store, asked)
-    batch = [refusal_change(replace(asked, sequence=sequence), "no such merge", 5)]
+    operation = Operation(group="g", kind="undo", target=1)
+    sequence = request(memory.store, operation)
+    batch = [refusal_change(replace(operation, sequence=sequence), "no such merge", 5)]
     spec = spec_of(Settings(), tmp_path, {"sequencer": {"shards": 2}})  # "g" is of shard 0
     first = GraphWriter(spec, "writer-0")
-    epoch, beside = first.begin(0), first.begin(1)
+    epoch, other_epoch = first.begin(0), first.begin(1)
     assert isinstance(epoch, int)
-    assert isinstance(beside, int)
+    assert isinstance(other_epoch, int)
 
     assert first.write(0, epoch, batch) is None
     assert first.write(0, epoch, batch) is None
-    other = replace(asked, sequence=request(memory.store, asked))
-    assert first.write(0, epoch, [refusal_change(other, "no such merge", 6)]) is None
-    assert result(memory.store, "g", other.sequence) is not None
+    second_operation = replace(operation, sequence=request(memory.store, operation))
+    assert first.write(0, epoch, [refusal_change(second_operation, "no such merge", 6)]) is None
+    assert result(memory.store, "g", second_operation.sequence) is not None
     locked = GraphWriter(spec, "writer-0").begin(0)
     assert isinstance(locked, Locked)
     assert str(os.getpid()) in str(locked)
     for shard in (1, 0):
         first._release(shard)
-    second = GraphWriter(spec, "writer-0")  # the process was started anew: it takes the runs' epochs over
+    second = GraphWriter(spec, "writer-0")  # a restarted process takes over the epochs of the runs
     assert second.write(0, epoch, batch) is None
-    assert second.write(1, beside, []) is None
+    assert second.write(1, other_epoch, []) is None
     newer = second.begin(0)
-    assert newer > beside
-    assert second.write(1, beside, []) is None, "the other shard's run goes on"
+    assert newer > other_epoch
+    assert second.write(1, other_epoch, []) is None, "the run of the other shard continues"
     assert isinstance(second.write(0, epoch, batch), StaleWriter)
     locked = GraphWriter(spec, "writer-0").begin(0)
     assert isinstance(locked, Locked), "an older run's batch does not take the store from the newest"
@@ -158,15 +158,15 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     memory.close()
 
 
-def test_actors_are_not_mixed(traced: tuple[AsyncMemory, Samples]) -> None:
-    """A second command with other settings is refused by name."""
+def test_a_command_with_other_settings_is_refused(traced: tuple[AsyncMemory, Samples]) -> None:
+    """The error names the different setting."""
     from kgray.runtime.deploy import ensure
 
     settings = load(None, environ={}, overrides={"runtime.window": 9, "runtime.backend": "ray"})
-    there, _ = traced
-    profile = deployment_of(there).spec.profile
+    memory, _ = traced
+    profile = deployment_of(memory).spec.profile
     with pytest.raises(SettingsError) as refused:
-        ensure(spec_of(settings, there.store.folder, profile), detached=False, chosen=True)
+        ensure(spec_of(settings, memory.store.folder, profile), detached=False, chosen=True)
     assert "runtime.window is 9 here and 128 there" in str(refused.value)
     assert str(refused.value).endswith("kgray up")
 
@@ -179,14 +179,14 @@ async def test_a_secret_that_the_actors_lack_is_named(tmp_path: Path) -> None:
         await memory.add("Alice works at Beta", group="g", id="2")
 
 
-def test_a_note_of_a_ray_that_is_gone_is_passed_over(tmp_path: Path) -> None:
-    """A later process may bear the id; a note that cannot be read is told of."""
+def test_a_note_of_an_ended_ray_is_ignored(tmp_path: Path) -> None:
+    """A later process may have the same id; an unreadable note is reported."""
     me = heads.started_at(os.getpid())
     assert me is not None
-    there = heads.Head(address="a:1", jobs="", pid=os.getpid(), started=me, token="t", folder="f")  # noqa: S106
-    heads.write_head(tmp_path, there)
-    assert heads.read_head(tmp_path) == there
-    heads.write_head(tmp_path, heads.Head(**{**vars_of(there), "started": me - 1}))
+    head = heads.Head(address="a:1", jobs="", pid=os.getpid(), started=me, token="t", folder="f")  # noqa: S106
+    heads.write_head(tmp_path, head)
+    assert heads.read_head(tmp_path) == head
+    heads.write_head(tmp_path, heads.Head(**{**vars_of(head), "started": me - 1}))
     assert heads.read_head(tmp_path) is None
     (tmp_path / heads.HEAD_FILE).write_text("{")
     with pytest.raises(StoreError, match="cannot be used"):
@@ -215,22 +215,22 @@ def run(shell: Shell, *words: str) -> Answer:
     return Answer(running.returncode, out.decode(), err.decode())
 
 
-def reachable_from_outside(of: psutil.Process) -> dict[str, str]:
-    """Return the sockets of a process and its children that other machines reach, each with its process."""
+def reachable_from_outside(parent: psutil.Process) -> dict[str, str]:
+    """Return the sockets of a process and its children that other machines can reach, with their names."""
     results = {}
-    for process in (everyone := [of, *of.children(recursive=True)]):
+    for process in (everyone := [parent, *parent.children(recursive=True)]):
         with suppress(psutil.NoSuchProcess):
             for connection in process.net_connections(kind="inet"):
                 address = ip_address(connection.laddr.ip)
-                own = getattr(address, "ipv4_mapped", None) or address
-                if not (connection.raddr or own.is_loopback):
-                    results[f"{own}:{connection.laddr.port}"] = process.name()
-    assert len(everyone) > 3, "a Ray of one process is none"
+                ipv4 = getattr(address, "ipv4_mapped", None) or address
+                if not (connection.raddr or ipv4.is_loopback):
+                    results[f"{ipv4}:{connection.laddr.port}"] = process.name()
+    assert len(everyone) > 3, "a Ray has more than three processes"
     return results
 
 
 def processes_of_tasks(head: heads.Head) -> set[int]:
-    """Return the ids of the processes in which the Ray of `kgray up` runs tasks, idle ones too."""
+    """Return the ids of the task processes of the Ray of `kgray up`, including idle processes."""
     results = set()
     for process in psutil.Process(head.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -239,10 +239,10 @@ def processes_of_tasks(head: heads.Head) -> set[int]:
     return results
 
 
-def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
-    """The whole way by commands, each a process of its own; only our own processes are ended.
+def test_up_starts_a_deployment_that_other_commands_use_until_down(shell: Shell) -> None:
+    """All steps are commands, each in its own process; only processes of this Ray are ended.
 
-    The demo tells what they say of it in words.
+    The demo reports the work of the actors in words.
     """
     shell.write(
         "profile.toml",
@@ -267,7 +267,7 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
         assert KEY.encode() not in arguments_of_processes()
         assert stat.S_IMODE(Path(head.token).stat().st_mode) == 0o600
         assert reachable_from_outside(psutil.Process(head.pid)) == {}
-        with pytest.raises(HTTPError, match="401"):  # nor does it serve who has no token
+        with pytest.raises(HTTPError, match="401"):  # a request without a token is refused
             urlopen(f"{head.jobs}/api/jobs/", timeout=HANGS_S)  # noqa: S310 - of this machine
         shell.write("in.jsonl", {"id": "1", "text": "Alice works at Acme", "group": "g", "at": "2026-01-01"})
         added = run(shell, "add", "in.jsonl", "--json")
@@ -281,11 +281,11 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
         assert reply["lag"] in {0, 1}  # measured every half second
         assert reply["actors"]["sequencer-0"]["totals"]["committed"] == 1
         deeds = runpy.run_path(str(ROOT / "examples" / "demo.py"))["deeds"]
-        said = {name: deeds(name, row) for name, row in reply["actors"].items()}
-        assert said["models-0"] == "read 1 episodes, answered 0 questions"
-        assert said["sequencer-0"] == "decided 1 episodes, each group's in order; 0 failed"
-        assert re.fullmatch(r"carried out \d+ writes in \d+ transactions, as epoch 1", said["writer-0"])
-        assert sorted(said) == ["models-0", "scheduler-0", "sequencer-0", "writer-0"]
+        reports = {name: deeds(name, row) for name, row in reply["actors"].items()}
+        assert reports["models-0"] == "read 1 episodes, answered 0 questions"
+        assert reports["sequencer-0"] == "decided 1 episodes, each group's in order; 0 failed"
+        assert re.fullmatch(r"carried out \d+ writes in \d+ transactions, as epoch 1", reports["writer-0"])
+        assert sorted(reports) == ["models-0", "scheduler-0", "sequencer-0", "writer-0"]
     finally:
         down = run(shell, "down", "--json")
     assert (down.code, down.json["actors"], down.json["processes"] > 3) == (0, 4, True), down.err
@@ -298,8 +298,8 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_scale_and_a_second_up_change_what_is_up(shell: Shell) -> None:
-    """By commands: the shards, then a setting; a command with other settings names the way to change them."""
+def test_scale_and_a_second_up_change_a_running_deployment(shell: Shell) -> None:
+    """By commands: the shards, then a setting; the error for other settings names `kgray up`."""
     shell.write("profile.toml", "[extraction]\nworkers = 1\n[embedding]\nworkers = 0\n")
     try:
         up = run(shell, "up", "--profile", "profile.toml", "--json")
@@ -329,8 +329,8 @@ def test_scale_and_a_second_up_change_what_is_up(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_a_ray_that_a_command_starts_for_itself_listens_on_loopback_only(tmp_path: Path) -> None:
-    """That of this process may not: tests have imported Ray before it was started."""
+def test_the_ray_of_a_single_command_listens_only_on_loopback(tmp_path: Path) -> None:
+    """In a new process: this process may have imported Ray before."""
     script = f"""
 import kgray
 with kgray.open({str(tmp_path)!r}, settings={{"runtime.backend": "ray"}}, create=True) as memory:
@@ -347,8 +347,8 @@ with kgray.open({str(tmp_path)!r}, settings={{"runtime.backend": "ray"}}, create
 
 
 @pytest.mark.slow
-def test_a_head_that_dies_without_redis_costs_one_more_up_and_nothing_else(shell: Shell) -> None:
-    """All of that Ray ends with it, which `status` says; what was accepted meanwhile is ingested."""
+def test_after_the_death_of_a_head_without_redis_another_up_resumes(shell: Shell) -> None:
+    """All processes of Ray end with the head, and `status` reports this; rows accepted later are ingested."""
     shell.write(
         "profile.toml", "[extraction]\nworkers = 1\n[embedding]\nworkers = 0\n[ray]\ndashboard = false\n"
     )
@@ -372,7 +372,7 @@ def test_a_head_that_dies_without_redis_costs_one_more_up_and_nothing_else(shell
 
 
 TEXT = "Alice works at Acme"
-# What Ray exports, and by what it is told apart; what every metric of Ray bears is left out.
+# The metrics that Ray exports, and their labels; labels of all metrics of Ray are omitted.
 METRICS = {
     "ray_kgray_batch_size": {"of"},
     "ray_kgray_commit_seconds": set(),
@@ -418,10 +418,10 @@ NUMBERS = (
 def traced(
     ray_session: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[AsyncMemory, Samples]]:
-    """Yield a memory whose actors are up, and what Ray exports of the episode of `traced` that they ingested.
+    """Yield a memory with running actors, and the metrics of Ray after they ingested the episode of `traced`.
 
-    Ray's processes do not report at one moment: so everything that was ever exported counts. A new process
-    reports our numbers, because the counters of this one may hold those of earlier tests.
+    Ray's processes report at different moments, so all exported samples count. A new process
+    reports our numbers, because the counters of this process may include those of earlier tests.
     """
     import ray
 
@@ -430,12 +430,12 @@ def traced(
         reporter = ray.remote(num_cpus=0)(Reporter).remote()  # it exports while it lives
         results: Samples = []
 
-        def told() -> bool:
+        def complete() -> bool:
             results.extend(row for row in samples() if row not in results)
             return not missing(results)  # names alone may be of other tests' processes
 
         try:
-            wait_for(told)  # each process reports every second
+            wait_for(complete)  # each process reports every second
         except AssertionError:
             raise AssertionError(f"never exported: {missing(results)}; exported: {results}") from None
         yield memory, results
@@ -465,12 +465,12 @@ def missing(results: Samples) -> Samples:
 
 @pytest.fixture(scope="module")
 def exported(traced: tuple[AsyncMemory, Samples]) -> Samples:
-    """Return what Ray exports of a run of one episode."""
+    """Return the metrics of Ray after a run of one episode."""
     return traced[1]
 
 
-def test_ray_exports_what_is_documented_and_nothing_by_group(exported: Samples) -> None:
-    """The names and tags of docs/ray.md, with this run's numbers among them."""
+def test_ray_exports_the_documented_metrics_without_group_labels(exported: Samples) -> None:
+    """The names and tags of docs/ray.md, including the numbers of this run."""
     assert {name: set(tags) for name, tags, _ in exported} == METRICS
     assert missing(exported) == []
     busy = [value for name, _, value in exported if name == "ray_kgray_stage_busy_seconds_total"]
@@ -478,16 +478,16 @@ def test_ray_exports_what_is_documented_and_nothing_by_group(exported: Samples) 
 
 
 def test_every_metric_and_label_of_the_board_is_exported(exported: Samples) -> None:
-    told = {name: set(tags) for name, tags, _ in exported}
+    labels_by_name = {name: set(tags) for name, tags, _ in exported}
     for name, labels in asked("ray_kgray_").items():
         plain = name.removesuffix("_bucket")
-        assert labels <= told[plain] | ({"le"} if plain != name else set()), name
+        assert labels <= labels_by_name[plain] | ({"le"} if plain != name else set()), name
     assert {name.removesuffix("_bucket") for name in asked("ray_kgray_")} == set(METRICS)
 
 
 @pytest.mark.usefixtures("exported")
-def test_a_gauge_that_was_set_once_is_exported_again_and_again() -> None:
-    """A server of Prometheus that starts later needs the epoch of a writer, too."""
+def test_a_gauge_that_was_set_once_is_exported_repeatedly() -> None:
+    """A Prometheus that starts later also needs the epoch of a writer."""
     gauge = ("ray_kgray_quarantined", {"worker": "models-9"}, 1.0)
     for _ in range(3):
         wait_for(lambda: gauge in samples())

@@ -41,15 +41,15 @@ def rows_of(spec: DeploymentSpec, method: str) -> dict[str, dict[str, Any]]:
     """Return the answer of each actor to a call."""
     from kgray.runtime.deploy import find
 
-    there = find(spec.namespace)
-    assert there is not None
-    return there.status(HANGS_S, method)
+    deployment = find(spec.namespace)
+    assert deployment is not None
+    return deployment.status(HANGS_S, method)
 
 
 async def test_a_tick_is_a_job_and_a_killed_job_is_submitted_again(
     up: tuple[AsyncMemory, DeploymentSpec],
 ) -> None:
-    """A missed tick is caught up, on the node of the store; Ray lists both jobs, with their logs."""
+    """A missed tick runs later, on the node of the store; Ray lists both jobs, with their logs."""
     import ray
 
     memory, spec = up
@@ -84,10 +84,10 @@ async def test_a_tick_is_a_job_and_a_killed_job_is_submitted_again(
     schedules.remove("nightly")
 
 
-async def test_a_shard_comes_while_episodes_are_ingested(
+async def test_a_shard_is_added_while_episodes_are_ingested(
     up: tuple[AsyncMemory, DeploymentSpec], tmp_path: Any
 ) -> None:
-    """The actors that exist go on, and every actor knows the new number of shards."""
+    """The existing actors continue, and every actor gets the new number of shards."""
     from kgray.runtime.rolling import scale
 
     memory, spec = up
@@ -96,15 +96,17 @@ async def test_a_shard_comes_while_episodes_are_ingested(
         assert await change(scale, spec, 2) == {"from": 1, "to": 2, "moved": SLOTS // 2}
         owners = memory.store.shard_map().owners
         assert sorted(map(owners.count, range(2))) == [SLOTS // 2] * 2
-        now = {name: row["pid"] for name, row in rows_of(spec, "describe").items()}
-        assert {**now, **pids} == now
-        assert now.keys() - pids.keys() == {"sequencer-1"}
+        pids_after = {name: row["pid"] for name, row in rows_of(spec, "describe").items()}
+        assert {**pids_after, **pids} == pids_after
+        assert pids_after.keys() - pids.keys() == {"sequencer-1"}
         shards = lambda: rows_of(spec, "describe")["sequencer-0"]["spec"].cluster.sequencer.shards  # noqa: E731
         wait_for(lambda: shards() == 2)
         # Ray restarts an actor with the spec of its first start, and the store has the newer number.
-        os.kill(now["sequencer-0"], signal.SIGKILL)
+        os.kill(pids_after["sequencer-0"], signal.SIGKILL)
         wait_for(
-            lambda: rows_of(spec, "describe")["sequencer-0"].get("pid") not in (None, now["sequencer-0"])
+            lambda: (
+                rows_of(spec, "describe")["sequencer-0"].get("pid") not in (None, pids_after["sequencer-0"])
+            )
         )
         wait_for(lambda: shards() == 2)
     wait_for(lambda: not memory.store.pending_count())

@@ -140,7 +140,7 @@ def test_a_dead_engine_is_restarted_and_an_engine_ends_before_its_actor(tmp_path
 
 
 @pytest.mark.slow
-def test_a_question_is_answered_by_an_engine_that_is_up_and_none_is_started_for_it(tmp_path):
+def test_a_question_uses_a_running_engine_and_starts_none(tmp_path):
     options, log = settings(tmp_path, PROFILE)
     with kgray.open(tmp_path / "d", create=True, settings=options) as memory:
         with pytest.raises(SettingsError, match="none are up: run `kgray up --data"):
@@ -155,8 +155,8 @@ def test_a_question_is_answered_by_an_engine_that_is_up_and_none_is_started_for_
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_while_a_second_command_starts_loads_its_engine_again(tmp_path):
-    """Ray starts it again, and the command that waits for it asks it to load: no work has come since."""
+def test_a_worker_that_dies_during_the_start_of_a_command_reloads_its_engine(tmp_path):
+    """Ray restarts the worker, and the waiting command has it load: it got no work since."""
     from kgray.runtime.deploy import ensure
 
     options, log = settings(tmp_path, PROFILE)
@@ -171,7 +171,7 @@ def test_a_worker_that_dies_while_a_second_command_starts_loads_its_engine_again
 
 
 @pytest.mark.slow
-def test_a_pool_grows_while_its_engines_are_full_and_shrinks_when_they_have_no_work(tmp_path):
+def test_a_pool_grows_with_full_engines_and_shrinks_with_idle_engines(tmp_path):
     """From one worker to the maximum and back; a surplus worker ended its engine before its actor."""
     options, log = settings(tmp_path, GROWS)
     rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(60)]
@@ -180,7 +180,7 @@ def test_a_pool_grows_while_its_engines_are_full_and_shrinks_when_they_have_no_w
         assert (report.committed, report.failed) == (60, 0)
         wait_for(lambda: workers(memory) == {"models-0"})
         started = {pid for event, pid in did(log) if event == "start"}
-        assert len(started) >= 2  # more where a busy machine took long to give one its first work
+        assert len(started) >= 2  # more if a busy machine delays the first work of an engine
         assert len({pid for event, pid in did(log) if event == "stop"}) == len(started) - 1
         memory.add("I like coffee.", group="g")  # the remaining worker works
 
@@ -215,7 +215,7 @@ def states(namespace: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_an_engine_of_more_cards_than_a_node_has_is_refused_with_the_setting_that_helps(tmp_path, nodes):
+def test_an_engine_with_more_cards_than_a_node_is_refused_with_a_remedy(tmp_path, nodes):
     nodes(1)
     options, log = settings(tmp_path, ON_CARDS, **CARDS | {"cards": 3, "workers": 1, "start_s": 5.0})
     with (
@@ -232,14 +232,14 @@ def test_an_engine_of_more_cards_than_a_node_has_is_refused_with_the_setting_tha
 
 
 @pytest.mark.slow
-def test_an_engine_over_several_cards_has_a_placement_group_that_goes_with_it(tmp_path, nodes, monkeypatch):
-    """Each of two engines takes two cards of one node. The second has none until a second node joins.
+def test_an_engine_with_several_cards_has_a_placement_group_until_its_end(tmp_path, nodes, monkeypatch):
+    """Each of two engines uses two cards of a node. The second engine waits until a second node joins.
 
     Running workers work during the wait, and the missing workers are named.
     """
     from kgray.runtime import deploy
 
-    monkeypatch.setattr(deploy, "JOIN_S", 1.0)  # it waits for the second in vain
+    monkeypatch.setattr(deploy, "JOIN_S", 1.0)  # the wait for the second engine is short
     nodes(1)
     options, log = settings(tmp_path, ON_CARDS, **CARDS)
     rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(6)]
@@ -260,7 +260,7 @@ def test_an_engine_over_several_cards_has_a_placement_group_that_goes_with_it(tm
 
 
 @pytest.mark.slow
-def test_an_engine_over_nodes_has_the_cards_of_both(tmp_path, nodes):
+def test_an_engine_over_two_nodes_has_the_cards_of_both(tmp_path, nodes):
     """On each card of its group vLLM puts a worker of its own, through Ray."""
     nodes(2)
     options, log = settings(tmp_path, ON_CARDS, **CARDS | {"cards": 4, "workers": 1, "placement": "PACK"})

@@ -25,8 +25,10 @@ ALL_SETUPS = (*FEW_SETUPS, Way(runtime="ray", window=64, chunk=16, model="errors
 
 @pytest.mark.parametrize("setups", [FEW_SETUPS, ALL_SETUPS], ids=["one", "all"])
 @pytest.mark.slow  # by default test_ray_ingest compares the graphs
-def test_every_way_gives_the_plain_loops_graph(tmp_path: Path, setups: tuple[Way, ...]) -> None:
-    """Promise 1, R20-R21; models that say other things give other graphs, else nothing was proved."""
+def test_every_way_of_ingestion_makes_the_graph_of_the_plain_loop(
+    tmp_path: Path, setups: tuple[Way, ...]
+) -> None:
+    """Promise 1, R20-R21; different models must give different graphs, or equality proves nothing."""
     profile = tmp_path / "profile.toml"
     profile.write_text(SMALL.format(workers=1, embedders=0, shards=1))
 

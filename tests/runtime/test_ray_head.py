@@ -1,4 +1,4 @@
-"""Ray's head is killed under a backfill: with Redis behind it, it comes back, and all goes on."""
+"""Ray's head is killed during a backfill: with Redis it restarts, and the backfill continues."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def redis(tmp_path: Path) -> Iterator[str]:
         server.wait(HANGS_S)
 
 
-def test_a_backfill_goes_on_when_the_head_was_killed_and_comes_back(tmp_path: Path, redis: str) -> None:
-    """The command neither ends nor repeats anything; the graph is the plain loop's."""
+def test_a_backfill_continues_after_a_restart_of_the_head(tmp_path: Path, redis: str) -> None:
+    """The command does not end and repeats no work; the graph is that of the plain loop."""
     world, data, calm, profile = (tmp_path / name for name in ("w.jsonl", "killed", "calm", "profile.toml"))
     answer("bench", "world", *WORLD, "--out", str(world))
     answer("init", "--data", str(data))

@@ -135,7 +135,7 @@ def end_processes(pids: set[int]) -> Iterator[int]:
     ("chunk", "workers", "embedders"),
     [pytest.param(1, 1, 0, marks=pytest.mark.slow), (8, 1, 1)],  # chunks of one: test_ray_equality, too
 )
-async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_loop(
+async def test_a_stopped_and_continued_run_makes_the_graph_of_the_plain_loop(
     tmp_path: Path, chunk: int, workers: int, embedders: int
 ) -> None:
     """Promise 1, with chunks of one and of many; texts are embedded in the tasks or by an actor.
@@ -188,7 +188,7 @@ async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_
                 False,
             )
             assert killed
-            assert any(map(TASK_NAME.fullmatch, names))  # tasks bear group and sequence
+            assert any(map(TASK_NAME.fullmatch, names))  # names of tasks contain group and sequence
             assert ledger(memory) == dict.fromkeys(sorted(GROUPS), (0, 30, 0))
             assert await hashes(memory) == plain
             second_report = await memory.add_many(drafts(90))
@@ -206,7 +206,7 @@ async def test_a_run_that_is_stopped_and_continued_gives_the_graph_of_the_plain_
 
 @pytest.mark.slow  # by default the chaos run kills each kind, and test_pools has a worker that hangs
 async def test_killed_and_hanging_actors_change_nothing(tmp_path: Path, plain: dict[str, str]) -> None:
-    """R23: its work in hand is sent, or decided, again; nothing is lost, and nothing is stored twice."""
+    """R23: the work of a killed actor is repeated; nothing is lost, and nothing is stored twice."""
     actors_left = ["sequencer-0", "models-0", "writer-0", "hangs"]
     hung: list[int] = []
     with over_ray(tmp_path, workers=2) as memory:
@@ -243,7 +243,7 @@ def until_gone(pid: int) -> None:
 
 
 @pytest.mark.slow  # test_runner has both without Ray
-async def test_a_failure_is_the_plain_loops_and_an_outage_beyond_the_patience_stops_the_run(
+async def test_failures_equal_those_of_the_plain_loop_and_a_long_outage_stops_the_run(
     tmp_path: Path,
 ) -> None:
     """R24: class, message and raw output come back as they were; a short outage of the script is waited out.
@@ -301,8 +301,8 @@ class Server(BaseHTTPRequestHandler):
 
 
 @pytest.mark.slow
-async def test_a_server_that_did_not_know_the_model_is_asked_again_without_a_command(tmp_path: Path) -> None:
-    """The command that asks ends with its one line; the actors pause, and go on by themselves."""
+async def test_actors_retry_a_server_that_did_not_know_the_model(tmp_path: Path) -> None:
+    """The command ends with a one-line error; the actors pause, and continue by themselves."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     model_settings = {"model_base_url": f"http://127.0.0.1:{server.server_port}/v1", "model_name": "m"}

@@ -74,7 +74,7 @@ def jobs_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow  # test_job_server follows a job that fails
-def test_a_job_that_fails_gives_its_follower_its_log_and_exit_code(tmp_path: Path) -> None:
+def test_a_follower_gets_the_log_and_the_exit_code_of_a_failed_job(tmp_path: Path) -> None:
     shell = Shell(tmp_path, {"KGRAY_DATA": str(tmp_path / "data")})
     with kgray.open(tmp_path / "data", create=True) as memory:
         memory.add("I work at Acme.", group="one", speaker="Ann", at="2026-01-01")
@@ -106,16 +106,16 @@ def submission_of(
 
 def assert_equals_one_run(data: Path, calm: Path, rows: Sequence[dict[str, str]]) -> None:
     """Check that each row is committed once, and that the graph is that of one undisturbed run."""
-    with kgray.open(data, create=True) as memory, kgray.open(calm, create=True) as other:
+    with kgray.open(data, create=True) as memory, kgray.open(calm, create=True) as undisturbed:
         assert sum(count.committed for count in memory.store.counts().values()) == len(rows)
-        other.add_many(rows)
+        undisturbed.add_many(rows)
         for group in (f"g{n}" for n in range(5)):
-            assert memory.dump_hash(group=group) == other.dump_hash(group=group)
+            assert memory.dump_hash(group=group) == undisturbed.dump_hash(group=group)
 
 
 @pytest.mark.slow
-def test_a_job_of_the_documented_command_killed_and_submitted_again_to_running_actors(tmp_path: Path) -> None:
-    """The actors go on with accepted rows; the second job accepts the others, and nothing is read twice."""
+def test_a_killed_job_of_the_documented_command_is_resubmitted_to_running_actors(tmp_path: Path) -> None:
+    """The actors ingest the accepted rows; the second job accepts the rest, and no row is read twice."""
     data = tmp_path / "data"
     rows, words, environment = submission_of(tmp_path, data, count=1500)
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
@@ -141,8 +141,8 @@ def test_a_job_of_the_documented_command_killed_and_submitted_again_to_running_a
 
 
 @pytest.mark.slow
-def test_a_backfill_job_uses_the_actors_that_are_up_and_killed_it_goes_on(tmp_path: Path) -> None:
-    """Submitted again where no actors are up, it starts its own; the graph is that of one undisturbed run."""
+def test_a_backfill_job_uses_running_actors_and_is_resumed_after_a_kill(tmp_path: Path) -> None:
+    """Without running actors the second job starts its own; the graph is that of an undisturbed run."""
     client, data = job_client(), tmp_path / "data"
     rows, words, environment = submission_of(tmp_path, data, count=300)
     submission = {

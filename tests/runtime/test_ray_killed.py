@@ -56,7 +56,7 @@ def repeated(counted: dict[str, Any]) -> int:
 
 @pytest.mark.ray
 @pytest.mark.slow  # by default the chaos run kills actors, nodes and drivers
-def test_all_of_ray_killed_costs_a_second_command_and_no_journaled_answer(tmp_path: Path) -> None:
+def test_after_a_kill_of_all_of_ray_a_second_command_repeats_no_journaled_request(tmp_path: Path) -> None:
     """The command notices within seconds, says what to do and exits 75; the next one makes the same graph."""
     world, data, calm, profile = (tmp_path / name for name in ("w.jsonl", "killed", "calm", "profile.toml"))
     answer("bench", "world", *WORLD, "--out", str(world))
@@ -99,7 +99,7 @@ def test_all_of_ray_killed_costs_a_second_command_and_no_journaled_answer(tmp_pa
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_ray_that_dies_while_the_actors_start_ends_the_command_in_order(tmp_path: Path) -> None:
+def test_the_death_of_ray_during_the_start_of_actors_is_a_one_line_error(tmp_path: Path) -> None:
     """Left to Ray, the process would be ended after a minute, with a line of Ray's and exit code 1."""
     world, profile = tmp_path / "world.jsonl", tmp_path / "profile.toml"
     answer("bench", "world", *WORLD, "--out", str(world))

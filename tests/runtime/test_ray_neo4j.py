@@ -28,12 +28,12 @@ NARROW = {"embedder.dimensions": DIMENSIONS}
 @pytest.mark.ray
 @pytest.mark.slow  # by default Ray writes to a folder, and this process to the server
 @pytest.mark.parametrize("killed", [False, True])
-async def test_two_shards_write_to_one_server_and_its_death_costs_time_and_nothing_else(
+async def test_two_shards_write_to_a_server_and_lose_nothing_by_its_death(
     tmp_path: Path, ray_session: Any, own_neo4j: Any, *, killed: bool
 ) -> None:
     """The graph equals the plain loop's graph in a folder; every episode is committed once.
 
-    Each shard has a sequencer, a writer and an epoch, and the groups that are dealt to it by their names.
+    Each shard has a sequencer, a writer and an epoch, and the groups that the hash of their names gives it.
     """
     from kgray.storage.transactions import slot_of
 

@@ -62,10 +62,10 @@ def rows(count: int) -> list[dict[str, str]]:
 
 @pytest.mark.slow  # by default test_pools, test_upkeep and test_ray_workers have such workers without Ray
 @pytest.mark.parametrize("workers", [2, 8])
-def test_a_worker_whose_model_does_not_load_gets_no_work_among_several(
+def test_a_worker_whose_model_does_not_load_is_quarantined(
     tmp_path: Path, ray_session: Any, workers: int
 ) -> None:
-    """`kgray up` succeeds and names it, as status does; it joins once its model loads."""
+    """`kgray up` succeeds and names the worker, as status does; the worker joins after its model loads."""
     bad(tmp_path, models_1="fails")
     options = settings(tmp_path, workers)
     chosen = {key.replace("_", ".", 1): value for key, value in options.items()}
@@ -107,10 +107,10 @@ def test_a_worker_whose_model_does_not_load_gets_no_work_among_several(
 
 
 @pytest.mark.slow
-def test_changed_settings_reach_the_workers_beside_a_quarantined_one(
+def test_changed_settings_reach_workers_despite_a_quarantined_worker(
     tmp_path: Path, ray_session: Any
 ) -> None:
-    """The model of a replaced worker that did not load before holds nothing up: no call waits for it."""
+    """A replaced worker whose model did not load before delays nothing: no call waits for it."""
     bad(tmp_path, models_0="fails")
     chosen = {key.replace("_", ".", 1): value for key, value in settings(tmp_path, 2).items()}
     chosen["runtime.address"] = ray_session.address
@@ -124,7 +124,7 @@ def test_changed_settings_reach_the_workers_beside_a_quarantined_one(
 
         assert {"models-0", "models-1"} <= up["replaced"].keys()
         assert list(up["quarantined"]) == ["models-0"]
-        bad(tmp_path, models_1="fails")  # this one has worked: its fault may come from the settings
+        bad(tmp_path, models_1="fails")  # this worker had loaded its model, so the settings may be the cause
         with pytest.raises(SettingsError, match="models-1 does not come up"):
             lifecycle.up(first, data)
     finally:
@@ -140,12 +140,14 @@ def status(data: Path, options: dict[str, Any], session: Any) -> str:
 
 
 @pytest.mark.slow
-def test_where_no_model_loads_the_fault_is_reported_and_nothing_is_left(tmp_path: Path) -> None:
+def test_without_any_loaded_model_the_fault_is_reported_and_workers_recover(tmp_path: Path) -> None:
     bad(tmp_path, models_0="fails", models_1="fails")
     with kgray.open(tmp_path / "d", create=True, settings=settings(tmp_path, 2)) as memory:
         with pytest.raises(SettingsError, match=r"cannot load its model .* no room on the card"):
             memory.add("I like tea.", group="g")
-        bad(tmp_path, models_0="ends")  # the process of one ends while it loads; the other one is well
+        bad(
+            tmp_path, models_0="ends"
+        )  # the process of a worker ends while it loads; the other worker is healthy
         report = memory.add_many(rows(8))
         assert (report.committed, report.failed) == (9, 0)
         status = deployment_of(memory).status()["sequencer-0"]

@@ -45,17 +45,17 @@ NARROW = {"embedder.dimensions": DIMENSIONS}
 def spec_in(
     folder: Path, workers: int = 1, cpus: float = 0.1, shards: int = 2, **settings: Any
 ) -> DeploymentSpec:
-    """Return the spec of a deployment whose actors are few."""
-    few = {"workers": workers, "cpus": cpus}
+    """Return the spec of a deployment with few actors."""
+    pool = {"workers": workers, "cpus": cpus}
     values = {
         "sequencer": {"shards": shards},
-        "extraction": few,
+        "extraction": pool,
         "embedding": {"workers": 0},
         "tasks": {"at_once": 1},
     }
     profile = profile_of({**values, "limits": {"health_every_s": 0.5}}, "the test")
-    given = {"embedder.dimensions": DIMENSIONS, "runtime.backend": "ray", **settings}
-    return spec_of(load(None, environ={}, overrides=given), folder, profile.values())
+    overrides = {"embedder.dimensions": DIMENSIONS, "runtime.backend": "ray", **settings}
+    return spec_of(load(None, environ={}, overrides=overrides), folder, profile.values())
 
 
 def drafts(number: int, seed: int = 5) -> list[Draft]:
@@ -64,7 +64,7 @@ def drafts(number: int, seed: int = 5) -> list[Draft]:
 
 
 class Feed:
-    """Accepts rows a few at a time, in a thread, until it is told to stop: some are always on their way."""
+    """Accepts a few rows at a time, in a thread, until it is stopped: so some rows are always pending."""
 
     def __init__(self, memory: AsyncMemory, rows: list[Draft]) -> None:
         self.accepted: list[Draft] = []
@@ -74,9 +74,9 @@ class Feed:
 
     def _go(self) -> None:
         for start in range(0, len(self._rows), 4):
-            few = self._rows[start : start + 4]
-            accept(self._memory.store, few, now=times.now())
-            self.accepted += few
+            batch = self._rows[start : start + 4]
+            accept(self._memory.store, batch, now=times.now())
+            self.accepted += batch
             if self._ended.wait(0.5):
                 return
 
@@ -113,9 +113,9 @@ def deployment(folder: Path, shards: int) -> Iterator[tuple[AsyncMemory, Deploym
             yield memory, spec
             wait_for(lambda: not memory.store.pending_count())
         finally:
-            there = find(spec.namespace)
-            assert there is not None
-            there.stop(0)
+            running = find(spec.namespace)
+            assert running is not None
+            running.stop(0)
         states = {row.state for group in GROUPS for row in memory.store.rows(EPISODE_HEADS, group)}
         assert states == {COMMITTED}
 
@@ -125,7 +125,7 @@ def change(call: Callable[..., Any], *args: Any, **options: Any) -> Awaitable[An
 
 
 @pytest.mark.slow
-async def test_shards_come_and_go_and_settings_change_under_load(tmp_path: Path) -> None:
+async def test_shards_and_settings_change_under_load(tmp_path: Path) -> None:
     """From 2 shards to 3, back to 2, then another window and other workers: nothing lost, nothing twice."""
     from kgray.runtime.actors import answer
     from kgray.runtime.deploy import find
@@ -142,17 +142,19 @@ async def test_shards_come_and_go_and_settings_change_under_load(tmp_path: Path)
             rows = grown.status()
             assert [rows[f"sequencer-{n}"]["state"] for n in range(3)] == ["serving"] * 3
             assert await change(scale, grown.spec, 2) == {"from": 3, "to": 2, "moved": SLOTS // 3}
-            other = spec_in(folder, workers=2, cpus=0.2, **{"runtime.window": 9})
-            rolled = await change(roll, other, None, chosen=True)
+            changed_spec = spec_in(folder, workers=2, cpus=0.2, **{"runtime.window": 9})
+            rolled = await change(roll, changed_spec, None, chosen=True)
         every = ["profile extraction.cpus", "profile extraction.workers", "runtime.window"]
         deciding = ("sequencer-0", "sequencer-1", "writer-0", "scheduler-0")
         assert rolled.replaced == {**dict.fromkeys(deciding, every), "models-0": every[:1]}
-        there = find(spec.namespace)
-        assert there is not None
-        assert [name for name in there.actors if name.startswith("models")] == ["models-0", "models-1"]
-        assert all(answer(handle.describe.remote())["spec"] == other for handle in there.actors.values())
-        again = await change(roll, other, None, chosen=True)
-        assert (again.replaced, again.ended) == ({}, [])
+        running = find(spec.namespace)
+        assert running is not None
+        assert [name for name in running.actors if name.startswith("models")] == ["models-0", "models-1"]
+        assert all(
+            answer(handle.describe.remote())["spec"] == changed_spec for handle in running.actors.values()
+        )
+        repeated = await change(roll, changed_spec, None, chosen=True)
+        assert (repeated.replaced, repeated.ended) == ({}, [])
         fixed = spec_in(folder, **{"embedder.dimensions": 32})
         with pytest.raises(SettingsError, match=r"embedder.dimensions is 32 here and 64 .*kgray down"):
             await change(roll, fixed, None, chosen=True)
@@ -169,7 +171,7 @@ def another_node() -> Iterator[subprocess.Popen[bytes]]:
     """Add a node to the Ray of the tests; SIGTERM gives it notice, and 10 s."""
     import ray
 
-    here = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    nodes_before = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
     address = ray.get_runtime_context().gcs_address
     command = [str(Path(sys.executable).with_name("ray")), "start", f"--address={address}", "--num-cpus=4"]
     node = subprocess.Popen(
@@ -179,7 +181,7 @@ def another_node() -> Iterator[subprocess.Popen[bytes]]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_for(lambda: len([node for node in ray.nodes() if node["Alive"]]) > len(here))
+        wait_for(lambda: len([node for node in ray.nodes() if node["Alive"]]) > len(nodes_before))
         yield node
     finally:
         node.terminate()
@@ -187,7 +189,7 @@ def another_node() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.slow
-def test_a_node_that_ends_with_notice_costs_no_call_of_the_model(tmp_path: Path) -> None:
+def test_a_drained_node_repeats_no_call_of_the_model(tmp_path: Path) -> None:
     """Its worker ends its calls, and takes no other; the other worker carries out the rest."""
     from kgray.runtime.deploy import ensure
 

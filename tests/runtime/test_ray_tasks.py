@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 8])
-async def test_the_tasks_are_listed_with_group_and_sequence_and_make_the_plain_loops_graph(
+async def test_ray_lists_tasks_with_group_and_sequence_and_the_graph_is_the_same(
     tmp_path: Path, chunk: int
 ) -> None:
     messages = drafts(45)
@@ -54,7 +54,7 @@ async def test_the_tasks_are_listed_with_group_and_sequence_and_make_the_plain_l
 
 
 @pytest.mark.parametrize("bad", [0, -1, "many"])
-def test_a_chunk_of_no_size_is_refused_in_one_line(tmp_path: Path, bad: object) -> None:
+def test_an_invalid_chunk_size_is_refused_in_one_line(tmp_path: Path, bad: object) -> None:
     with (
         pytest.raises(SettingsError, match=r"chunk_episodes") as caught,
         over_ray(tmp_path, runtime_chunk_episodes=bad),
@@ -63,7 +63,7 @@ def test_a_chunk_of_no_size_is_refused_in_one_line(tmp_path: Path, bad: object) 
     assert "\n" not in str(caught.value)
 
 
-def test_a_name_is_cut_where_a_chunk_has_many_groups() -> None:
+def test_the_task_name_of_a_chunk_with_many_groups_is_truncated() -> None:
     from kgray.ingest.steps import Reading
     from kgray.ports import ExtractionRequest
     from kgray.runtime.tasks import name_of

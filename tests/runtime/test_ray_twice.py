@@ -35,7 +35,7 @@ def spec(folder: Path, workers: int) -> DeploymentSpec:
 
 
 @pytest.mark.slow
-def test_of_two_that_start_otherwise_one_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_one_of_two_concurrent_starts_with_different_profiles_is_refused(tmp_path: Path) -> None:
     from kgray.runtime.actors import answer
     from kgray.runtime.deploy import ensure, find
 
@@ -67,8 +67,8 @@ def test_of_two_that_start_otherwise_one_is_refused_and_leaves_nothing(tmp_path:
 
 
 @pytest.mark.slow
-def test_missing_actors_of_a_deployment_that_stays_come_back_by_themselves(tmp_path: Path) -> None:
-    """Killed for good, as a start that was killed, or a node that is gone, leaves them missing.
+def test_missing_actors_of_a_deployment_are_restored(tmp_path: Path) -> None:
+    """Actors are killed without a restart, as after a killed start or a lost node.
 
     The writer alone restores all others; they work with the replacement. None comes back after the end.
     """

@@ -1,4 +1,4 @@
-"""A group has one owner, through Ray too (R23): what takes the store from the actors unseen loses nothing.
+"""A group has one owner, through Ray too (R23): an owner that takes the store unnoticed loses nothing.
 
 The model never answers the same twice, so that a decision on anything but stored rows is noticed at
 once: the stored graph then differs from the derivation of its records.
@@ -36,7 +36,7 @@ TEXT = f"{', '.join(PEOPLE)} talked of {', '.join(FIRMS)}"
 
 
 def fickle(request: ChatRequest) -> Say:
-    """Read something else, and judge otherwise, each time that it is asked."""
+    """Return a different extraction and a different judgement at each call."""
     chance = random.Random()
     if request.task == "batched":
         return as_json({"answers": [judged(question, chance) for question in request.sections["QUESTIONS"]]})
@@ -124,10 +124,10 @@ async def beside_others(
 
 @pytest.mark.slow  # test_one_owner has two owners in each default run
 @pytest.mark.parametrize(("shards", "new_shards"), [(1, None), (2, None), (2, 3)])
-async def test_others_that_take_the_folder_from_ray(
+async def test_another_owner_takes_the_folder_from_ray(
     tmp_path: Path, shards: int, new_shards: int | None
 ) -> None:
-    """Its lock is gone, as on a file system without locks: one of the two is stale, and takes it back."""
+    """The lock is lost, as on a file system without locks: one owner is stale, and takes the folder back."""
     for run in range(10):
         folder = tmp_path / str(run)
         await beside_others(folder, (folder / INGEST_LOCK).unlink, shards=shards, new_shards=new_shards)
@@ -135,10 +135,10 @@ async def test_others_that_take_the_folder_from_ray(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("new_shards", [None, 3])
-async def test_others_that_take_the_server_from_ray(
+async def test_another_owner_takes_the_server_from_ray(
     tmp_path: Path, own_neo4j: Any, new_shards: int | None
 ) -> None:
-    """The leases have run out, as when a process stood still."""
+    """The leases have expired, as after a pause of a process."""
     with driver_of(own_neo4j) as driver:
 
         def take() -> None:

@@ -56,7 +56,7 @@ def stored_runs(memory: Any) -> Rows:
 
 
 class Refreshes:
-    """Refreshes of one store, each a process; killed where that is said, and looked at afterwards."""
+    """Refreshes of a store, each in a process; some are killed, and the store is checked after each."""
 
     def __init__(self, memory: Any, data: Path, environ: dict[str, str]) -> None:
         self.memory, self.kills = memory, 0
@@ -94,7 +94,7 @@ class Refreshes:
 
 @pytest.fixture
 def model() -> Iterator[dict[str, str]]:
-    """Serve a model that takes its time, and says who it was shown."""
+    """Serve a slow model that replies with the names of the members."""
 
     def answer(call: Any) -> Any:
         time.sleep(0.05)
@@ -107,7 +107,7 @@ def model() -> Iterator[dict[str, str]]:
 
 @pytest.mark.slow  # the default run kills a refresh that is a job: test_ray_deployment
 @pytest.mark.parametrize("store", ["sqlite", pytest.param("neo4j", marks=pytest.mark.neo4j)])
-def test_a_refresh_that_is_killed_publishes_whole_runs(
+def test_a_killed_refresh_publishes_only_complete_runs(
     tmp_path: Path, ray_session: Any, model: dict[str, str], request: Any, store: str
 ) -> None:
     settings: dict[str, Any] = {"embedder_dimensions": 64}
