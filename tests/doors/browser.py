@@ -15,11 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 AXE = ROOT / "build" / "page" / "node_modules" / "axe-core" / "axe.min.js"
 LAUNCH = ["--no-sandbox", "--disable-dev-shm-usage", "--enable-unsafe-swiftshader"]
 NO_WEBGL = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-software-rasterizer"]
-ENDS_MS = 15_000  # after which what is waited for will not come
+ENDS_MS = 15_000  # the longest wait for an event
 
 
 def missing() -> str:
-    """Return why the page cannot be tested here; "" where it can."""
+    """Return the reason why the page cannot be tested; "" if it can."""
     if importlib.util.find_spec("playwright") is None:
         return "playwright is not installed"
     if shutil.which("chromium") is None:
@@ -69,6 +69,6 @@ class Tab:
 
 
 def skip_where_missing():
-    """Skip a module where the page cannot be tested."""
+    """Skip a module if the page cannot be tested."""
     if why := missing():
         pytest.skip(why, allow_module_level=True)

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that speaks OpenAI's interface and answers as a test says."""
+"""A real HTTP server on loopback with OpenAI's interface and the answers of a test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sections(text: str) -> dict[str, Any]:
 class _Server(ThreadingHTTPServer):
     """A server that ignores clients that hang up, as a run does when it ends."""
 
-    allow_reuse_port = True  # a test may hold the port meanwhile, so that no other process gets it
+    allow_reuse_port = True  # a test may hold the port, so that no other process gets it
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Pass over a connection that broke."""
@@ -145,7 +145,7 @@ Answerer = Callable[[ChatRequest], Say]
 
 
 class ChatServer:
-    """Serves until `close`; probes are obeyed unless `probe` says otherwise."""
+    """Serves until `close`; probes get correct answers, or those of `probe`."""
 
     def __init__(self, answer: Answerer, probe: Answerer | None = None, *, port: int = 0) -> None:
         self.answer = answer

@@ -1,4 +1,4 @@
-"""The command line in a folder of its own."""
+"""The command line in its own folder."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
 
 Output: JSON {"message": [file, ...], "query": [file, ...]}, in the order of first entry. FOLDER is an empty
 data folder. Its memory is open, and one message and one query went before: work that a process does once
-(settings, schema, imports, caches) is not on the path. A file counts as entered where a function or method
-that it defines was called; a class body, a lambda or a comprehension alone does not count.
+(settings, schema, imports, caches) is not on the path. A file counts as entered if a function or method
+that it defines was called; class bodies, lambdas and comprehensions do not count.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Bench(Shell):
     """`python -m bench` in a folder; in this process, or in a new process."""
 
     def script_of(self, code: str) -> str:
-        """Run a script to its end, as a process of its own; return its output."""
+        """Run a script to its end in a new process; return its output."""
         environ = {**os.environ, **self.env}
         outcome = subprocess.run(
             [sys.executable, "-P", "-c", code], env=environ, capture_output=True, text=True, check=True

@@ -61,7 +61,7 @@ def opened(team):
     return library.open(team.folder / "kgray-data", create=True, settings=keys | {"model_patience_s": 1})
 
 
-def test_an_answer_names_its_sources_and_drops_those_that_do_not_exist(team):
+def test_an_answer_names_its_sources_and_drops_unknown_citations(team):
     answer = team("ask", QUESTION, "--group", "team", "--json")
 
     reply = answer.json
@@ -84,7 +84,7 @@ def test_an_answer_names_its_sources_and_drops_those_that_do_not_exist(team):
     assert "the model cited [9], which is not in its context: left out" in answer.err
 
 
-def test_people_see_the_answer_and_the_lines_that_it_cites(team):
+def test_the_text_output_has_the_answer_and_the_cited_lines(team):
     answer = team("ask", QUESTION, "--group", "team")
     assert answer.out == (
         "At Beta now [2], before at Acme [1, 2]. So says Bob.\n\n"

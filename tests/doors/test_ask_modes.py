@@ -61,7 +61,7 @@ def circles(kgray, count):
 
 
 def test_a_call_extracts_keywords_that_join_the_context(serve, team):
-    """The question names nobody and shares no word with the messages: its keywords find them."""
+    """The question has no name and no word of the messages: its keywords match them."""
     server = serve(
         lambda request: (
             as_json({"high_level": ["employment", "work", " "], "low_level": ["her", "Alice", "Beta", 7]})

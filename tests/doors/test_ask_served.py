@@ -1,4 +1,4 @@
-"""Answers of a server: over HTTP at once and as events, by MCP, and by the Python client."""
+"""Answers of a server: over HTTP, complete and as events, by MCP, and by the Python client."""
 
 from __future__ import annotations
 

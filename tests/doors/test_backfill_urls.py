@@ -41,7 +41,7 @@ def lines(*numbers: int, pad: int = 0) -> bytes:
 
 
 def test_a_folder_of_a_bucket_is_read(kgray: Shell, bucket: Bucket) -> None:
-    """Files of every format are found, each named by its URL; hidden ones and others are left out."""
+    """Files of every format are found, each named by its URL; hidden files and other formats are skipped."""
     table = io.BytesIO()
     pq.write_table(pa.table({"id": ["p1", "p2"], "text": ["Bob moved.", "Bob came back."]}), table)
     bucket.objects = {
@@ -62,7 +62,7 @@ def test_a_folder_of_a_bucket_is_read(kgray: Shell, bucket: Bucket) -> None:
 
 
 def test_a_backfill_resumes_a_file_after_an_outage(kgray: Shell, bucket: Bucket) -> None:
-    """Nothing counts as refused; the same command takes the rest, and no row twice."""
+    """No row counts as refused; the same command accepts the remaining rows once."""
     bucket.objects = {"b/long.jsonl": lines(*range(COUNT), pad=8_000)}
     bucket.broken = 5 << 19
 
@@ -109,7 +109,7 @@ def test_a_named_file_is_accepted_with_any_name(bucket: Bucket, tmp_path) -> Non
 
 
 def test_a_job_gets_urls_as_they_are_and_paths_absolute(tmp_path, monkeypatch) -> None:
-    """So a job needs no path of the machine where it was submitted."""
+    """So a job needs no path of the submitting machine."""
     monkeypatch.chdir(tmp_path)
     assert submitted("s3://b/x?region=r") == "s3://b/x?region=r"
     assert submitted("x.jsonl") == str(tmp_path / "x.jsonl")
@@ -117,7 +117,7 @@ def test_a_job_gets_urls_as_they_are_and_paths_absolute(tmp_path, monkeypatch) -
 
 
 def test_settings_go_with_a_job_as_variables(tmp_path: Path) -> None:
-    """They say what the settings file says, without secrets and paths of this machine."""
+    """The variables have the values of the settings file, without secrets and paths of this machine."""
     config = tmp_path / "kgray.toml"
     config.write_text(
         '[store]\nbackend = "neo4j"\nuri = "bolt://db:7687"\npassword = "hidden"\n'

@@ -57,7 +57,7 @@ def server():
     server.close()
 
 
-def test_both_readers_read_every_message_and_get_the_same_scores_fields(bench, server):
+def test_both_readers_read_every_message_and_are_scored_equally(bench, server):
     labelled = bench.write("set.jsonl", HEADER, MESSAGE, SILENT)
 
     answer = bench("reading", "--url", server.url, "--set", labelled, "--out", "out.json")

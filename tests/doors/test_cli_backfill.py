@@ -375,7 +375,7 @@ def test_removed_texts_are_deleted_from_run_folders(kgray):
     kgray(*args, "--limit", "5")
     (run,) = (kgray.folder / "kgray-data/runs").iterdir()
     word = many(1)[0]["triples"][0]["source"].encode()
-    (run / "sorted").mkdir()  # as versions did that kept the order from one attempt to the next
+    (run / "sorted").mkdir()  # as in versions that kept the order between attempts
     (run / "sorted/rows.jsonl").write_bytes(word)
     assert kgray("remove", "--group", "team", "--all", "--yes").code == 0
     assert [path for path in run.rglob("*") if path.is_file() and word in path.read_bytes()] == []
@@ -398,7 +398,7 @@ def test_a_removal_deletes_ids_and_hashes_from_refusals(kgray):
     assert kgray(*args).json["refused"] == 2
 
 
-# ---------------------------------------------------------------------------- what stays behind
+# ---------------------------------------------------------------------------- traces of earlier attempts
 
 
 def test_a_changed_file_is_read_again_and_an_unchanged_file_is_resumed(kgray, monkeypatch):

@@ -132,7 +132,7 @@ def damaged_byte(file: Path) -> None:
 
 
 def cut_short(file: Path) -> None:
-    """Take the end of a file away."""
+    """Truncate a file."""
     file.write_bytes(file.read_bytes()[:-100])
 
 

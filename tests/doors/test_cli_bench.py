@@ -199,7 +199,7 @@ def test_each_round_of_a_store_ingests_all_episodes(bench):
     assert first["engine_ms"] > 0
 
 
-@pytest.mark.slow  # commits, loads, searches and slots have tests of their own
+@pytest.mark.slow  # other tests cover commits, loads, searches and slots
 def test_the_store_is_measured_at_each_size(bench):
     answer = bench("store", "--sizes", "60,120", "--slots", "3,60", "--json")
 

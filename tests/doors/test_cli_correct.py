@@ -166,7 +166,7 @@ def test_a_merge_first_ingests_pending_episodes(team):
     assert team("status", "--json").json["groups"]["team"]["committed"] == 4
 
 
-# ------------------------------------------------------------------- what a removal leaves (R25)
+# ------------------------------------------------------------------- traces of removed episodes (R25)
 
 
 def stored_bytes(kgray) -> bytes:
@@ -236,7 +236,7 @@ def test_a_refused_operation_stores_no_name(kgray):
         assert word not in stored_bytes(kgray)
 
 
-# --------------------------------------------------------- what cannot be done takes no sequence
+# --------------------------------------------------------- refused corrections take no sequence
 
 
 def next_sequence(kgray, group: str = "team") -> int:
@@ -311,7 +311,7 @@ def test_retracted_episodes_are_not_retracted_again_and_can_be_removed(team, cho
     assert next_sequence(team) == sequence + 1
 
 
-# ------------------------------------------------------------------------------ an outage elsewhere
+# ------------------------------------------------------------------------------ outages in other groups
 
 
 def test_a_correction_does_not_wait_for_an_outage_in_another_group(team):
@@ -363,7 +363,7 @@ def states(team) -> tuple[int, int]:
     return row.get("accepted", 0) + row.get("extracted", 0), row.get("committed", 0)
 
 
-CLOSED = "http://127.0.0.1:9/v1"  # the discard port: nobody listens
+CLOSED = "http://127.0.0.1:9/v1"  # the discard port, without a listener
 AWAY = {
     "scripted": {},
     "openai": {"KGRAY_MODEL_BACKEND": "openai", "KGRAY_MODEL_BASE_URL": CLOSED, "KGRAY_MODEL_NAME": "m"},
@@ -451,7 +451,7 @@ def held_by_another(team) -> bool:
             return True
 
 
-# ------------------------------------------------------------ what had the removed one as its context
+# ------------------------------------------------------------ episodes with a removed context
 
 
 CHAT = [
@@ -529,7 +529,7 @@ def test_a_reread_waits_for_the_model_and_the_removal_does_not(chat):
     assert {row["client_id"] for row in rows(chat, "episode")} == {"c2", "c3", "c4", "c5", "c6"}
 
 
-# --------------------------------------------------------------------- what is not there is named
+# --------------------------------------------------------------------- absent episodes are named
 
 
 @pytest.mark.parametrize("verb", ["retract", "remove"])

@@ -157,7 +157,7 @@ def server():
 
 @pytest.fixture
 def models(kgray, talk, server):
-    """Have the rules ingest, then a model behind HTTP read and judge: it is asked for answers alone."""
+    """Ingest with the rules, then use a model behind HTTP as reader and judge, for answers only."""
     kgray("eval", "retrieval", talk)
     kgray.env = {
         "KGRAY_MODEL_BACKEND": "openai",

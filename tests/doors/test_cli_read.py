@@ -35,7 +35,7 @@ def test_search_returns_hits_with_every_documented_field(team):
     assert answer.code == 0
     document = answer.json
     assert set(document) == {"hits", "took_ms"}
-    # A fact and the messages that support it count once, so facts alone are asked for too.
+    # A fact and the messages that support it count once, so the test also searches for facts only.
     ask = ("search", "Alice works, the cable costs", "--group", "team", "--scope", "fact")
     facts = team(*ask, "--json").json
     hits = [*document["hits"], *facts["hits"]]

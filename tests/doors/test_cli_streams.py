@@ -194,7 +194,7 @@ def test_a_read_only_folder_is_read_while_another_process_writes(team, sealed):
 
 @pytest.fixture
 def disk(tmp_path):
-    """Return a small disk of its own, unmounted at the end."""
+    """Return a small disk, which is unmounted at the end."""
     place = tmp_path / "small"
     place.mkdir()
     if os.geteuid() or not mounted("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)):

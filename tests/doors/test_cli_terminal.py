@@ -18,7 +18,7 @@ def screen(master: int) -> bytes:
     try:
         while part := os.read(master, 65_536):
             parts.append(part)
-    except OSError:  # how Linux says that the other side is closed
+    except OSError:  # Linux reports a closed other side like this
         pass
     return b"".join(parts)
 

@@ -49,7 +49,7 @@ def test_no_episode_of_the_examples_failed(memory):
 
 
 # Questions of users, and the content of the right answer: facts if the reader of plain English understood
-# the message, the message itself where it did not.
+# the message, the message itself otherwise.
 @pytest.mark.parametrize(
     ("group", "query", "moment", "answer"),
     [

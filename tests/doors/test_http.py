@@ -479,7 +479,7 @@ def test_removals_are_carried_out_and_audited(served, client):
     assert served.client(served.key("team", "read")).get("/v1/audit").status_code == 403
 
 
-# ------------------------------------------------------------------------------ who may come in
+# ------------------------------------------------------------------------------ keys and rights
 
 
 def test_after_the_first_key_every_request_needs_a_key(served, client, caplog):
@@ -563,7 +563,7 @@ def test_any_address_but_loopback_demands_a_key(tmp_path):
         assert server.client(server.key("*", "read")).get(f"{TEAM}/status").status_code == 200
 
 
-# ------------------------------------------------------------------------------ the document
+# ------------------------------------------------------------------------------ the OpenAPI document
 
 
 def test_the_openapi_document_has_every_route_and_schema(untouched):

@@ -25,7 +25,7 @@ Fact = tuple[str, str, str, str | None, str | None]
 
 
 async def facts_of(memory: AsyncMemory, group: str) -> set[Fact]:
-    """Return the facts as (subject, relation, object, start, end), whatever their ids."""
+    """Return the facts as (subject, relation, object, start, end), without their ids."""
     rows = [json.loads(line) for line in await memory.dump(group=group)]
     names = {row["id"]: row["name"] for row in rows if row["type"] == "entity"}
     return {

@@ -404,7 +404,7 @@ async def test_front_matter_of_the_mem0_plug_in_is_read(memory: AsyncMemory, tmp
 
 
 def cut(path: Path) -> None:
-    """Take the end of a file away."""
+    """Truncate a file."""
     os.truncate(path, path.stat().st_size * 2 // 3)
 
 

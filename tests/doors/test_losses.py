@@ -23,7 +23,7 @@ from tests.doors.shell import triple, triples_row
 PAGE = Path(__file__).parents[2] / "docs" / "interchange.md"
 IMPORTED = ("parquet", "graphrag", "lightrag", "cogx")
 LOST = "lost"
-# The columns of GraphRAG's own tables; a column that is not here is added.
+# The columns of GraphRAG's own tables; other columns are additions of kgray.
 GRAPHRAG = {
     "documents": "id human_readable_id title text text_unit_ids creation_date raw_data",
     "text_units": "id human_readable_id text n_tokens document_id entity_ids relationship_ids covariate_ids",

@@ -52,7 +52,7 @@ def client(server: ModelServer, **options: Any) -> Client:
 
 
 async def call(server: ModelServer, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, Any]]:
-    """Send one request with a client that is not ours, on a connection of its own."""
+    """Send one request with a plain HTTP client, on a new connection."""
 
     def send() -> tuple[int, dict[str, Any]]:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANGS_S)

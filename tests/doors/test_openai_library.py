@@ -57,7 +57,7 @@ def root(server: ChatServer) -> str:
     ],
 )
 async def test_an_address_with_an_api_version_has_azures_form(serve, base_url, path):
-    """The deployment is in the path, and the key in a header of its own."""
+    """The deployment is in the path, and the key in the header `api-key`."""
     server = serve(lambda _: as_json(GOOD))
     assert await read(server, root(server) + base_url) == ["WORKS_AT"]
     request = server.requests[0]
@@ -185,7 +185,7 @@ async def test_variables_of_openai_are_not_used(serve, monkeypatch):
         assert "of-another-program" not in json.dumps(request.headers)
 
 
-# ------------------------------------------------------------------------- replies that are none
+# ------------------------------------------------------------------------- invalid replies
 
 COMPLETE = as_json(GOOD).body()
 NO_REPLY = {

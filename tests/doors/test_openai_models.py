@@ -312,7 +312,7 @@ def test_the_key_of_a_request_depends_on_its_bytes():
     assert key(base_url="http://elsewhere/v1", key=Secret("k"), timeout_s=1) == keys[0]
 
 
-# ------------------------------------------------------------------------------- crooked answers
+# ------------------------------------------------------------------------------- malformed answers
 
 WRAPPED = {
     "fenced": "Here you are:\n```json\nGOOD\n```\nAnything else?",
@@ -531,7 +531,7 @@ async def test_an_unanswered_question_is_an_invalid_answer(serve):
     assert len(server.requests) == 3
 
 
-# ------------------------------------------------------------------------- what the server obeys
+# ------------------------------------------------------------------------- forms of replies
 
 
 def by_form(**obeyed: Say):

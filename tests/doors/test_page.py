@@ -91,7 +91,7 @@ def served(folder):
 
 
 @pytest.fixture(scope="module")
-def driver(served):  # the server first: from here on an event loop runs in this thread
+def driver(served):  # the server first: after this an event loop runs in this thread
     with sync_playwright() as playwright:
         yield playwright
 
@@ -134,7 +134,7 @@ def test_a_name_is_completed_and_its_neighbourhood_drawn(tab):
     assert tab.violations() == []
 
 
-def test_a_search_explains_its_results_and_what_the_time_filter_removed(tab):
+def test_a_search_explains_its_results_and_the_hits_that_the_time_filter_removed(tab):
     page = tab.open("group=team&as_of=2026-06-01&q=" + quote("Where does Alice Nguyen work?"), ".hits li")
     first = page.inner_text(".hits li >> nth=0")
     assert "Brightwater" in first
@@ -185,7 +185,7 @@ def test_two_moments_are_compared(tab):
     page.wait_for_selector(READY)
 
 
-# ------------------------------------------------------------------------------ 3: why, and putting it right
+# ------------------------------------------------------------------------------ 3: reasons and corrections
 
 
 def test_the_reason_for_a_fact_leads_to_the_words_of_a_message(tab, served):

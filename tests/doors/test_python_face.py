@@ -19,7 +19,7 @@ from kgray.memory.backfill.run import RunRequest, backfill
 
 ANN = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Acme"}]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-INSTANT = timedelta(microseconds=1)  # the smallest there is
+INSTANT = timedelta(microseconds=1)  # the smallest difference of times
 BETA = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Beta"}]
 
 

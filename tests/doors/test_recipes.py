@@ -245,7 +245,7 @@ async def test_every_recipe_returns_its_scopes_and_builds_a_context(doors):
 
 async def test_every_option_returns_the_same_hits_by_every_door(doors):
     hits = await assert_equal_by_every_door(doors, OPTION_CASES, empty={"known_at"})
-    assert len({*map(tuple, hits.values())}) == len(hits)  # every option has an effect of its own
+    assert len({*map(tuple, hits.values())}) == len(hits)  # every option has a different effect
 
 
 @pytest.mark.slow
@@ -293,7 +293,7 @@ def test_the_command_line_knows_the_options_of_the_table():
 
 
 def test_the_client_refuses_options_that_it_cannot_send(doors):
-    """A filter that the server does not know is refused, never left out."""
+    """A filter that the server does not know is refused, never omitted."""
     with kgray.connect(doors.server.url) as client:
         for options, word in (
             ({"filters": Filters(valid_at=("2026-01-01", None))}, "valid_at"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 TOM = "Tom Okafor"
-# id: when it was said, its text, the facts that a model reads in it.
+# id: the time, the text, and the facts that a model extracts.
 MESSAGES: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
     "m1": (
         "2026-01-05",

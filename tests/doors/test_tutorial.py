@@ -1,4 +1,4 @@
-"""The commands of README.md and docs/tutorial.md, run in an empty folder, print what the pages show."""
+"""The commands of README.md and docs/tutorial.md, run in an empty folder, print the output of the pages."""
 
 from __future__ import annotations
 

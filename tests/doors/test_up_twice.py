@@ -34,7 +34,7 @@ def test_the_second_command_waits_for_the_first_and_reads_its_note(kgray: Shell)
 @pytest.mark.slow  # test_outages has a server that is down by default
 def test_an_absent_ray_is_reported_at_once_and_accepted_rows_remain(kgray: Shell) -> None:
     """Ray itself would try for a minute, and log this."""
-    with socket.socket() as port_socket:  # bound for the whole test, so that nobody else can listen there
+    with socket.socket() as port_socket:  # bound for the whole test, against other listeners
         port_socket.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{port_socket.getsockname()[1]}"
         kgray.env |= {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_ADDRESS": address}

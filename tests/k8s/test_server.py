@@ -1,7 +1,7 @@
 """The manifests on a real API server, with the real scheduler and controllers and KubeRay's real operator.
 
 `make test-k8s`. Both programs are built from Go modules once (25 CPU minutes) into the folder that
-KGRAY_TEST_K8S_CACHE names. No container runs: a pod on a node is said to be ready.
+KGRAY_TEST_K8S_CACHE names. No container runs: a pod on a node is reported as ready.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Server:
         return dict(Counter(pod["metadata"]["labels"]["ray.io/group"] for pod in pods))
 
     def renew_volumes(self) -> None:
-        """Replace all volumes: a volume whose claim was deleted is Released, and takes no other claim."""
+        """Replace all volumes: a volume whose claim was deleted is Released, and cannot be claimed again."""
         for kind in (("persistentvolumeclaims", "-n", "kgray"), ("persistentvolumes",)):
             completed = self("delete", kind[0], "--all", *kind[1:], "--timeout=60s")
             assert completed.returncode == 0, completed.stderr
@@ -112,7 +112,7 @@ class Server:
         return json.loads(completed.stdout) if completed.returncode == 0 else {"items": []}
 
     def placed(self, name: str) -> str:
-        """Return the node of a pod; fails where it has none in time."""
+        """Return the node of a pod; fail if it has none in time."""
         pod = wait_for_result(
             lambda: pod if (pod := self.get("pod", name, "-n", "kgray"))["spec"].get("nodeName") else None
         )

@@ -85,7 +85,7 @@ async def test_vectors_equal_the_vectors_of_flag_embedding(folders, embedder):
 
 
 async def test_weights_of_tokens_equal_the_weights_of_flag_embedding(folders, weighing, embedder):
-    """From the pass of the vectors, in half precision: a token's largest weight; special ids have none."""
+    """From the pass of the vectors, in half precision: a token's largest weight, without special ids."""
     from FlagEmbedding import BGEM3FlagModel
 
     texts = [*texts_of(30), "", "Alice Alice Alice"]
@@ -142,7 +142,7 @@ async def test_texts_in_a_full_pass_have_the_vectors_of_single_texts(embedder):
 
 
 async def test_concurrent_calls_share_passes_without_a_change_of_the_vectors(folders):
-    """32 calls of 8 texts each: a call alone fills few passes; together most of them are full."""
+    """32 calls of 8 texts each: a single call fills few passes; together most passes are full."""
     from kgray.models.bge import BgeEmbedder
 
     texts = texts_of(256, seed=11)
@@ -216,7 +216,7 @@ async def test_the_end_of_a_long_text_changes_its_vector(embedder):
 
 
 async def test_scores_equal_the_scores_of_the_model(folders, reranker):
-    """Each pair alone, as the tokenizer writes it: FlagEmbedding tokenises decoded text again."""
+    """Single pairs, as the tokenizer writes them: FlagEmbedding tokenises decoded text again."""
     import torch
     from FlagEmbedding import FlagReranker
 
@@ -247,7 +247,7 @@ async def test_a_folder_without_a_model_is_reported(tmp_path):
 
 
 def test_a_memory_searches_and_reranks_with_both(folders, tmp_path, capfd):
-    """In this process: added, found by vectors alone, ordered by the reranker; no progress bars."""
+    """In this process: add, search by vectors only, order by the reranker; no progress bars."""
     settings: dict[str, Any] = {
         "embedder_backend": "bge", "embedder_name": str(folders["bge"]),
         "reranker_backend": "bge", "reranker_name": str(folders["reranker"]),
@@ -290,7 +290,7 @@ def stored_rows(memory: Any) -> list[list[Any]]:
 
 
 def test_a_search_with_running_workers_returns_the_same_hits(folders, tmp_path):
-    """Embedder and reranker in actors of their own: neither is loaded here; the scores have the same bits."""
+    """Embedder and reranker in actors: neither is loaded in this process; the scores have the same bits."""
     (tmp_path / "p.toml").write_text(PROFILE)
     settings: dict[str, Any] = {
         "embedder_backend": "bge", "embedder_name": str(folders["bge"]),

@@ -1,6 +1,6 @@
 """The engine client on vLLM itself, its build for processors, with a tiny random Qwen3: `make test-vllm`.
 
-A random model says nothing sensible: the tests check that every reply has the form of its schema.
+A random model writes nonsense: the tests check that every reply has the form of its schema.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def segments() -> set[str]:
     """Return the names of Python's shared memory that no other program has mapped; vLLM's is of this kind."""
     import psutil
 
-    segment_names = {path.name for path in Path("/dev/shm").glob("psm_*")}  # noqa: S108 - where the system keeps them
+    segment_names = {path.name for path in Path("/dev/shm").glob("psm_*")}  # noqa: S108 - the folder of the system
     own_pids = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     for process in psutil.process_iter():
         with suppress(OSError):
@@ -86,7 +86,7 @@ def segments() -> set[str]:
 
 
 async def replies_are_of_their_form(engine: Any) -> None:
-    """64 of each schema at once, half of them hot: whole ones are valid, cut ones begin so."""
+    """64 concurrent replies of each schema, half hot: valid, or a valid prefix if truncated."""
     import jsonschema
 
     from kgray.models.openai_api.client import TokensSpent

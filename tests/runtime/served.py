@@ -17,7 +17,7 @@ from tests.waiting import HANGS_S
 
 PLAN = {"episodes": 80, "entities": 40, "seed": 5}
 WORLD = tuple(word for name, value in PLAN.items() for word in (f"--{name}", str(value)))
-STREAMS = 4  # calls at the server at once: a kill can hit as many on their way to the journal
+STREAMS = 4  # concurrent calls at the server: a kill can lose their answers before the journal stores them
 
 
 def start(*words: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:

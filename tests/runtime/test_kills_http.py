@@ -59,7 +59,7 @@ async def added(world: Path, data: Path) -> set[bytes]:
 
 
 async def killed_once(world: Path, data: Path) -> set[bytes]:
-    """Kill the command in the middle of its work; return its reads. Each run has a server of its own."""
+    """Kill the command in the middle of its work; return its reads. Each run has its own server."""
     async with serving() as (service, env):
         # The probe, a whole wave of the streams, and part of the next two: far fewer than 80.
         service.reads_left = DICE.randint(5, 9)

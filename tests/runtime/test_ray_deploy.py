@@ -171,7 +171,7 @@ def test_a_command_with_other_settings_is_refused(traced: tuple[AsyncMemory, Sam
     assert str(refused.value).endswith("kgray up")
 
 
-@pytest.mark.slow  # by default a spec says what the processes lack
+@pytest.mark.slow  # by default a spec reports missing secrets
 @pytest.mark.usefixtures("ray_session")
 async def test_a_secret_that_the_actors_lack_is_named(tmp_path: Path) -> None:
     lacking = "KGRAY_MODEL_API_KEY is not set where Ray's processes run"
@@ -209,7 +209,7 @@ def vars_of(head: heads.Head) -> dict[str, object]:
 
 
 def run(shell: Shell, *words: str) -> Answer:
-    """Run a command to its end: a start of Ray takes its time on a busy machine."""
+    """Run a command to its end: a start of Ray is slow on a busy machine."""
     running = shell.start(*words, stdin=subprocess.DEVNULL)
     out, err = running.communicate(timeout=HANGS_S)
     return Answer(running.returncode, out.decode(), err.decode())
@@ -432,7 +432,7 @@ def traced(
 
         def complete() -> bool:
             results.extend(row for row in samples() if row not in results)
-            return not missing(results)  # names alone may be of other tests' processes
+            return not missing(results)  # names without numbers may come from processes of other tests
 
         try:
             wait_for(complete)  # each process reports every second

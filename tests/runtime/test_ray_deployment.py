@@ -1,4 +1,4 @@
-"""A deployment that stays, in the default run: a job of its scheduler is killed, then a shard is added.
+"""A detached deployment, in the default run: a job of its scheduler is killed, then a shard is added.
 
 Both tests share its actors: a process of Ray needs seconds of processor time to start.
 """

@@ -109,7 +109,7 @@ def node(cards: int) -> Iterator[None]:
     joined = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield
-    finally:  # lost at once: asked to end in order, it takes half a minute
+    finally:  # kill the node: an orderly end takes half a minute
         for process in [joined, *joined.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):  # it ended with the previous process
                 process.kill()
@@ -189,7 +189,7 @@ def test_a_pool_grows_with_full_engines_and_shrinks_with_idle_engines(tmp_path):
 
 @pytest.fixture(scope="module")
 def nodes(ray_session: Any) -> Iterator[Callable[[int], None]]:
-    """Yield a function that adds nodes of two cards up to a count; they stay for the tests below."""
+    """Yield a function that adds nodes of two cards up to a count; they remain for the tests below."""
     import ray
 
     with ExitStack() as joined:
@@ -261,7 +261,7 @@ def test_an_engine_with_several_cards_has_a_placement_group_until_its_end(tmp_pa
 
 @pytest.mark.slow
 def test_an_engine_over_two_nodes_has_the_cards_of_both(tmp_path, nodes):
-    """On each card of its group vLLM puts a worker of its own, through Ray."""
+    """On each card of its group vLLM starts its own worker, through Ray."""
     nodes(2)
     options, log = settings(tmp_path, ON_CARDS, **CARDS | {"cards": 4, "workers": 1, "placement": "PACK"})
     with kgray.open(tmp_path / "d", create=True, settings=options) as memory:

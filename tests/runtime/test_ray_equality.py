@@ -13,7 +13,7 @@ from tests.world import WorldPlan
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 # Each setup combines several properties: windows, chunks, lanes, kinds of models. A window of 1 is in
-# test_ray_ingest, a model that says the truth in the chaos run.
+# test_ray_ingest, a truthful model in the chaos run.
 EPISODES = 48
 FEW_SETUPS = (
     Way(runtime="plain", model="wild"),

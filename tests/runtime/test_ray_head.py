@@ -27,7 +27,7 @@ cpus = 1
 [embedding]
 workers = 0
 """
-# A process of its own: Ray reads the variables of its token and of Redis once.
+# In its own process: Ray reads the variables of its token and of Redis once.
 CLUSTER = """
 import json, sys
 from bench.simulated import SimulatedCluster

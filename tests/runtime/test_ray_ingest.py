@@ -248,7 +248,7 @@ async def test_failures_equal_those_of_the_plain_loop_and_a_long_outage_stops_th
 ) -> None:
     """R24: class, message and raw output come back as they were; a short outage of the script is waited out.
 
-    After a long outage the episodes stay accepted, and the reason is reported.
+    After a long outage the episodes remain accepted, and the reason is reported.
     """
     script = tmp_path / "script.jsonl"
     rows = [

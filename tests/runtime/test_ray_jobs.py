@@ -1,4 +1,4 @@
-"""Refreshes and backfills as jobs of Ray: listed, with a log and an outcome; killed, they go on."""
+"""Refreshes and backfills as jobs of Ray: listed with log and outcome, and resumed after a kill."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def deployed(folder: Path) -> Iterator[Any]:
 
 
 def process_of(folder: Path) -> psutil.Process:
-    """Return the process of the job that works on a data folder, once there is one."""
+    """Wait for the process of a job on a data folder; return it."""
     results: list[psutil.Process] = []
 
     def look() -> bool:

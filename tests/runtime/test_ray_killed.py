@@ -1,4 +1,4 @@
-"""All of Ray killed under a command: it ends with one line; the same command goes on (R19-R24, promise 2)."""
+"""All of Ray is killed during a command: a one-line error; the same command resumes (R19-R24, promise 2)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def committed(data: Path) -> int:
 
 
 def kill_ray(driver: subprocess.Popen[bytes]) -> None:
-    """End all processes of the Ray that a command started for itself, at once; not the command."""
+    """Kill all processes of the Ray that a command started, but not the command."""
     for process in psutil.Process(driver.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             process.kill()
@@ -57,7 +57,7 @@ def repeated(counted: dict[str, Any]) -> int:
 @pytest.mark.ray
 @pytest.mark.slow  # by default the chaos run kills actors, nodes and drivers
 def test_after_a_kill_of_all_of_ray_a_second_command_repeats_no_journaled_request(tmp_path: Path) -> None:
-    """The command notices within seconds, says what to do and exits 75; the next one makes the same graph."""
+    """The command notices in seconds, names the remedy, exits 75; the next command makes the same graph."""
     world, data, calm, profile = (tmp_path / name for name in ("w.jsonl", "killed", "calm", "profile.toml"))
     answer("bench", "world", *WORLD, "--out", str(world))
     answer("init", "--data", str(data))
@@ -100,7 +100,7 @@ def test_after_a_kill_of_all_of_ray_a_second_command_repeats_no_journaled_reques
 @pytest.mark.ray
 @pytest.mark.slow
 def test_the_death_of_ray_during_the_start_of_actors_is_a_one_line_error(tmp_path: Path) -> None:
-    """Left to Ray, the process would be ended after a minute, with a line of Ray's and exit code 1."""
+    """Otherwise Ray would end the process after a minute, with its own message and exit code 1."""
     world, profile = tmp_path / "world.jsonl", tmp_path / "profile.toml"
     answer("bench", "world", *WORLD, "--out", str(world))
     profile.write_text(PROFILE)

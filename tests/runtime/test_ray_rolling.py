@@ -163,7 +163,7 @@ async def test_shards_and_settings_change_under_load(tmp_path: Path) -> None:
     assert result == await plain(tmp_path / "plain", feed.accepted)
 
 
-EPISODES = 160  # eight a second: at the end of the node many are left
+EPISODES = 160  # eight a second: at the end of the node many are pending
 
 
 @contextmanager
@@ -190,7 +190,7 @@ def another_node() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.slow
 def test_a_drained_node_repeats_no_call_of_the_model(tmp_path: Path) -> None:
-    """Its worker ends its calls, and takes no other; the other worker carries out the rest."""
+    """Its worker ends its calls and accepts no new calls; the other worker makes the remaining calls."""
     from kgray.runtime.deploy import ensure
 
     server = ChatServer(lambda _: replace(NOTHING, delay=1.0))
@@ -210,7 +210,7 @@ def test_a_drained_node_repeats_no_call_of_the_model(tmp_path: Path) -> None:
             assert all(rows[f"models-{number}"]["running"] for number in range(2))
             node.send_signal(signal.SIGTERM)
             wait_for(lambda: not memory.store.pending_count())
-            assert len(server.requests) == EPISODES  # none twice: no answer was lost
+            assert len(server.requests) == EPISODES  # no repeated call: no answer was lost
             node.wait(HANGS_S)
             rows = deployment.status()
             assert sorted("pid" in rows[f"models-{number}"] for number in range(2)) == [False, True]

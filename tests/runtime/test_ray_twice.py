@@ -70,7 +70,7 @@ def test_one_of_two_concurrent_starts_with_different_profiles_is_refused(tmp_pat
 def test_missing_actors_of_a_deployment_are_restored(tmp_path: Path) -> None:
     """Actors are killed without a restart, as after a killed start or a lost node.
 
-    The writer alone restores all others; they work with the replacement. None comes back after the end.
+    The writer restores all other actors; they work with its replacement. After `stop`, none is restored.
     """
     import ray
 

@@ -74,7 +74,7 @@ def drafts() -> list[Draft]:
 async def beside_others(
     folder: Path, take: Callable[[], None], *, shards: int = 1, new_shards: int | None = None, **settings: Any
 ) -> None:
-    """Ingest through Ray; then let a local run with the same model take the store.
+    """Ingest through Ray; then have a local run with the same model take the store.
 
     shards: of the actors; new_shards: of the deployment that replaces them; None = a local run
     """
@@ -107,7 +107,7 @@ async def beside_others(
                 await asyncio.to_thread(locally)
             try:
                 report = await going
-            except StoreError as refused:  # while the others held their shards
+            except StoreError as refused:  # while the other owner held its shards
                 if "this deployment has" not in str(refused):
                     raise
                 report = await memory.ingest()

@@ -39,7 +39,7 @@ def episodes_of(cycle: int) -> Iterator[dict[str, Any]]:
 
 
 def stored_runs(memory: Any) -> Rows:
-    """Return the communities of each run that is kept, as a reader sees them, also while one is published."""
+    """Return the communities of each stored run, as a reader sees them, also during a publication."""
 
     def read(group: str) -> list[list[Any]]:
         return [
@@ -51,7 +51,7 @@ def stored_runs(memory: Any) -> Rows:
         runs, communities = at_one_moment(memory.store, partial(read, group))
         results[group] = {row[0]: [] for row in runs}
         for row in communities:
-            results[group][row[0]].append(row)  # a row of no run that is kept fails here
+            results[group][row[0]].append(row)  # fails for a row without a stored run
     return results
 
 
@@ -143,4 +143,4 @@ def test_a_killed_refresh_publishes_only_complete_runs(
             assert refreshes.look(runs_before, expected) == len(GROUPS)
             cycle += 1
     landed = [new for new in landed if new >= 0]
-    print(f"{KILLS} kills, new groups after each: {landed}")  # noqa: T201 - what a slow run says
+    print(f"{KILLS} kills, new groups after each: {landed}")  # noqa: T201 - the output of a slow run
