@@ -22,6 +22,7 @@ from kgray.cli.frame import (
     group_option,
     known_at_option,
 )
+from kgray.cli.progress import Progress
 from kgray.domain import times
 from kgray.domain.json_form import as_json
 from kgray.errors import STOPPED, InputError
@@ -69,7 +70,7 @@ def refresh(
         return _as_job(call, groups, job_server, options)
     if job_server:
         raise InputError("--job-server is for --submit")
-    with call.memory() as memory, printing.Progress() as progress:
+    with call.memory() as memory, Progress() as progress:
         progress.total = len(groups or memory.store.heads())
         report = finished(memory.communities.refresh(groups, **options, on_group=progress.step))
     rows_by_group = as_json(report.groups)
