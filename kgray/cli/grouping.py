@@ -90,7 +90,8 @@ def refresh(
 
 def _as_job(call: Call, groups: tuple[str, ...], job_server: str | None, options: dict[str, Any]) -> int:
     """Submit the refresh, or find the job of an earlier command that goes on, and follow it to its end."""
-    from kgray.runtime import jobs
+    from kgray.runtime.job_log import follow
+    from kgray.runtime.jobs import Job, JobServer
     from kgray.runtime.spec import as_environ, run_of
     from kgray.settings import config_file, public_environ
 
@@ -116,11 +117,11 @@ def _as_job(call: Call, groups: tuple[str, ...], job_server: str | None, options
         words += ["--data", str(call.folder.absolute())]
         if (config := config_file(call.config, call.folder, os.environ)) is not None:
             words += ["--config", str(config.absolute())]
-    job = jobs.Job(command=[python, "-m", "kgray.cli.job", *words], environ=environ)
+    job = Job(command=[python, "-m", "kgray.cli.job", *words], environ=environ)
     tell = partial(click.echo, err=True)
     with Signals.gentle():
-        server = jobs.JobServer(address, token=token)
-        ended = jobs.follow(server, run, job, tell=tell, stop=Signals.is_stopping)
+        server = JobServer(address, token=token)
+        ended = follow(server, run, job, tell=tell, stop=Signals.is_stopping)
     if ended is None:
         printing.note("the job goes on; the same command follows it again")
         return STOPPED

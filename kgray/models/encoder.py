@@ -1,8 +1,8 @@
 """A transformer model on one device of this process: loaded by FlagEmbedding, run in shared passes.
 
 The passes of FlagEmbedding cut long texts silently, run a single batch twice, and give a text a vector that
-depends on the other texts of its batch. With those of `kgray.models.passes`, a text has the same vector in any
-order and batch on one machine; other kinds of cards differ in the last digits. Queries go first. A thread
+depends on the other texts of its batch. With those of `kgray.models.passes`, a text has the same vector in
+any order and batch on one machine; other kinds of cards differ in the last digits. Queries go first. A thread
 tokenizes texts, and another runs the passes.
 """
 

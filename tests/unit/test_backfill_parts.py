@@ -22,7 +22,8 @@ from kgray.memory.backfill.manifest import run_name
 from kgray.memory.backfill.run import Budget, RecentRate, RunProgress
 from kgray.ports import GroupCounts
 from kgray.ports.ingest import Sequences, Totals, joined
-from kgray.runtime.jobs import JobLog, ServerTimes, followed, without_secrets
+from kgray.runtime.job_log import JobLog, followed
+from kgray.runtime.jobs import ServerTimes, without_secrets
 from kgray.settings import load, public_environ
 
 # ---------------------------------------------------------------------------------- spending
