@@ -9,14 +9,7 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.changing import defaults_of, nothing_accepted, print_counts, rows_options, say_end, say_quality
-from kgray.cli.frame import (
-    TEXT,
-    Call,
-    Signals,
-    command,
-    finished,
-    number,
-)
+from kgray.cli.frame import TEXT, Call, Signals, command, finished, number
 from kgray.cli.progress import Progress
 
 if TYPE_CHECKING:

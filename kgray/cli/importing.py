@@ -13,16 +13,7 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.changing import print_counts, say_end
-from kgray.cli.frame import (
-    TEXT,
-    Call,
-    Signals,
-    command,
-    finished,
-    group_of,
-    group_option,
-    together,
-)
+from kgray.cli.frame import TEXT, Call, Signals, command, finished, group_of, group_option, together
 from kgray.cli.progress import Progress
 from kgray.errors import InputError, KgrayError
 
