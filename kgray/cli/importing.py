@@ -72,6 +72,7 @@ import_from = group_of(
     "Take over another program's memory.",
     "Take over another program's memory.\n\nkgray import graphiti bolt://localhost:7687 --group team",
 )
+
 _reading_options = together(
     group_option,
     click.option("--dry-run", is_flag=True, help="Read and count; accept nothing."),

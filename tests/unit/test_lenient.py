@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kgray.models.openai_api.reply_text import breaks_off, read_object, salvage
+from kgray.models.openai_api.structured import breaks_off, read_object, salvage
 
 KEYS = ("entities", "facts")
 ENTITIES = [{"name": "Ann }] Bell", "type": "Person"}, {"name": 'the "{x}" team', "type": ""}]

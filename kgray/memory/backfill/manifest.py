@@ -151,11 +151,9 @@ class RunFolder:
             file.refused = 0
         with explained(self.path), locks.replaced(self.refused) as out:
             for row in self._read_refused():
-                file_progress = files.get(row["path"])
-                if file_progress and row["row"] < (
-                    manifest.ordered if manifest.by_time else file_progress.rows
-                ):
-                    file_progress.refused += 1
+                progress = files.get(row["path"])
+                if progress and row["row"] < (manifest.ordered if manifest.by_time else progress.rows):
+                    progress.refused += 1
                     out.write(json.dumps(row) + "\n")
 
     def refuse(self, refusal: Refusal, path: str, row: int) -> None:

@@ -5,8 +5,7 @@ connection  the openai library's client of a server, the form of its address, th
 streaming   a reply as it arrives
 asker       requests for JSON replies, in the form that the server obeys, found by probing
 dialects    the forms of these requests
-structured  the steps of a request for a JSON reply, with one repair
-reply_text  the object in a model's text, even if it was cut
+structured  the steps of such a request, with one repair; the object in a model's text, even if it was cut
 extractor, judge, retrieval, writing   the implementations of the ports
 
 The library is imported when the first request is made, never before.
