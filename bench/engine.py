@@ -30,7 +30,7 @@ from kgray.ingest.calls import Parts
 from kgray.memory import AsyncMemory
 from kgray.memory.opening import open_with
 from kgray.ports import Embedder, Extractor, Judge, Store
-from kgray.ports.ingest import OnStep, OnWait, Totals, ignore, joined
+from kgray.ports.ingest import OnStep, OnWait, Totals, ignore, sum_of
 from kgray.runtime.wiring import build_models
 from kgray.settings import ModelSettings, PipelineSettings, Settings, load
 from kgray.storage.ledger import accept as ledger_accept
@@ -143,7 +143,7 @@ async def _carry_out(setup: Way, memory: AsyncMemory, drafts: Sequence[Draft], o
             outcome = await memory.runtime.carry_out(None, more=lambda: not feeding.done(), on_step=on_step)
             if outcome.stopped:
                 raise KgrayError(f"{setup.name}: the run stopped ({outcome.reason or 'nobody asked it to'})")
-            run.totals = joined(run.totals, outcome.totals)
+            run.totals = sum_of(run.totals, outcome.totals)
         await feeding
     run.wall_s = run.seconds = time.perf_counter() - started
     if run.totals.first_claim is not None and run.totals.last_commit is not None:
@@ -234,7 +234,7 @@ def deployed(
     detached: bool = True,
     tell: OnWait = ignore,
 ) -> Deployment:
-    """Start a store's actors in the Ray that this process has joined, and return them.
+    """Start a store's actors in the Ray that this process has sum_of, and return them.
 
     profile: how many of them; None = that of the settings, or the laptop's. tell: called with lines on them
     """

@@ -27,7 +27,7 @@ from bench.reading import extraction_tokens, model_use
 from bench.tables import Column, aligned
 from kgray.errors import InputError
 from kgray.memory import AsyncMemory
-from kgray.ports.ingest import Totals, joined
+from kgray.ports.ingest import Totals, sum_of
 from kgray.settings import Settings
 from tests.world import Latency, Oracle, World, WorldPlan
 
@@ -181,7 +181,7 @@ def _processes(
         # The other children of this process are Ray itself: its stores, schedulers and agents.
         yield (
             {**local, **roles, "ray": sorted(descendants(os.getpid()))},
-            lambda _: reduce(joined, [Totals(**row["totals"]) for row in asyncio.run(deployment.news({}))]),
+            lambda _: reduce(sum_of, [Totals(**row["totals"]) for row in asyncio.run(deployment.news({}))]),
         )
     finally:
         deployment.stop(0)

@@ -56,8 +56,8 @@ class GroupGraph(StatementRivals):
         self.fold = fold
         self.births = births
         self.entities: dict[str, EntityNote] = {}
-        # Own key of a piece of evidence -> statements with another key that an answer attached it to (R17c);
-        # True if such a piece is neither an end nor a denial (R17b).
+        # Own key of a piece of evidence -> {statement with another key that an answer attached it to (R17c):
+        # True if any such piece is neither an end nor a denial (R17b)}.
         self.attached: dict[StatementKey, dict[str, bool]] = {}
         # An end without a variant is an end or a denial that names none: it is about every variant (R6).
         self.ends_without_variant: dict[StatementKey, list[Claim]] = {}  # by key
@@ -104,7 +104,7 @@ class GroupGraph(StatementRivals):
                 self.entities[mention.entity].count += 1  # all that a repetition changes
                 continue
             self.take_mention(mention)
-            # An answer of a model counts again in another episode.
+            # Answers are not skipped: answers in two episodes confirm an alias (R14a).
             if mention.resolved_by != "model" and not self.fold.involves(mention.entity):
                 repeatable.add(content)
 
@@ -187,7 +187,7 @@ class GroupGraph(StatementRivals):
         self.texts[at] = (evidence.text, head.id, mentions[evidence.subject].surface, surface)
         dates = (evidence.valid_from, evidence.valid_to)
         claim = Claim(id_, at, kind, *dates, evidence.inferred, head.recorded_at, evidence.every_variant)
-        if kind != "ended" or self._bears_on(claim, id_):
+        if kind != "ended" or self._acts_on(claim, id_):
             claims.append(claim)
         if evidence.every_variant:
             self.ends_without_variant.setdefault(key, []).append(claim)
@@ -200,11 +200,11 @@ class GroupGraph(StatementRivals):
             claim._replace(statement=statement, other_variant=True)
             for claim in ends
             for statement in statements
-            if self._bears_on(claim, statement)
+            if self._acts_on(claim, statement)
         ]
 
-    def _bears_on(self, end: Claim, statement: str) -> bool:
-        """Return whether an end without a variant is about a statement: an event has no end (R18)."""
+    def _acts_on(self, end: Claim, statement: str) -> bool:
+        """Return whether an end or a denial acts on a statement. An event can only be denied (R18)."""
         return end.kind == "denied" or not self.statements[statement].is_event
 
     def _add_statement(self, item: KeyedEvidence, identity: StatementIdentity) -> Statement:
@@ -246,7 +246,7 @@ class GroupGraph(StatementRivals):
         for statement in statements:
             if statement not in spans_by_statement:
                 _, members = self.component(statement)
-                sweep = self._swept(members)
+                sweep = self._new_sweep(members)
                 spans_by_statement.update((member, sweep.spans(member)) for member in members)
         return spans_by_statement
 
@@ -313,7 +313,7 @@ class GroupGraph(StatementRivals):
         """Return an entity as it shows, with its summary."""
         return replace(self.entities[id_].shown(), summary=summary_in(self, id_))
 
-    def _swept(self, members: Sequence[str]) -> Sweep:
+    def _new_sweep(self, members: Sequence[str]) -> Sweep:
         sweep = Sweep(self)
         sweep.add([claim for member in members for claim in self.statements[member].claims])
         return sweep
@@ -322,18 +322,18 @@ class GroupGraph(StatementRivals):
         """Return the kept sweep of a component, or else a new one, which is kept if it is large."""
         sweep = None if key is None else self._sweeps.get(key)
         if sweep is None:
-            sweep = self._swept(members)
+            sweep = self._new_sweep(members)
             if key is not None and len(sweep) >= KEEP_SWEEP_FROM:
                 self._sweeps[key] = sweep
         return sweep
 
     def places(self) -> dict[Place, str]:
-        """Return evidence place -> the statement it shows as."""
+        """Return the shown statement of each piece of evidence, by its place."""
         own_claims = (c for s in self.statements.values() for c in s.claims if not c.other_variant)
         return {claim.said[1:]: claim.statement for claim in own_claims}
 
     def shows_as(self, recorded: str) -> frozenset[str]:
-        """Return the entities that a recorded one's mentions show as."""
+        """Return the shown entities of the mentions that were recorded with an entity."""
         return frozenset(self.shows.get(recorded) or {recorded} & self.entities.keys())
 
     def shown_entities(self, recorded: Iterable[str]) -> set[tuple[str, str]]:
@@ -344,7 +344,7 @@ class GroupGraph(StatementRivals):
     def absorb(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
         """Take an episode's records into the graph and return the difference."""
         self._current_spans.clear()
-        former_spans = self.spans_of(self._rivalry_changes(change))
+        former_spans = self.spans_of(self._rivalry_changes(change))  # read before any index changes
         self.births.update((*change.entity_births, *change.statement_births))
         for evidence in change.evidence:
             self.relations.use(evidence.relation)
@@ -374,7 +374,7 @@ class GroupGraph(StatementRivals):
         judged = (s for v in change.verdicts for pair in self.judged(v.a, v.b) for s in pair)
         for statement in dict.fromkeys((*claims, *judged)):
             self.link(statement)
-        changes = self._sweep_again(former_spans, claims) if former_spans else self._sweep_on(claims)
+        changes = self._sweep_again(former_spans, claims) if former_spans else self._extend_sweeps(claims)
         facts, gone_facts = self.changed_facts(changes)
         if reworded:
             by_id = {fact.id: fact for fact in (*facts, *self.facts_of(reworded))}
@@ -459,7 +459,7 @@ class GroupGraph(StatementRivals):
                 return True
         return False
 
-    def _sweep_on(self, claims: dict[str, list[Claim]]) -> SpanChanges:
+    def _extend_sweeps(self, claims: dict[str, list[Claim]]) -> SpanChanges:
         """Add the claims, where the rivalry between stored statements is unchanged."""
         parts: dict[Hashable, tuple[Hashable | None, list[str], list[Claim]]] = {}
         for statement, added in claims.items():
@@ -476,7 +476,10 @@ class GroupGraph(StatementRivals):
     def _sweep_again(
         self, former_spans: dict[str, tuple[Span, ...]], claims: dict[str, list[Claim]]
     ) -> SpanChanges:
-        """Add the claims and sweep again where rivalry changed; former_spans: of the statements concerned."""
+        """Add the claims, and sweep again where rivalry changed.
+
+        former_spans: the earlier spans of the statements whose rivals may change, and of their components
+        """
         self._sweeps.clear()
         for statement in claims:
             _, members = self.component(statement)

@@ -28,7 +28,7 @@ from kgray.ingest.compare import statement_floor
 from kgray.ingest.outbox import Outbox, answer_change, extraction_change
 from kgray.ingest.state import Answers, Decision, Quantised, Questions, ReadEpisode, Rules
 from kgray.ingest.steps import (
-    Place,
+    AtGate,
     Reading,
     Stepping,
     TextUnit,
@@ -155,14 +155,14 @@ class Parts:
         floor = statement_floor(self.embedder.identity)
         return Rules(ontology=self.ontology, judge=self.judge.identity, statement_floor=floor)
 
-    async def read(self, reading: Reading, place: Place = nullcontext) -> Extraction:
-        """Return the extraction of a text; place: the context of each call of the model."""
+    async def read(self, reading: Reading, at_gate: AtGate = nullcontext) -> Extraction:
+        """Return the extraction of a text; at_gate: the context of each call of the model."""
         steps = self.extracting or local_extracting(self.extractor, self.ontology)
-        return await steps.carry_out(reading, place)
+        return await steps.carry_out(reading, at_gate)
 
-    async def resolve(self, request: QuestionRequest, place: Place = nullcontext) -> Judged:
-        """Return the answers to questions; place: as for `read`."""
-        return await (self.resolving or local_resolving(self.judge)).carry_out(request, place)
+    async def resolve(self, request: QuestionRequest, at_gate: AtGate = nullcontext) -> Judged:
+        """Return the answers to questions; at_gate: as for `read`."""
+        return await (self.resolving or local_resolving(self.judge)).carry_out(request, at_gate)
 
 
 class Direct:
@@ -246,11 +246,11 @@ async def _first_ended(
 
 
 async def journaled(
-    parts: Parts, outbox: Outbox, request: QuestionRequest, key: str, place: Place = nullcontext
+    parts: Parts, outbox: Outbox, request: QuestionRequest, key: str, at_gate: AtGate = nullcontext
 ) -> tuple[tuple[Answer, ...], int]:
     """Return a request's answers and the tokens spent now: from the journal (0 tokens), else from the judge.
 
-    place  the context of each call of the model
+    at_gate  the context of each call of the model
 
     If two callers make the same request concurrently, both get the answer that arrives first (R21).
     """
@@ -258,7 +258,7 @@ async def journaled(
     answers = await _stored_answers(parts, outbox, episode.group, key)
     if answers is None:
         with outbox.accounted(episode, report := partial(parts.on_call, "judge")):
-            judged = await parts.resolve(request, place)
+            judged = await parts.resolve(request, at_gate)
         report("ok", judged.cost)
         answers = outbox.answers.get((episode.group, key))
         if answers is None:
@@ -353,10 +353,10 @@ class EpisodeReading:
         self._extractions: dict[int, Extraction] = {}  # by the number of the unit
         self._cost = Cost()  # of calls that no result or error has reported yet
 
-    async def read(self, place: Place = nullcontext) -> Extraction:
+    async def read(self, at_gate: AtGate = nullcontext) -> Extraction:
         """Return the extraction, the speaker first, without parts that the text lacks; store nothing.
 
-        place   the context of a single call of the model, entered as soon as the call may begin
+        at_gate  the context of a single call of the model, entered as soon as the call may begin
 
         Raises as `Extractor.extract` does. If a unit fails by its content, so does the episode: a committed
         episode must not lack a part of its text (R24).
@@ -367,7 +367,7 @@ class EpisodeReading:
         if not self._units:
             await self._prepare()
         try:
-            await self._ask(place)
+            await self._ask(at_gate)
         except (KgrayError, asyncio.CancelledError) as error:
             error.spent = self._take_cost()  # type: ignore[union-attr]
             raise
@@ -391,14 +391,14 @@ class EpisodeReading:
         cut = partial(unit_requests, request, parts.units)
         self._units = await at_length(cut) if parts.units and characters > _LONG_TEXT else cut()
 
-    async def _ask(self, place: Place) -> None:
+    async def _ask(self, at_gate: AtGate) -> None:
         """Have all missing units read; an error of the content ends the calls for the other units."""
         missing = [number for number in range(len(self._units)) if number not in self._extractions]
         if len(self._units) == 1:
             if missing:
-                await self._ask_for(0, place)
+                await self._ask_for(0, at_gate)
             return
-        tasks = [asyncio.create_task(self._ask_for(number, place)) for number in missing]
+        tasks = [asyncio.create_task(self._ask_for(number, at_gate)) for number in missing]
         try:
             waiting = set(tasks)
             while waiting:
@@ -416,13 +416,13 @@ class EpisodeReading:
         for error in sorted(errors, key=lambda error: not isinstance(error, ContentError)):
             raise error
 
-    async def _ask_for(self, number: int, place: Place) -> None:
+    async def _ask_for(self, number: int, at_gate: AtGate) -> None:
         """Have one unit read, unless another call was faster."""
         unit, request = self._units[number]
 
         @asynccontextmanager
         async def needed() -> AsyncIterator[None]:
-            async with place():
+            async with at_gate():
                 if number in self._extractions:
                     raise _AlreadyRead
                 yield

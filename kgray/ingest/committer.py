@@ -37,8 +37,8 @@ from kgray.ports import RowChanges, Store
 from kgray.ports.ingest import embedded
 from kgray.schema import reads, rows
 from kgray.schema.record_rows import vector_at
-from kgray.storage.alike import slot_of
 from kgray.storage.ledger import pending_withdrawals
+from kgray.storage.transactions import slot_of
 from kgray.system.garbage import let_go
 
 _FEW_GROUPS = 50  # up to this many groups, a read of their counters does not delay the loop

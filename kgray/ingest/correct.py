@@ -48,7 +48,7 @@ from kgray.schema import kinds, reads, rows
 from kgray.schema.kinds import Key, Kind, OperationRow, Row
 from kgray.schema.reads import TakenRow
 from kgray.schema.record_rows import EntryRecords, TextVector, statement_texts, with_statement_vectors
-from kgray.storage.ledger import named, pending_withdrawals
+from kgray.storage.ledger import named_episodes, pending_withdrawals
 from kgray.system.garbage import let_go
 
 # Rows: more than AT_ONCE are changed in pieces. On Neo4j 20,600 rows, of 3,000 facts with vectors of 1,024
@@ -158,7 +158,7 @@ def _pieces(store: Store, operation: Operation) -> Iterator[RowChanges]:
 
 def _named(store: Store, operation: Operation) -> list[TakenRow]:
     """Return the withdrawn episodes, without episodes accepted after the request."""
-    return [row for row in named(store, operation) if row.sequence < operation.sequence]
+    return [row for row in named_episodes(store, operation) if row.sequence < operation.sequence]
 
 
 def _whole_change(store: Store, operation: Operation, recorded_at: Instant) -> tuple[RowChanges, set[int]]:

@@ -6,10 +6,11 @@ adds nothing to the sentence of that statement. Any other fact is compared with 
 model's answer attaches it to a statement, ends a state under another name, or names the statements that
 exclude it.
 
-Before, `shape` settles conflicts between the extraction and the ontology. Once the settings declare a type of
+First, `shape` settles conflicts between the extraction and the ontology. Once the settings declare a type of
 entity, a type that is neither shipped nor declared (ignoring case) becomes unknown. A relation that they
-declare with subject_type and object_type allows that pair only, a symmetric one either way round: a fact with
-an end of another known type is dropped; unknown types and values pass. A dropped fact leaves no evidence.
+declare with subject_type and object_type allows that pair only, a symmetric one either way round: a fact
+whose subject or object has another known type is dropped; unknown types and values pass. A dropped fact
+leaves no evidence.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
     """Return the change that an episode makes, and the open questions. Pure: it waits for nothing.
 
     One pass collects all open questions. While a question about an entity is open, the questions about its
-    facts assume the most probable entity; after another answer they are asked again. So most episodes need
-    one request (R21). The change is final once nothing is open. It is called on the true state, in order
-    (`calls.settle`), and ahead of time on a view of uncommitted episodes.
+    facts assume the only candidate, or a new entity if there are several; after another answer they are asked
+    again. So most episodes need one request (R21). The change is final once nothing is open. It is called on
+    the true state, in order (`calls.settle`), and ahead of time on a view of uncommitted episodes.
     """
     named = read.text_names or told_names(shape(read.extraction, read.episode, rules.ontology), read.episode)
     read.text_names = named  # an episode is tried several times
@@ -99,7 +100,7 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
 
 
 def _unembedded(case: Case) -> list[str]:
-    """Return the texts whose vectors deciding or searching will need: new names, wordings, the episode."""
+    """Return texts that still lack a vector: the episode's text, the sentences of its facts, new names."""
     texts = [case.episode.text, *(f.text for f in case.extraction.facts)]
     for entity in case.extraction.entities:
         notes = map(case.state.graph.entities.get, case.state.names.bearers(entity.name))
@@ -112,9 +113,9 @@ RECORD = "record"  # the judge of pairs of fields of a JSON record
 # The fields that evidence takes over from a fact.
 _COPIED = "kind relation text value valid_from valid_to from_precision to_precision inferred".split()
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
-_ENDING = re.compile(r"(?<=...)(?:ing|ed|es|s|en)\Z")
+_SUFFIX = re.compile(r"(?<=...)(?:ing|ed|es|s|en)\Z")
 # Words without content: articles, pronouns, prepositions, auxiliaries and words of time.
-_EMPTY = frozenset(
+_STOP_WORDS = frozenset(
     """a about again all already also am an and any anymore are as at back be been being but by can currently
     did do does done for from had has have having he her here him his i in into is it its just last longer me
     more my new newly no not now of on or our out over own recently she since so some still than that the
@@ -131,7 +132,7 @@ _EMPTY = frozenset(
 
 
 @dataclass(slots=True)
-class Connected:
+class FactRecords:
     """The evidence and the verdicts of an episode, and the statements that it makes."""
 
     evidence: list[Evidence] = field(default_factory=list)
@@ -140,7 +141,7 @@ class Connected:
     verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
 
 
-def connect(case: Case, resolved: Resolved, relations: Relations) -> Connected:
+def connect(case: Case, resolved: Resolved, relations: Relations) -> FactRecords:
     """Return the evidence of all facts; while its question is open, a fact makes a new statement."""
     return _Connector(case, resolved, relations).connect()
 
@@ -149,17 +150,17 @@ class _Connector:
     def __init__(self, case: Case, resolved: Resolved, relations: Relations) -> None:
         self.case, self.resolved, self.relations = case, resolved, relations
         self.comparer = Comparer(case, relations)
-        self.result = Connected(new_statements=self.comparer.new.by_id)
+        self.result = FactRecords(new_statements=self.comparer.new.by_id)
         facts = case.extraction.facts
         self._verdicts = count()
-        self._sharing: dict[str, list[int]] = {}  # the ordinals of the facts by their text (R18)
+        self._ordinals_by_text: dict[str, list[int]] = {}  # the ordinals of the facts by their text (R18)
         for ordinal, fact in enumerate(facts):
-            self._sharing.setdefault(fact.text, []).append(ordinal)
+            self._ordinals_by_text.setdefault(fact.text, []).append(ordinal)
 
-    def connect(self) -> Connected:
+    def connect(self) -> FactRecords:
         for ordinal, fact in enumerate(self.case.extraction.facts):
             place = (self.case.episode.sequence, ordinal)
-            new = self._resolved(fact, place)
+            new = self._new_fact(fact, place)
             if new is None:  # a loop: it derives nothing (R16)
                 self._record(fact, place, statement_id(self.case.episode.group, place), 0)
             else:
@@ -167,7 +168,7 @@ class _Connector:
         self.result.evidence.sort(key=lambda item: item.ordinal)
         return self.result
 
-    def _resolved(self, fact: ExtractedFact, place: Place) -> NewFact | None:
+    def _new_fact(self, fact: ExtractedFact, place: Place) -> NewFact | None:
         entities, stored = self.resolved.entity_ids, self.case.state.graph.entities
 
         def born_of(entity: str) -> Place:
@@ -190,13 +191,13 @@ class _Connector:
         if statement is not None:
             compared = self._compare_again(new, statement)
             self._support(new, statement)
-            self._judge(statement, compared)
+            self._add_verdicts(statement, compared)
             self._end(new, compared.ended)
             return
         compared = self.comparer.compare(new, self._variants(new, same_key)) or Compared()
         if compared.equal is not None:
             self._support(new, compared.equal)
-            self._judge(compared.equal, compared)
+            self._add_verdicts(compared.equal, compared)
             self._end(new, compared.ended)
         elif compared.ended and new.fact.kind in CLOSING:
             (_, first), *remaining = compared.ended
@@ -204,7 +205,7 @@ class _Connector:
             self._end(new, remaining)
         else:
             variants = [s.variant for s in same_key if s.key == new.key]
-            self._judge(self._make(new, max(variants, default=-1) + 1), compared)
+            self._add_verdicts(self._make(new, max(variants, default=-1) + 1), compared)
             self._end(new, compared.ended)
 
     def _statements_of_key(self, new: NewFact) -> list[Statement]:
@@ -229,7 +230,8 @@ class _Connector:
             return None
         if fact.kind == "happened":
             return next((s for s in same_key if says_same(s.first, fact)), None)
-        if fact.kind != "denied":  # an event has no end
+        # Only a denial can be about an event: an event cannot end, and a state does not repeat it.
+        if fact.kind != "denied":
             same_key = [s for s in same_key if not s.is_event]
         if same_key and fact.kind in CLOSING and not names_variant(marks_of(fact), new.names):
             return min(same_key, key=lambda s: s.end_rank)  # the fact is about all variants (R6)
@@ -240,8 +242,8 @@ class _Connector:
     def _find_repeated(self, new: NewFact, same_key: Sequence[Statement]) -> Statement | None:
         """Return the statement whose sentence has the marks and all content words of the new sentence."""
         fact = new.fact
-        # The default sentence of a triple has no marks. It repeats the variant without marks, else the first
-        # variant that was stated earlier, because it may still hold.
+        # The default sentence of a triple has no marks. So the triple supports the variant without marks,
+        # else the first variant that was stated earlier and may still hold.
         if self.case.episode.kind == "triples" and not (fact.text and '"text":' in self.case.episode.text):
             position = (self.case.episode.reference_time, *new.place)
             plain = (s for s in same_key if not names_variant(s.marks, new.names))
@@ -280,7 +282,7 @@ class _Connector:
         return [s for s in same_key if not s.is_event and s.end_rank[0] != ENDS_ONLY]
 
     def _compare_again(self, new: NewFact, statement: Statement) -> Compared:
-        """Compare a stored statement whose span the new evidence makes meet others (R17a)."""
+        """Compare a stored statement with those that it meets only because of the new evidence (R17a)."""
         if new.fact.kind != "holds" or statement.id in self.comparer.new.by_id:
             return Compared()
         return self.comparer.compare(new, (), statement) or Compared()
@@ -348,7 +350,7 @@ class _Connector:
         """
         # After a split a part may have an id that is not recorded yet: this evidence records it (R16).
         self.result.births.setdefault(statement, born or place)
-        sharing, closes = self._sharing[fact.text], fact.kind in CLOSING
+        sharing, closes = self._ordinals_by_text[fact.text], fact.kind in CLOSING
         evidence = Evidence(
             sequence=place[0],
             ordinal=place[1],
@@ -365,7 +367,7 @@ class _Connector:
         self.result.evidence.append(evidence)
         return evidence
 
-    def _judge(self, statement: Statement, compared: Compared) -> None:
+    def _add_verdicts(self, statement: Statement, compared: Compared) -> None:
         """Record a verdict on each compared pair that contradicts or is independent."""
         judge, reason = self.case.rules.judge, compared.reason
         for candidates, is_exclusive in ((compared.contradicts, True), (compared.independent, False)):
@@ -380,7 +382,7 @@ class _Connector:
         graph, relation = self.case.state.graph, statement.relation
         is_flipped = self.relations.folded(new.fact.relation).flipped
         if self.relations.traits(relation).cardinality == ("single_object" if is_flipped else "single"):
-            return  # the slot says it
+            return  # statements of one functional slot are rivals without a verdict
         record = statement.object if is_flipped else statement.subject
         stored = [graph.statements[id_] for id_ in (graph.about.get(record or "") or ())[-NEWEST:]]
         fresh = self.comparer.new.by_key.get(("o" if is_flipped else "s", record, relation), ())
@@ -423,7 +425,7 @@ def _relation_words(name: str, ontology: Ontology) -> Iterator[str]:
 def _stems(text: str) -> frozenset[str]:
     """Return the stems of the content words of a text, in lower case."""
     words = (word.replace("’", "'").removesuffix("'s") for word in _WORD.findall(text.casefold()))
-    return frozenset(_ENDING.sub("", word).rstrip("e") for word in words if word not in _EMPTY)
+    return frozenset(_SUFFIX.sub("", word).rstrip("e") for word in words if word not in _STOP_WORDS)
 
 
 ANY_THING = "Thing"  # an end's type in the shipped relations that allows every type
@@ -441,21 +443,23 @@ def shape(extraction: Extraction, episode: Episode, ontology: Ontology) -> Extra
         entities = tuple(replace(entity, type=types.get(entity.type.casefold(), "")) for entity in entities)
     # Records with different keys are different, also with equal names.
     keys = {entity.key_of: names.key(entity.name) for entity in entities if entity.key_of is not None}
-    keys_by_place = [(names.key(entity.name), keys.get(place)) for place, entity in enumerate(entities)]
+    entity_keys = [(names.key(entity.name), keys.get(number)) for number, entity in enumerate(entities)]
     distinct: dict[tuple[str, str | None], ExtractedEntity] = {}
-    for key, entity in zip(keys_by_place, entities, strict=True):
+    for key, entity in zip(entity_keys, entities, strict=True):
         first = distinct.setdefault(key, replace(entity, name=clean_text(entity.name)))
         if not first.type and entity.type:
             distinct[key] = replace(first, type=entity.type)
-    places = {key: place for place, key in enumerate(distinct)}
-    index = [places[key] for key in keys_by_place]
+    numbers = {key: number for number, key in enumerate(distinct)}
+    index = [numbers[key] for key in entity_keys]
     merged = [e if e.key_of is None else replace(e, key_of=index[e.key_of]) for e in distinct.values()]
     listed = len(merged)
     facts: list[ExtractedFact] = []
-    turned: set[int] = set()
+    became_values: set[int] = set()
     for fact in extraction.facts:
         target = None if fact.target is None else index[fact.target]
-        shaped = _objects(replace(fact, source=index[fact.source], target=target), merged, turned, ontology)
+        shaped = _objects(
+            replace(fact, source=index[fact.source], target=target), merged, became_values, ontology
+        )
         relation = ontology.get(shaped.relation)
         if relation is not None and ontology.entities and shaped.relation in ontology.paired:
             ends = (merged[shaped.source].type, "" if shaped.target is None else merged[shaped.target].type)
@@ -470,26 +474,26 @@ def shape(extraction: Extraction, episode: Episode, ontology: Ontology) -> Extra
     used = {f.source for f in facts} | {f.target for f in facts if f.target is not None}
     if episode.kind == "message" and episode.speaker and merged:
         used.add(0)
-    retained = [i for i in range(len(merged)) if i in used or (i < listed and i not in turned)]
+    retained = [i for i in range(len(merged)) if i in used or (i < listed and i not in became_values)]
     return with_entities(replace(extraction, entities=tuple(merged), facts=tuple(facts)), retained)
 
 
 def _objects(
-    fact: ExtractedFact, entities: list[ExtractedEntity], turned: set[int], ontology: Ontology
+    fact: ExtractedFact, entities: list[ExtractedEntity], became_values: set[int], ontology: Ontology
 ) -> ExtractedFact:
     """Return the fact with an object of the kind its relation declares.
 
-    May append a name to `entities`; adds the index of a name that became a value to `turned`.
+    May append a name to `entities`; adds the index of a name that became a value to `became_values`.
     """
     declared = ontology.object_kind(fact.relation)
     if declared == "value" and fact.target is not None:
-        turned.add(fact.target)
+        became_values.add(fact.target)
         return replace(fact, target=None, value=Value("text", entities[fact.target].name))
     if declared == "entity" and fact.value is not None and fact.value.type == "text":
         key = names.key(fact.value.value)
-        for place, entity in enumerate(entities):
+        for index, entity in enumerate(entities):
             if names.key(entity.name) == key:
-                return replace(fact, target=place, value=None)
+                return replace(fact, target=index, value=None)
         entities.append(ExtractedEntity(name=clean_text(fact.value.value)))
         return replace(fact, target=len(entities) - 1, value=None)
     return fact

@@ -5,8 +5,8 @@
     reading     its extraction begins                          `extract_episode`           steps and a model
     asking      its extraction is complete, questions open     `resolve_node`              steps and a model
     ready       no question is open on the tried state         waits for earlier episodes  the window
-    committed   the change is in the group's state, posted     becomes durable             the committer
-    failed      its own content is at fault (R24)              becomes durable             the committer
+    committed   the change is in the group's state, posted     becomes durable             the writer
+    failed      its own content is at fault (R24)              becomes durable             the writer
 
 A ready episode may have to ask again, if an earlier commit differs from its expected change. An episode is
 only committed when it is ready on the true state. Accepted entries are durable in the log, and only there.
@@ -44,7 +44,7 @@ STAGES_AFTER: dict[Stage, frozenset[Stage]] = {
 
 RequestQuestions = tuple[Question, ...]  # of one request
 GivenAnswers = tuple[Answer, ...]
-Asking = asyncio.Task[GivenAnswers]
+AnswersTask = asyncio.Task[GivenAnswers]
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +66,7 @@ class InFlight:
     waits_until: float = 0.0  # end of its wait for others: before its first try, then before it asks
     due: bool = False  # must be decided ahead: it was not tried, or rows that its last try read have changed
     vectors: dict[str, Embedding] = field(default_factory=dict)
-    calls: dict[RequestQuestions, Asking] = field(default_factory=dict)  # the calls of requests
+    calls: dict[RequestQuestions, AnswersTask] = field(default_factory=dict)  # the calls of requests
     used: set[RequestQuestions] = field(default_factory=set)  # the requests that the commit used
     spent: dict[RequestQuestions, int] = field(default_factory=dict)  # tokens
     deciding_s: float = 0.0  # of all tries
@@ -82,7 +82,7 @@ class InFlight:
 
     @property
     def is_decided(self) -> bool:
-        """Return whether its change, or its failure, is in the group's state."""
+        """Return whether the episode is committed or failed."""
         return not STAGES_AFTER[self.stage]
 
     def begin_reading(self) -> EpisodeReading | None:
@@ -96,13 +96,14 @@ class InFlight:
         self.enter("asking")
         self.read.set_result(read)
 
-    def note(self, decision: Decision) -> None:
+    def enter_after_decision(self, decision: Decision) -> None:
         """Enter `ready` after a decision without open questions, else `asking`."""
         self.enter("asking" if decision.change is None or decision.questions else "ready")
 
 
 # A model that answers sooner, as the rules do, is asked at the commit: to decide ahead costs 3 more tries an
-# episode, each of about a millisecond. (least, median) of the latest, which a busy loop lengthens.
+# episode, each of about a millisecond. Limits for the fastest and for the median of the latest extractions,
+# in seconds; a busy loop lengthens the median. A question is slow from the second limit on.
 AT_ONCE_S = 0.01, 0.05
 
 # A turn of the event loop with more processor time than this means that commits wait for the loop: a try
@@ -145,14 +146,14 @@ class BacklogEnd:
         self._count_at = taken + (spare if spare > 0 else nearly_done)
 
 
-class DecidesAhead(Protocol):
+class AheadDecider(Protocol):
     """A window, as the state that the windows share knows it."""
 
     def go_ahead(self) -> None:
         """Start to decide due entries ahead."""
 
 
-class Traffic:
+class RunContext:
     """The calls, counts and tasks of one run.
 
     watch   takes the seconds of each stage
@@ -172,13 +173,13 @@ class Traffic:
         self.parts, self.committer, self.totals = parts, committer, totals
         self.stop, self.watch, self.on_end = stop, watch, on_end
         self.gate = Gate(parts.streams)
-        self.took: deque[float] = deque(maxlen=32)  # seconds of the latest extractions
-        self.judged: deque[float] = deque(maxlen=32)  # and of the latest questions
+        self.extraction_seconds: deque[float] = deque(maxlen=32)  # seconds of the latest extractions
+        self.question_seconds: deque[float] = deque(maxlen=32)  # and of the latest questions
         # Counted by the windows: a sum over thousands of groups at each step would take the loop's time.
         self.in_flight = 0  # entries in the windows
         self.posted = 0  # entries that wait for the writer: they are in memory too
         # Windows with more entries than may be decided ahead: they go on when the streams become more.
-        self.cut_short: WeakSet[DecidesAhead] = WeakSet()
+        self.cut_short: WeakSet[AheadDecider] = WeakSet()
         self._ahead_turn = asyncio.Lock()
         self.tasks: set[asyncio.Task[Any]] = set()
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # a task's failure
@@ -186,18 +187,19 @@ class Traffic:
     @property
     def usual_s(self) -> float:
         """The usual time of an extraction in seconds; 0 before the first."""
-        return statistics.median(self.took) if self.took else 0.0
+        return statistics.median(self.extraction_seconds) if self.extraction_seconds else 0.0
 
     @property
     def ahead_pays(self) -> bool:
-        """Return whether it pays to decide ahead: not if the model answers nearly all calls at once.
+        """Return whether it pays to decide ahead.
 
-        Extractions of a cache come at once, too, and questions about them may not.
+        It does before the first extraction, and if more than a quarter of the latest questions were slow,
+        even if all extractions came from a cache; otherwise only if the extractions were slow.
         """
-        slow = sum(seconds >= AT_ONCE_S[1] for seconds in self.judged)
-        if not self.took or 4 * slow > len(self.judged):
+        slow = sum(seconds >= AT_ONCE_S[1] for seconds in self.question_seconds)
+        if not self.extraction_seconds or 4 * slow > len(self.question_seconds):
             return True
-        return min(self.took) >= AT_ONCE_S[0] or self.usual_s >= AT_ONCE_S[1]
+        return min(self.extraction_seconds) >= AT_ONCE_S[0] or self.usual_s >= AT_ONCE_S[1]
 
     async def idle_turn(self) -> None:
         """Return when one try ahead of time may run: one in each turn of the loop, fewer if it is busy."""

@@ -23,8 +23,8 @@ from kgray.ports.ingest import (
     Totals,
     boundless,
     ignore,
-    joined,
     never,
+    sum_of,
 )
 from kgray.storage import ledger
 from kgray.storage.ledger import failures, pending_groups
@@ -109,7 +109,7 @@ class LocalIngest:
                 try:
                     await self._runner.run(groups=groups, stop=stop, room=room, on_step=step)
                 finally:
-                    totals = joined(totals, self._runner.totals)
+                    totals = sum_of(totals, self._runner.totals)
                 if stop() or not coming:
                     break
                 await asyncio.sleep(_LOOK_S)

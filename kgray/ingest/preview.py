@@ -8,7 +8,7 @@ from functools import partial
 
 from kgray.domain import times
 from kgray.domain.graph import Entity
-from kgray.domain.records import Draft, EpisodeHead, GroupRecords, Operation, Verdict
+from kgray.domain.records import Draft, Episode, EpisodeHead, GroupRecords, Operation, Verdict
 from kgray.errors import InputError
 from kgray.graph import dump
 from kgray.graph.change import retracted, with_change
@@ -23,7 +23,7 @@ from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
 from kgray.ports import Answer, QuestionRequest, Store
 from kgray.ports.ingest import embedded
 from kgray.schema import kinds, reads
-from kgray.storage.ledger import Foresight, dumped_episodes, find, named
+from kgray.storage.ledger import AcceptancePreview, dumped_episodes, find, named_episodes
 
 
 class Preview:
@@ -34,8 +34,8 @@ class Preview:
     """
 
     def __init__(self, parts: Parts, *, replace: bool = False, again: bool = False) -> None:
-        """Answer as `Memory.add_many` would with these options."""
-        self._parts, self._foresight = parts, Foresight(parts.store, replace=replace, again=again)
+        """Predict `Memory.add_many` with these options."""
+        self._parts, self._acceptances = parts, AcceptancePreview(parts.store, replace=replace, again=again)
         self._committer = Committer(parts, writes=False)  # for the groups' states
         self._accepted_at = times.now()
         self._views: dict[str, tuple[View, list[dump.DumpRow]]] = {}
@@ -46,17 +46,17 @@ class Preview:
         Raises InputError where its id is taken, ContentError for a text that the model refuses.
         """
         group, store = draft.group, self._parts.store
-        (answer,) = self._foresight.of([draft])
+        (answer,) = self._acceptances.of([draft])
         if answer.status == "conflict":
             raise InputError(answer.reason, field="id")
-        if answer.sequence is None or answer.status == "duplicate":
+        if answer.status == "duplicate":
             return []
         replaced = find(store, group, draft.id).episodes
         episode = draft.episode(answer.sequence, now=self._accepted_at, state="committed")
         read = ReadEpisode(episode=episode, extraction=await EpisodeReading(self._parts, episode).read())
         recorded_at = await self._committer.record_time(group)
         if group not in self._views:
-            view = View(records_of(store, group), lambda _: [])
+            view = View(records_of(store, group), _no_episodes)
             self._views[group] = view, list(dump.rows(view, []))
         stored_view, stored_rows = self._views[group]
         if not replaced:
@@ -78,29 +78,34 @@ class Preview:
         embed = partial(embedded, parts.embedder)
         look_up = partial(self._committer.statement_vectors, group)
         change, _ = await settle(read, parts, attempt=attempt, embed=embed, look_up=look_up, ask=ask)
-        new_view = View(with_change(records, change, recorded_at), lambda _: [])
+        new_view = View(with_change(records, change, recorded_at), _no_episodes)
         return difference(
             [*map(dump.episode_row, replaced_episodes), *stored_rows], list(dump.rows(new_view, [episode]))
         )
 
 
+def _no_episodes(_sequences: object) -> list[Episode]:
+    """Return no episodes: a dump takes them as an argument."""
+    return []
+
+
 def correction_rows(store: Store, operation: Operation) -> list[dump.DumpRow]:
-    """Return the changes that a correction or retraction would make. Raises NotFound or InputError."""
+    """Return the changes that a correction would make. Raises NotFound or InputError."""
     if operation.withdraws:
         return _retraction_rows(store, operation)
     operation = replace(operation, sequence=store.heads([operation.group])[operation.group].last + 1)
     correction = carried_out(store, operation, times.now())
-    old_view = View(correction.before, lambda _: [], correction.graph)
-    return difference(dump.rows(old_view, []), dump.rows(View(correction.after, lambda _: []), []))
+    old_view = View(correction.before, _no_episodes, correction.graph)
+    return difference(dump.rows(old_view, []), dump.rows(View(correction.after, _no_episodes), []))
 
 
 def _retraction_rows(store: Store, operation: Operation) -> list[dump.DumpRow]:
     """Return the changes that a retraction would make, derived from the records that it touches.
 
-    Entities follow from all their mentions, statements from all evidence about their subjects. An entity has
-    more mentions than the retracted statements have evidence, so entities are derived without evidence.
+    An entity may have far more mentions than the retracted statements have evidence. So entities are derived
+    from mentions alone, and evidence is read only around the retracted statements and the renamed entities.
     """
-    group, withdrawn_sequences = operation.group, {row.sequence for row in named(store, operation)}
+    group, withdrawn_sequences = operation.group, {row.sequence for row in named_episodes(store, operation)}
     withdrawn = records_of(store, group, within=sorted(withdrawn_sequences))
     heads = [
         EpisodeHead(row.sequence, row.id, row.reference_time, row.ended_at or 0)
@@ -150,7 +155,8 @@ def _before_and_after(
 ) -> tuple[View, View]:
     """Return views of the records around retracted episodes, before and after the retraction."""
     statements = {evidence.statement for evidence in withdrawn.evidence}
-    # Only a verdict on these statements or of these episodes can go: of unaffected the evidence is not read.
+    # Only a verdict on these statements or of these episodes can be dropped. The evidence of the others is
+    # not loaded, so `retracted` might drop them wrongly.
     affected, unaffected = list[Verdict](), list[Verdict]()
     for verdict in before.verdicts:
         is_affected = verdict.sequence in withdrawn_sequences or not statements.isdisjoint(
@@ -167,10 +173,10 @@ def _before_and_after(
             unused.discard(fact.relation)
         if not unused:
             break
-    if unused:  # no other fact has the name of the relation: all evidence tells whether it goes
+    if unused:  # only all records tell whether the relation remains
         before = records_of(store, before.group)
         after = retracted(before, withdrawn_sequences).records
-    old_view, new_view = (View(records, lambda _: []) for records in (before, after))
+    old_view, new_view = (View(records, _no_episodes) for records in (before, after))
     for relation in relations - unused:
         new_view.graph.relations.use(relation)
     return old_view, new_view

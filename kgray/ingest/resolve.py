@@ -92,7 +92,7 @@ class Resolved:
 
 
 def resolve_entities(case: Case) -> Resolved:
-    """Resolve the mentions in order; while its question is open, a mention counts as a new entity."""
+    """Resolve the mentions in order; `_choose` has the assumption while a question is open."""
     resolved = Resolved(case)
     listed = case.extraction.entities
     keys = {entity.key_of: entity.name for entity in listed if entity.key_of is not None}

@@ -21,12 +21,12 @@ from kgray.domain.records import Episode, Operation
 from kgray.errors import Outrun, Unavailable, is_groups_own
 from kgray.ingest.calls import Parts, off_the_loop
 from kgray.ingest.committer import Committer
-from kgray.ingest.flight import BacklogEnd, Traffic
+from kgray.ingest.flight import BacklogEnd, RunContext
 from kgray.ingest.window import GroupWindow
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.schema import kinds
 from kgray.storage import ledger
-from kgray.storage.alike import slot_of
+from kgray.storage.transactions import slot_of
 from kgray.system import spans
 from kgray.system.garbage import garbage_collected_rarely
 
@@ -142,7 +142,7 @@ class WindowedRun:
         is_watched: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self.parts, self.stop, self.committer, self.totals = parts, stop, runner.committer, runner.totals
-        self.traffic = Traffic(
+        self.traffic = RunContext(
             parts, runner.committer, runner.totals, stop=stop, watch=runner.watch, on_end=self.ended
         )
         self._runner, self._takes, self._on_step, self._room = runner, takes, on_step, room
@@ -229,7 +229,7 @@ class WindowedRun:
             if fault is None or not is_groups_own(fault):
                 head.result()
             else:
-                await self._hold(window.group, window.at, fault)
+                await self._hold(window.group, window.head_sequence, fault)
 
     def _step(self, _: object = None) -> None:
         self._wake.set()
@@ -434,7 +434,7 @@ class WindowedRun:
         for entry in entries:
             bulk = isinstance(entry, Episode) and entry.bulk
             withdraws = isinstance(entry, Operation) and entry.withdraws  # the next look carries it out
-            if withdraws or window.barred or free[bulk] <= 0:
+            if withdraws or window.ends_with_correction or free[bulk] <= 0:
                 break
             if self.totals.first_claim is None:
                 self.totals.first_claim = time.monotonic()

@@ -3,8 +3,7 @@
 Decisions read a group as a `KnownState`. A `GroupState` is the true state, updated by commits, and equal to a
 state that is loaded from the store. An `AheadState` also shows the probable additions of earlier uncommitted
 episodes. It may be wrong, and lack rows: it only serves to find questions early. It reads the `AheadRows` of
-smaller sequences, and notes the keys of its reads, so that a change repeats only the tries that it affects
-(1.8 tries an episode).
+smaller sequences, and notes the keys of its reads, so that a change repeats only the tries that it affects.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ from kgray.schema.record_rows import NameVector
 from kgray.system.garbage import garbage_not_collected, let_go
 
 KnownState: TypeAlias = "GroupState | AheadState"
-# Measured: a group of 24,900 statements and 35,577 names took 327 MB; the division of it is an estimate.
+# Measured: a group of 24,900 statements and 35,577 names took 327 MB; the split between them is an estimate.
 BYTES_A_STATEMENT, BYTES_A_NAME = 8_000, 3_500
 BYTES_A_VECTOR = 300  # besides a byte for each dimension
 _LARGE_BYTES = 16 << 20
@@ -68,7 +67,7 @@ Quantised: TypeAlias = NDArray[np.int8]  # (dimensions,), as `candidates.quantis
 class ReadEpisode:
     """An episode with its extraction.
 
-    text_names  the extraction in the shape of the run's ontology, after the first try
+    text_names  the same in the shape of the ontology, with the names of the text; set by the first try
     """
 
     episode: Episode
@@ -145,9 +144,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The result of one pass over an episode: its open questions, and the change if every answer were "new".
+    """The result of one pass over an episode: its open questions, and the change.
 
-    change     None only while texts have no vector yet: then a pass is impossible
+    change     for an open question about an entity it assumes the only candidate, or a new entity if there
+               are several; for an open comparison, a new statement. None only while texts have no vector yet
     entities   the new entities of this episode
     guessed    ids of the new entities that only represent an open question
     aliases    (shown entity, surface) for each surface that is new to a stored entity
@@ -244,8 +244,8 @@ class GroupState:
         """Apply a decided change; return None if the state must be loaded again instead.
 
         This is the case if the change folds stored relation names, or gives a stored statement the ontology's
-        name (R17c), or if ends of every variant now apply to another variant (R13), because it began earlier,
-        or is the first variant with evidence of its own.
+        name (R17c), or if an end without a variant now belongs to another variant (R13), because that began
+        earlier, or is the first variant with evidence of its own.
         """
         graph, statements = self.graph, self.graph.statements
         if graph.relations.refolded(change.declarations, recorded_at):
@@ -291,19 +291,19 @@ class GroupState:
 
 
 def span_of(claim: Evidence | ExtractedFact) -> tuple[Instant | None, Instant | None]:
-    """Return the time that a piece of evidence claims alone, (start, end)."""
+    """Return (start, end) of the span that a piece of evidence claims by itself."""
     if claim.kind in ("ended", "denied"):
         return claim.valid_to, claim.valid_to
     return claim.valid_from, claim.valid_to
 
 
 class AheadRows:
-    """The rows of a group's uncommitted episodes, by the sequence that would add them and by key."""
+    """The predicted additions (not rows of the store) of uncommitted episodes, by sequence and key."""
 
     def __init__(self) -> None:
-        self.by_sequence: dict[int, dict[ReadKey, list[Any]]] = {}  # by sequence
-        self.read: dict[int, set[ReadKey]] = {}  # the keys that an episode's last try read
-        self._adding: defaultdict[ReadKey, set[int]] = defaultdict(set)  # the sequences with rows under a key
+        self.by_sequence: dict[int, dict[ReadKey, list[Any]]] = {}
+        self.keys_read: dict[int, set[ReadKey]] = {}  # the keys that an episode's last try read
+        self._sequences_by_key: defaultdict[ReadKey, set[int]] = defaultdict(set)
 
     def put(self, sequence: int, attempt: Decision | None) -> set[int]:
         """Replace an episode's rows (None: remove); return the later sequences that read a change."""
@@ -312,23 +312,23 @@ class AheadRows:
             rows.setdefault(key, []).append(item)
         former_rows = self.by_sequence.pop(sequence, {})
         for key in former_rows.keys() - rows.keys():
-            self._adding[key].discard(sequence)
-            if not self._adding[key]:
-                del self._adding[key]
+            self._sequences_by_key[key].discard(sequence)
+            if not self._sequences_by_key[key]:
+                del self._sequences_by_key[key]
         for key in rows:
-            self._adding[key].add(sequence)
+            self._sequences_by_key[key].add(sequence)
         if rows:
             self.by_sequence[sequence] = rows
         both = former_rows.keys() & rows.keys()
         changed = former_rows.keys() ^ rows.keys()
         changed |= {k for k in both if list(map(_as_read, former_rows[k])) != list(map(_as_read, rows[k]))}
-        later = ((reader, keys) for reader, keys in self.read.items() if reader > sequence)
+        later = ((reader, keys) for reader, keys in self.keys_read.items() if reader > sequence)
         return {reader for reader, keys in later if not changed.isdisjoint(keys)}
 
-    def rows_below(self, table: str, key: Hashable, sequence: int) -> list[Any]:
+    def rows_before(self, table: str, key: Hashable, sequence: int) -> list[Any]:
         """Return the items under a key of the episodes before `sequence`, in order."""
         place = (table, key)
-        if not (adding := self._adding.get(place)):  # of most keys nobody adds a row
+        if not (adding := self._sequences_by_key.get(place)):  # of most keys nobody adds a row
             return []
         return [
             item
@@ -384,6 +384,7 @@ def _rows_of(attempt: Decision) -> Iterator[tuple[ReadKey, object]]:
 
 
 def _as_read(item: object) -> object:
+    """Return the part of an item that readers depend on."""
     if isinstance(item, EntityNote):
         return item.id, tuple(item.surfaces), item.card, item.labels
     if isinstance(item, Statement):
@@ -399,26 +400,26 @@ class AheadState:
         self.read_keys: set[ReadKey] = set()  # looked up among uncommitted rows so far
         self.names = NameLookUp(_Lists(base.names.postings, self, "name"))
         # All declarations share one key: they are rare, and one may fold any name.
-        self.graph = AheadGraph(base.graph, self, rows.rows_below("declarations", "", sequence))
+        self.graph = AheadGraph(base.graph, self, rows.rows_before("declarations", "", sequence))
         self.ontology_settled = base.ontology_settled or min(rows.by_sequence, default=sequence) < sequence
 
-    def rows_below(self, table: str, key: Hashable) -> list[Any]:
+    def rows_before(self, table: str, key: Hashable) -> list[Any]:
         """Return the uncommitted items under a key, and note that it was read."""
         self.read_keys.add((table, key))
-        return self._rows.rows_below(table, key, self._sequence)
+        return self._rows.rows_before(table, key, self._sequence)
 
     def is_guess(self, entity: str) -> bool:
         """Return whether an uncommitted episode made the entity while a question about it is open."""
-        return bool(self.rows_below("guess", entity))
+        return bool(self.rows_before("guess", entity))
 
     def mention_count(self, entity: str) -> int:
         """Return the number of mentions of an entity so far, with those in uncommitted episodes."""
-        return self._base.mention_count(entity) + len(self.rows_below("mention", entity))
+        return self._base.mention_count(entity) + len(self.rows_before("mention", entity))
 
     def statement_vector(self, statement: str) -> Quantised | None:
         """Return the quantised vector of a statement, if it is in memory, or of an uncommitted one."""
         stored = self._base.statement_vector(statement)
-        if stored is None and (fresh := self.rows_below("vector", statement)):
+        if stored is None and (fresh := self.rows_before("vector", statement)):
             stored = fresh[0].vector
         return stored
 
@@ -432,7 +433,7 @@ class AheadState:
         """Return (cosine, shown entity) of near names, nearest first, uncommitted ones included."""
         scored = self._base.near_scored(vector, floor, limit)
         # The read is not noted: every episode adds names, and each would make all later episodes try again.
-        fresh: list[_NameRow] = self._rows.rows_below("vectors", "", self._sequence)
+        fresh: list[_NameRow] = self._rows.rows_before("vectors", "", self._sequence)
         scores = cosines(vector, [row.prepared for row in fresh])
         scored += [(float(scores[n]), row.entity) for n, row in enumerate(fresh) if scores[n] >= floor]
         scored.sort(key=lambda pair: -pair[0])
@@ -440,14 +441,14 @@ class AheadState:
 
 
 class _Items(Mapping[K, V]):
-    """Items by key: the stored one, else the first uncommitted one. It yields and counts the stored keys."""
+    """Items by key: the stored one, else the first uncommitted one. Yields and counts stored keys only."""
 
     def __init__(self, stored: Mapping[K, V], view: AheadState, table: str) -> None:
         self._stored, self._view, self._table = stored, view, table
 
     def get(self, key: K, default: Any = None, /) -> Any:  # noqa: ANN401 - as Mapping has it
         stored = self._stored.get(key)
-        return stored if stored is not None else next(iter(self._view.rows_below(self._table, key)), default)
+        return stored if stored is not None else next(iter(self._view.rows_before(self._table, key)), default)
 
     def __getitem__(self, key: K, /) -> V:
         item: V | None = self.get(key)
@@ -466,7 +467,7 @@ class _Lists(_Items[K, list[str]]):
     """Lists by key: the stored items, then those of uncommitted rows."""
 
     def get(self, key: K, default: Any = None, /) -> Any:  # noqa: ANN401 - as Mapping has it
-        uncommitted = self._view.rows_below(self._table, key)
+        uncommitted = self._view.rows_before(self._table, key)
         stored = self._stored.get(key, default)
         return [*(stored or ()), *uncommitted] if uncommitted else stored
 
@@ -494,6 +495,6 @@ class AheadGraph:
     def verdict(self, a: str, b: str) -> bool | None:
         """Return whether two statements were found exclusive, here or uncommitted; None = never judged."""
         is_exclusive = self._base.verdict(a, b)
-        if is_exclusive is None and (verdicts := self._view.rows_below("verdict", (min(a, b), max(a, b)))):
+        if is_exclusive is None and (verdicts := self._view.rows_before("verdict", (min(a, b), max(a, b)))):
             is_exclusive = bool(verdicts[-1])
         return is_exclusive

@@ -371,7 +371,7 @@ class _Union:
         )
 
 
-Place = Callable[[], AbstractAsyncContextManager[object]]  # entered around each call of a model
+AtGate = Callable[[], AbstractAsyncContextManager[object]]  # entered around each call of a model
 _Q = TypeVar("_Q")
 _R = TypeVar("_R", Extraction, Judged)
 
@@ -438,7 +438,7 @@ class Stepping(Generic[_Q, _R]):
     step: Callable[[_Q, Sequence[Reply]], Awaitable[NextCall | _R]]
     answer: Callable[[NextCall], Awaitable[Reply]]
 
-    async def carry_out(self, request: _Q, place: Place = nullcontext) -> _R:
+    async def carry_out(self, request: _Q, at_gate: AtGate = nullcontext) -> _R:
         """Return the result of a request, with the cost of its calls.
 
         Raises as `Extractor.extract` does; an error has the cost of the calls before it, too.
@@ -446,7 +446,7 @@ class Stepping(Generic[_Q, _R]):
         replies: list[Reply] = []
         try:
             while isinstance(outcome := await self.step(request, replies), NextCall):
-                async with place():
+                async with at_gate():
                     replies.append(await self.answer(outcome))
         except (KgrayError, asyncio.CancelledError) as error:
             last = getattr(error, "spent", Cost())

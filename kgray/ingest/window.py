@@ -1,11 +1,11 @@
 """One group's episodes in flight: extracted ahead, decided ahead, committed in order.
 
-The commit decides on the true state, without the answers of the decision ahead, as the plain loop does. It
-then asks its questions; an answer that has arrived is there at once. So work done ahead can be wasted, but
-never wrong (R20).
+The commit decides again, on the true state and without any answer, as the plain loop does. It asks each
+question through `_call`, which returns the call that the decision ahead has begun, if any. So work done ahead
+can be wasted, but never wrong (R20).
 
-`runner` calls a window. A window knows `Traffic`, which the windows of a run share, and no runner. `flight`
-has the stages of an episode.
+`runner` calls a window. A window knows `RunContext`, which the windows of a run share, and no runner.
+`flight` has the stages of an episode.
 
 A decision ahead reads a view (`AheadState`): the true state with the predicted changes of earlier episodes.
 The readers of a row are the episodes whose decision ahead has read it; if it changes, they become due again.
@@ -33,7 +33,7 @@ from kgray.ingest.calls import (
     stored_extraction,
 )
 from kgray.ingest.decide import decide
-from kgray.ingest.flight import Asking, GivenAnswers, InFlight, Traffic
+from kgray.ingest.flight import AnswersTask, GivenAnswers, InFlight, RunContext
 from kgray.ingest.state import (
     AheadRows,
     AheadState,
@@ -59,7 +59,7 @@ PATIENT_S = 0.02  # deciding ahead waits for an event for the usual time of an e
 class GroupWindow:
     """The window of one group."""
 
-    def __init__(self, group: str, run: Traffic) -> None:
+    def __init__(self, group: str, run: RunContext) -> None:
         self.group = group
         self.items: dict[int, InFlight] = {}  # by sequence, in order
         self.head: asyncio.Task[None] | None = None  # commits the next entry
@@ -72,12 +72,12 @@ class GroupWindow:
         self._parts, self._rules = run.parts, run.parts.rules
 
     @property
-    def barred(self) -> bool:
+    def ends_with_correction(self) -> bool:
         """Return whether the newest entry is a correction: later entries are taken after its end (R22)."""
         return bool(self.items) and isinstance(self.items[self.last].entry, Operation)
 
     @property
-    def at(self) -> int:
+    def head_sequence(self) -> int:
         """The sequence of the episode that is committed next; 0 for a correction or an empty window."""
         first = next(iter(self.items.values()), None)
         return first.entry.sequence if first is not None and isinstance(first.entry, Episode) else 0
@@ -93,8 +93,8 @@ class GroupWindow:
         """Take an entry.
 
         number   the count of entries taken before it, over all groups: the order of calls of the model
-        tail     the count of entries taken when the end of the backlog came in sight; entries from there on
-                 share it, and the longest text goes first
+        tail     `BacklogEnd.number`, None before the end is in sight. It replaces `number` in the urgency, so
+                 that among these entries the longest text goes first
         context  the previous episodes of an episode that a model must read
         """
         item = self.items[entry.sequence] = InFlight(entry, number, context=context)
@@ -107,8 +107,9 @@ class GroupWindow:
 
     async def discard(self) -> None:
         """Drop the entries in flight: they stay pending, and their decisions ahead are not used."""
-        if self.head is not None and self.barred and len(self.items) == 1:
-            await asyncio.wait((self.head,))  # a correction asks no model
+        if self.head is not None and self.ends_with_correction and len(self.items) == 1:
+            # A running correction is not cancelled; it is short, because it asks no model.
+            await asyncio.wait((self.head,))
         begun: list[asyncio.Task[Any] | None] = [self.head, self._deciding]
         for item in self.items.values():
             begun += [item.preparing, *item.calls.values()]
@@ -190,17 +191,18 @@ class GroupWindow:
     def _next_due(self) -> InFlight | None:
         """Return the first due entry, except the next to commit.
 
-        It skips an entry until all earlier entries were tried, or its wait has ended.
+        It skips an entry until all earlier entries were tried, or its wait has ended. Only the first
+        `1 + streams` entries are considered; a longer window is noted in `cut_short`.
 
         A question asked before the earlier entries were tried is usually asked again in other words, but a
         late entry must not keep the model idle.
         """
-        time_now, clear, most = time.monotonic(), True, 1 + int(self._run.gate.width)
-        (self._run.cut_short.add if len(self.items) > most else self._run.cut_short.discard)(self)
-        for position, item in enumerate(islice(self.items.values(), most)):
-            if position and item.due and (clear or time_now >= item.waits_until):
+        time_now, all_earlier_tried, limit = time.monotonic(), True, 1 + int(self._run.gate.width)
+        (self._run.cut_short.add if len(self.items) > limit else self._run.cut_short.discard)(self)
+        for position, item in enumerate(islice(self.items.values(), limit)):
+            if position and item.due and (all_earlier_tried or time_now >= item.waits_until):
                 return item
-            clear = clear and item.tried
+            all_earlier_tried = all_earlier_tried and item.tried
         return None
 
     async def _try(self, item: InFlight, read: ReadEpisode, base: GroupState) -> None:
@@ -211,6 +213,8 @@ class GroupWindow:
         answer that confirms or removes the guess.
         """
         answers, sequence = Answers(vectors=item.vectors), read.episode.sequence
+        # `AheadGraph` copies the uncommitted declarations without noting the read; only those of these
+        # relations matter.
         keys: set[ReadKey] = {("declaration", fact.relation) for fact in read.extraction.facts}
         # It may be committed while texts are embedded.
         while self.items.get(sequence) is item and not item.is_decided:
@@ -222,7 +226,7 @@ class GroupWindow:
             if ids := attempt.questions.statement_vectors:
                 answers.statement_vectors |= await self._committer.statement_vectors(self.group, ids)
                 continue
-            item.note(attempt)
+            item.enter_after_decision(attempt)
             keys |= view.read_keys
             waits = attempt.questions.rests_on_guess and not (
                 item.tried and time.monotonic() >= item.waits_until
@@ -238,7 +242,7 @@ class GroupWindow:
                     answers.by_question.update(zip(questions, reply, strict=True))
                 continue
             self._publish_rows(sequence, attempt)
-            self._rows.read[sequence] = keys
+            self._rows.keys_read[sequence] = keys
             if waits and not item.tried:
                 item.waits_until = self._call_when_late(partial(self._mark_due, item))
             self._mark_tried(item)
@@ -247,7 +251,7 @@ class GroupWindow:
                     call.add_done_callback(lambda _: self._mark_due(item))
             break
 
-    def _call(self, item: InFlight, request: QuestionRequest, *, stalled: bool) -> Asking:
+    def _call(self, item: InFlight, request: QuestionRequest, *, stalled: bool) -> AnswersTask:
         """Return the call of a request, started once; stalled: whether the commit waits for it."""
         questions = request.questions
         if stalled:
@@ -260,15 +264,15 @@ class GroupWindow:
             sent_at, key = list[float](), self._parts.judge.key(request)
 
             @asynccontextmanager
-            async def place() -> AsyncIterator[None]:
+            async def at_gate() -> AsyncIterator[None]:
                 async with self._run.gate.pass_through(urgency):
                     sent_at.append(time.monotonic())
                     yield
 
             outbox = self._committer.outbox
-            answers, item.spent[questions] = await journaled(self._parts, outbox, request, key, place)
+            answers, item.spent[questions] = await journaled(self._parts, outbox, request, key, at_gate)
             took = time.monotonic() - sent_at[0] if sent_at else 0.0
-            self._run.judged.append(took)
+            self._run.question_seconds.append(took)
             self._run.watch("judge", took, request.episode)
             return answers
 
@@ -286,7 +290,7 @@ class GroupWindow:
         return attempt
 
     def _publish_rows(self, sequence: int, attempt: Decision | None) -> None:
-        """Replace the episode's rows in the views; try later episodes that read a change again."""
+        """Replace the episode's rows in the views; later episodes that have read a changed row become due."""
         for reader in self._rows.put(sequence, attempt):
             if reader in self.items:
                 self._mark_due(self.items[reader])
@@ -299,7 +303,7 @@ class GroupWindow:
             sent_at: list[float] = []  # one time for each call of the model
 
             @asynccontextmanager
-            async def place() -> AsyncIterator[None]:
+            async def at_gate() -> AsyncIterator[None]:
                 async with self._run.gate.pass_through(urgency):
                     sent_at.append(time.monotonic())
                     if not item.sent.done():
@@ -308,11 +312,11 @@ class GroupWindow:
 
             began, report = time.monotonic(), partial(self._parts.on_call, "extract")
             with self._committer.outbox.accounted(episode, report):
-                extraction = await reading.read(place)
+                extraction = await reading.read(at_gate)
             report("ok", extraction.cost)
             took = time.monotonic() - (sent_at[0] if sent_at else began)
             if sent_at:
-                self._run.took.append(took)
+                self._run.extraction_seconds.append(took)
             self._run.watch("extract", took, episode)
             return extraction
 
@@ -359,7 +363,7 @@ class GroupWindow:
         self._run.totals.wasted_tokens += sum(item.spent.get(questions, 0) for questions in unused)
         for call in item.calls.values():
             call.cancel()
-        self._rows.read.pop(entry.sequence, None)
+        self._rows.keys_read.pop(entry.sequence, None)
         if self._committer.kept(self.group) is None:
             # The state was dropped and will be read again: drop the decisions ahead on the old state.
             self._rows = AheadRows()
@@ -376,7 +380,7 @@ class GroupWindow:
 
         async def attempt(answers: Answers) -> Decision:
             decision = self._attempt(item, read, await self._committer.state(self.group), answers)
-            item.note(decision)
+            item.enter_after_decision(decision)
             if decision.change is not None and decision.questions.open and self._run.ahead_pays:
                 self._publish_rows(episode.sequence, decision)  # later entries need not wait for its answers
                 self._mark_tried(item)
@@ -398,7 +402,7 @@ class GroupWindow:
             return
         # Readers of rows that differ from the predicted change become due. From now on the state has the
         # change, so the views omit it.
-        if self._rows.read:
+        if self._rows.keys_read:
             self._publish_rows(episode.sequence, last)
         self._rows.put(episode.sequence, None)
         self._run.totals.left_out += len(read.extraction.dropped)

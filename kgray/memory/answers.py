@@ -33,7 +33,15 @@ from kgray.schema.record_rows import UnpackedRecords
 from kgray.schema.rows import folded
 from kgray.search import Filters, spans_of
 from kgray.search.context import profile_of, profile_texts
-from kgray.storage.ledger import Bearers, Failure, dumped_episodes, episodes_at, failures, find, stated_at
+from kgray.storage.ledger import (
+    Bearers,
+    Failure,
+    dumped_episodes,
+    episodes_at,
+    failures,
+    find,
+    sequences_with_evidence,
+)
 from kgray.system.garbage import garbage_not_collected
 
 _BEGINNING = re.compile(r"[0-9a-f]{4}[0-9a-f-]*")  # at least 4 digits of an id
@@ -291,7 +299,10 @@ def view_around(store: Store, group: str, identifier: str, bearers: Bearers) -> 
     """Return a partial view with the rows of `matches` of the whole group; inside `Store.reading`."""
     both = (reads.FACTS_OF, reads.FACTS_OF_STATEMENTS)
     facts = [row for read in both for row in store.rows(read, group, [identifier])]
-    episodes = {*bearers.episodes, *(stated_at(store, group, identifier) if bearers.statement else ())}
+    episodes = {
+        *bearers.episodes,
+        *(sequences_with_evidence(store, group, identifier) if bearers.statement else ()),
+    }
 
     def choose(graph: GroupGraph) -> set[str]:
         """Return the first statements of `matches`."""

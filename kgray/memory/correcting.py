@@ -35,7 +35,14 @@ from kgray.memory.results import Correction, Rereading, WithdrawalCounts
 from kgray.ports import Embedder, Store, at_one_moment
 from kgray.ports.ingest import Ingest, IngestOutcome, OnWait, Queued, Sequences, Stop, embedded, never
 from kgray.schema.reads import EpisodeHeadRow, TakenRow
-from kgray.storage.ledger import episodes_with_context, find, named, request, request_reading_again, result
+from kgray.storage.ledger import (
+    episodes_with_context,
+    find,
+    named_episodes,
+    request,
+    request_reading_again,
+    result,
+)
 from kgray.system.locks import explained
 
 RUNS = "runs"  # in the data folder, the folder of the folders of backfill runs
@@ -193,7 +200,7 @@ class Corrections(Exploration):
         if sum((bool(operation.episodes), operation.source is not None, operation.everything)) != 1:
             raise InputError("say which episodes: their ids, or a source, or everything; one of these")
         self.check_embedder()
-        episodes, followers = at_one_moment(self.store, lambda: self._chosen_episodes(operation))
+        episodes, context_readers = at_one_moment(self.store, lambda: self._chosen_episodes(operation))
         changes = any(hard or row.retired_at is None for row in episodes)
         if hard and operation.everything:
             changes = changes or self.store.heads([group])[group].named
@@ -203,8 +210,8 @@ class Corrections(Exploration):
             self._forget(operation, episodes)  # before the request, which may be carried out at once
             if stop():
                 raise Stopped(f"stopped before the {kind} was asked for; run it again")
-            if reread and followers:
-                ids = [row.sequence for row in followers]
+            if reread and context_readers:
+                ids = [row.sequence for row in context_readers]
                 sequence, to_read = request_reading_again(self.store, operation, ids)
             else:
                 sequence = request(self.store, operation)
@@ -216,7 +223,7 @@ class Corrections(Exploration):
             if to_read:
                 counts["episodes"] = len(episodes)
         if hard:
-            counts["context_of"] = tuple(EpisodeRef(row.id, row.client_id) for row in followers)
+            counts["context_of"] = tuple(EpisodeRef(row.id, row.client_id) for row in context_readers)
             try:
                 counts["compacted"] = self.store.compact()
             except NoSpace as error:
@@ -228,7 +235,7 @@ class Corrections(Exploration):
 
     def _chosen_episodes(self, operation: Operation) -> tuple[list[TakenRow], list[EpisodeHeadRow]]:
         """Return the chosen episodes, and the episodes whose previous context has a removed episode."""
-        episodes = named(self.store, operation)
+        episodes = named_episodes(self.store, operation)
         if operation.kind != "remove" or operation.everything:
             return episodes, []
         removed = {row.sequence for row in episodes}

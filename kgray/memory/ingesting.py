@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from kgray.domain import times
 from kgray.domain.records import Draft, Operation
@@ -19,10 +19,7 @@ from kgray.ports.ingest import (
 )
 from kgray.schema.reads import EXTRACTIONS_AT
 from kgray.schema.rows import extraction
-from kgray.storage.ledger import Acceptance, Foresight, accept, live_ids, request
-
-if TYPE_CHECKING:
-    pass
+from kgray.storage.ledger import Acceptance, AcceptancePreview, accept, live_ids, request
 
 Item = Draft | Submitted | Refusal
 OnAnswer = Callable[[Refusal | Literal["accepted", "duplicate", "conflict"]], None]
@@ -33,7 +30,7 @@ MAX_CHARACTERS = 4 << 20  # ... and their text: bounds how much of the input is 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The outcome of a submission; committed and failed count earlier leftovers in the store, too."""
+    """The outcome of a submission; `committed` and `failed` also count earlier pending entries."""
 
     accepted: int = 0
     duplicate: int = 0
@@ -42,13 +39,13 @@ class Report:
     retracted: int = 0  # episodes that a replaced text file no longer holds
     untimed: int = 0  # accepted without a reference time; acceptance gave them one (R19)
     still_retracted: int = 0  # duplicates of retracted episodes, which stay retracted without `again`
-    left_out: int = 0  # content of the episodes that no reader understood
+    left_out: int = 0  # items of committed extractions that failed validation (`Extraction.dropped`)
     unread: tuple[str, ...] = ()  # the first lines about omitted content of this submission
     stopped: bool = False  # by a signal or an outage: accepted entries are safe, and the next run continues
     reason: str = ""  # the outage
     held: Mapping[str, str] = field(default_factory=dict)  # groups held for now, and why (R24)
     refusals: tuple[Refusal, ...] = ()
-    unlisted: int = 0  # rows that were not taken either
+    unlisted: int = 0  # further refused rows, which `refusals` omits
     more: Mapping[str, Any] = field(default_factory=dict)  # further parts of the JSON form
 
     @property
@@ -74,8 +71,10 @@ class Submission:
     def __init__(
         self, store: Store, *, replace: bool = False, on_answer: OnAnswer | None = None, **options: bool
     ) -> None:
-        """replace, options: as of `ledger.accept`; `replace` retracts what a text file has no more.
+        """Begin without a row.
 
+        replace, options   passed to `ledger.accept`. With `replace`, `finish` also retracts episodes that a
+                           text file no longer holds
         on_answer   called with the outcome of each row, in order; refusals are then not kept for the report
         """
         self.queued: dict[str, Queued] = {}
@@ -83,7 +82,7 @@ class Submission:
         self._options = options | {"replace": replace}
         self._batch: list[Submitted | Refusal] = []
         self._characters = 0
-        # The counts until now, in the log, under the names of `Report`.
+        # Counts so far, under the names of the fields of `Report`.
         self.counts = dict.fromkeys(("accepted", "duplicate", "untimed", "retracted", "still_retracted"), 0)
         self._refusals: list[Refusal] = []
         self._broken: set[str] = set()  # files with a refusal
@@ -99,7 +98,7 @@ class Submission:
             self.flush()
 
     @property
-    def held(self) -> int:
+    def waiting(self) -> int:
         """How many items are waiting for `flush`."""
         return len(self._batch)
 
@@ -115,30 +114,32 @@ class Submission:
             item, answer = found
             draft = item.draft
             if item.whole and self._replace:
-                files, held = self._file_episodes.setdefault((draft.group, draft.source), (set(), set()))
+                files, file_ids = self._file_episodes.setdefault((draft.group, draft.source), (set(), set()))
                 files.add(item.file)
-                held.add(answer.id)
+                file_ids.add(answer.id)
             queue = self.queued.setdefault(draft.group, Queued())
-            queue.last = max(queue.last, answer.sequence or 0)
+            queue.last = max(queue.last, answer.sequence)
             self.counts[answer.status] += 1
             self.counts["still_retracted"] += answer.retracted
             if answer.status == "accepted":
                 self.counts["untimed"] += not answer.timed
-                if answer.sequence is not None:
-                    queue.sequences.append(answer.sequence)
+                queue.sequences.append(answer.sequence)
             if self._on_answer is not None:
                 self._on_answer(answer.status)
 
     def finish(self, *, complete: bool) -> None:
-        """Accept the rest; with `replace`, retract what the text files no longer hold, read `complete`ly."""
+        """Flush; with `replace`, retract the episodes that the text files no longer hold.
+
+        complete: all files were read to the end
+        """
         self.flush()
         if not (self._replace and complete):
             return
-        for (group, source), (files, held) in sorted(self._file_episodes.items()):
+        for (group, source), (files, file_ids) in sorted(self._file_episodes.items()):
             if files & self._broken:  # the rows after the fault were not read, so none is known to be gone
                 continue
             whole = Operation(group=group, kind="retract", source=source)
-            if gone := tuple(id_ for id_ in live_ids(self._store, whole) if id_ not in held):
+            if gone := tuple(id_ for id_ in live_ids(self._store, whole) if id_ not in file_ids):
                 operation = Operation(group=group, kind="retract", episodes=gone, replaces=True)
                 self.queued.setdefault(group, Queued()).last = request(self._store, operation)
                 self.counts["retracted"] += len(gone)
@@ -160,7 +161,7 @@ class Submission:
 def _outcomes(
     batch: Iterable[Submitted | Refusal], answers: Iterable[Acceptance]
 ) -> Iterator[tuple[Submitted, Acceptance] | Refusal]:
-    """Yield rows with their outcomes. answers: of rows without a refusal; a taken id is a refusal."""
+    """Pair rows with outcomes; a conflict becomes a Refusal. answers: one for each row that is no Refusal."""
     remaining = iter(answers)
     for row in batch:
         if isinstance(row, Refusal):
@@ -175,8 +176,8 @@ def foreseen(
     store: Store, items: Iterable[Item], *, replace: bool = False, again: bool = False
 ) -> Iterator[tuple[Submitted, Acceptance] | Refusal]:
     """Yield what accepting these items would do with each, one after the other; accepts nothing."""
-    foresight = Foresight(store, replace=replace, again=again)
+    preview = AcceptancePreview(store, replace=replace, again=again)
     rows = (Submitted(draft=item) if isinstance(item, Draft) else item for item in items)
     while batch := list(islice(rows, MAX_ROWS)):
         drafts = [row.draft for row in batch if isinstance(row, Submitted)]
-        yield from _outcomes(batch, foresight.of(drafts))
+        yield from _outcomes(batch, preview.of(drafts))

@@ -1,7 +1,8 @@
 """The reads of `Memory` beside its searches: of one group, as of any moment, as known at any moment.
 
-None asks a model. Costs: a neighbourhood what is in reach of its centre; a difference one pass over the
-group; likely duplicates a look-up for each of its names; changes, and a page of the log, their length.
+None asks a model. The cost of a neighbourhood grows with the facts in reach of its centre, or without a
+centre with the group; a difference costs a pass over each of its two views; likely duplicates cost look-ups
+for each name of the group; changes and a page of the log cost as much as they return.
 """
 
 from __future__ import annotations
@@ -41,20 +42,21 @@ from kgray.system.garbage import garbage_not_collected
 
 MAX_DEPTH = 4
 MAX_NODES, MAX_FACTS = 2000, 20_000  # of a neighbourhood
-_LOOKED = 20_000  # the most episodes that a page of the log examines
+_MAX_EXAMINED = 20_000  # the most episodes that a page of the log examines
 _VIEWS = 2  # known_at views kept: searches at one moment often follow one another
 _OUTLINES = 4  # kept outlines: 7 MB each at 100,000 facts
-# Likely duplicates: the number of names near a name by vector, with itself; the score of a shared neighbour,
-# two at most; the scores of likenesses of names: the highest counts. A cosine counts half.
-_NEAREST, _SHARED = 6, 0.05
-_COUNTS: dict[Likeness, tuple[float, str]] = {
+# Likely duplicates: a pair keeps its best likeness; a cosine scores half its value.
+_NEAREST = 6  # nearest names that are looked up by vector, the name itself included
+_SHARED = 0.05  # added for each shared neighbour, at most two
+_LIKENESS_SCORES: dict[Likeness, tuple[float, str]] = {
     "equal": (0.9, "the same name"),
     "initials": (0.8, "initials or short forms of the same words"),
     "subset": (0.65, "one name holds the other"),
     "acronym": (0.6, "one name is a code for the other"),
     "surname": (0.5, "the same last name"),
 }
-_Neighbourhood = tuple[list[Entity], list[Fact], dict[str, int]]  # the last: how many there are of both
+# The last: the total numbers of entities and facts, before the limits.
+_Neighbourhood = tuple[list[Entity], list[Fact], dict[str, int]]
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _Reads = TypeVar("_Reads", bound="GroupReads")
@@ -86,7 +88,7 @@ def ledger_of(counts: Mapping[str, GroupCounts]) -> results.Status:
 def of_one_moment(
     read: Callable[Concatenate[_Reads, _P], _T],
 ) -> Callable[Concatenate[_Reads, _P], Coroutine[Any, Any, _T]]:
-    """Make a verb of a method that reads a group: all its reads see one moment."""
+    """Turn a method that reads a group into a coroutine method whose reads all see one moment."""
 
     @wraps(read)
     async def verb(self: _Reads, /, *args: _P.args, **options: _P.kwargs) -> _T:
@@ -116,7 +118,7 @@ class GroupReads:
         return group_sizes(ledger.counts(self.store))
 
     async def failures(self, *, group: str | None = None) -> list[results.EpisodeFailure]:
-        """Return the failed episodes with their reasons, and where a group is held, that."""
+        """Return the failed episodes with their reasons, and where each held group stopped."""
         if group is not None:
             check_group(group)
         with self.store.reading():
@@ -187,7 +189,10 @@ class GroupReads:
 
     @of_one_moment
     def duplicates(self, *, group: str, limit: int = 50) -> list[results.LikelyPair]:
-        """Return pairs of entities that may be one, the likeliest first, without those held apart."""
+        """Return pairs of entities that may be the same, likeliest first.
+
+        Pairs that a `distinct` record separates are omitted.
+        """
         if limit < 1:
             raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
         with garbage_not_collected():
@@ -242,7 +247,8 @@ class GroupReads:
         centre      a name or id; None = begin with the entities with most facts
         as_of       None = facts of all spans
         limit       entities, at most 2,000; most_facts: facts, at most 20,000; None = as many as entities
-        community   begin with its members alone; level: tell each entity's community of this level
+        community   choose among its members; only without a centre
+        level       give each entity its community of this level
         """
         moment, instant = instant_of(as_of, "as_of"), instant_of(known_at, "known_at")
         check_limit(limit, MAX_NODES)
@@ -283,13 +289,14 @@ class GroupReads:
         self, view: GraphView, centre: str, moment: Instant | None, depth: int, limit: int
     ) -> _Neighbourhood:
         """Return the entities around one, nearest first."""
-        edge = [answers.entity_called(self.store, view, centre).id]
-        steps, walked = dict.fromkeys(edge, 0), dict[str, Fact]()
+        frontier = [answers.entity_called(self.store, view, centre).id]
+        steps, walked = dict.fromkeys(frontier, 0), dict[str, Fact]()
         for step in range(1, depth + 1):
-            met = view.facts_at(edge, moment, None) if edge else []
-            walked.update((fact.id, fact) for fact in met)
-            edge = [e for e in dict.fromkeys(end for fact in met for end in fact.ends) if e not in steps]
-            steps.update(dict.fromkeys(edge, step))
+            reached = view.facts_at(frontier, moment, None) if frontier else []
+            walked.update((fact.id, fact) for fact in reached)
+            ends = dict.fromkeys(end for fact in reached for end in fact.ends)
+            frontier = [end for end in ends if end not in steps]
+            steps.update(dict.fromkeys(frontier, step))
         ordered = sorted(view.entities(list(steps)), key=lambda e: (steps[e.id], e.born, e.id))
         shown_ids = {entity.id for entity in ordered[:limit]}
         facts = [fact for fact in walked.values() if shown_ids.issuperset(fact.ends)]
@@ -340,9 +347,10 @@ class GroupReads:
 
     @of_one_moment
     def changes(self, *, group: str, since: int = 0, limit: int = 200) -> results.Changes:
-        """Return the commits after this number, in order: ended entries, opened and ended facts.
+        """Return the commits after `since`, the number (record time) of a commit, in order.
 
-        Returns about `limit` rows; a commit is never cut in two.
+        Each has its ended entries, and its opened and ended facts. Returns about `limit` rows; a commit is
+        never cut in two.
         """
         check_limit(limit)
         if not 0 <= since <= 1 << 62:
@@ -393,7 +401,10 @@ class GroupReads:
     def log(
         self, *, group: str, after: int = 0, state: str | None = None, limit: int = 100
     ) -> results.LogPage:
-        """Return a page of the accepted episodes, by sequence."""
+        """Return a page of the accepted episodes, by sequence.
+
+        It omits retired episodes, and may be shorter than `limit`: follow `next`.
+        """
         check_limit(limit)
         if not 0 <= after <= 1 << 62:
             raise InputError("after must be a sequence, or 0", field="after")
@@ -401,7 +412,7 @@ class GroupReads:
             raise InputError(f"state {state!r} is none of {', '.join(rows.STATES)}", field="state")
         chosen, at, next_sequence = list[int](), after, None
         for looked, row in enumerate(self.store.rows(reads.EPISODE_HEADS, group, [at])):
-            if looked == _LOOKED or len(chosen) == limit:
+            if looked == _MAX_EXAMINED or len(chosen) == limit:
                 next_sequence = at
                 break
             at = row.sequence
@@ -421,7 +432,7 @@ class GroupReads:
 
     @of_one_moment
     def operation(self, sequence: int, *, group: str) -> results.Operation:
-        """Return a correction or removal with its state and result. Raises NotFound."""
+        """Return a correction with its state and result. Raises NotFound."""
         for row in self.store.rows(reads.OPERATIONS_AT, group, [sequence]):
             states: tuple[Literal["pending", "done", "refused"], ...] = ("pending", "done", "refused")
             answer = result(self.store, group, sequence)
@@ -440,7 +451,7 @@ class GroupReads:
             view = answers.derived(self.store, group, known_at)
         self._views[key] = view
         for old in list(self._views)[:-_VIEWS]:
-            self._views.pop(old, None)  # another thread may read too
+            self._views.pop(old, None)  # None: another thread may have removed it
         return view
 
     def _outline_of(self, view: GraphView, known_at: Instant | None) -> Outline:
@@ -457,7 +468,10 @@ class GroupReads:
 def _alike(
     state: GroupState, note: EntityNote, vectors: dict[tuple[str, str], Any]
 ) -> Iterator[tuple[EntityNote, float, str]]:
-    """Yield who is alike by the look-ups that resolve a mention, with score and reason; digits agree."""
+    """Yield (entity, score, reason) for entities with a similar name, by the look-ups that resolve mentions.
+
+    Digits must agree, and known types must overlap.
+    """
 
     def may_be_one(candidate: EntityNote) -> bool:
         types_agree = (
@@ -475,7 +489,7 @@ def _alike(
             if kind is None and any(match(name) is not None for name in candidate.surfaces):
                 kind = "acronym"
             if kind is not None and (kind != "surname" or "Person" in (*note.labels, *candidate.labels)):
-                yield candidate, *_COUNTS[kind]
+                yield candidate, *_LIKENESS_SCORES[kind]
         vector = vectors.get((owner, surface))
         near = () if vector is None else state.near_scored(vector, NAME_FLOOR, _NEAREST)
         for cosine, id_ in near:

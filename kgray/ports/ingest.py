@@ -1,6 +1,6 @@
 """The interface that carries out pending work, its reports, and the calls of models that it makes.
 
-Pending work is carried out in this process or in a runtime (`Ingest`). A step is the work on a request of a
+An `Ingest` carries out pending entries, in this process or on Ray. A step is the work on a request of a
 language model up to its next call, so that no step waits. It is a pure function of the request and the replies
 so far. It returns the next call, or the result. So any process can carry out any step, and a step that was
 lost with its process is repeated. A `Gate` limits the number of calls in flight and sets their order.
@@ -82,7 +82,11 @@ class Sequences:
 
 @dataclass(slots=True)
 class Queued:
-    """A submission's entries in a group's order, new or pending; last: to wait for, duplicates included."""
+    """The entries of a group that a run waits for.
+
+    sequences   the episodes that it counts
+    last        the greatest sequence, also of a duplicate or a correction
+    """
 
     sequences: Sequences = field(default_factory=Sequences)
     last: int = 0
@@ -115,7 +119,7 @@ class Totals:
 COUNTS = tuple(field.name for field in fields(Totals) if field.type == "int")
 
 
-def joined(first: Totals, second: Totals) -> Totals:
+def sum_of(first: Totals, second: Totals) -> Totals:
     """Return the totals of two runs together."""
     totals = Totals(**{name: getattr(first, name) + getattr(second, name) for name in COUNTS})
     totals.seconds = {stage: first.seconds[stage] + second.seconds[stage] for stage in STAGES}
@@ -163,13 +167,14 @@ class Ingest(Protocol):
 
         queued   None: all entries pending now. It may grow during the run, which waits for additions too
         groups   carry out pending entries of these groups only
-        before   `last_sequences` at the start: later entries of others are carried out, but not counted
+        before   group -> last sequence before the submission. Later entries that are not `queued` are carried
+                 out, but not counted
         more     whether entries are still being queued: if so, this does not return
         room     maximum number of entries in flight; shared actors ignore it
-        on_step  called for every step that this process sees
+        on_step  called for every entry that ends, if this process sees it
         on_wait  called with lines: the process that this process waits for, the actors that it starts
 
-        An outage beyond the patience or a full disk ends it with `stopped` and the reason. Raises SettingsError,
+        An outage longer than `model.patience_s` or a full disk ends it with `stopped` and the reason. Raises SettingsError,
         StoreError for other faults.
         """
 
@@ -271,7 +276,7 @@ class Urgency(NamedTuple):
     """Sort key of a call to the model: the smallest goes first."""
 
     bulk: bool  # True: a call of the backfill lane, which comes after the live lane
-    number: int  # the count of episodes taken before this episode
+    number: int  # the number of entries taken before this episode
     step: int  # 0 = questions, 1 = extraction
     length: int = 0  # minus the text's length near the end of a backlog (longest first), else 0
 

@@ -31,7 +31,7 @@ from kgray.runtime.pooled import (
     PooledReranker,
     PooledSummarizer,
 )
-from kgray.runtime.pools import CALLS, Pool
+from kgray.runtime.pools import MAX_MODEL_CALLS, Pool
 from kgray.runtime.spec import Profile, spec_of
 from kgray.runtime.wiring import build_answerer, build_prompt_files, build_summarizer
 from kgray.settings import Settings
@@ -214,7 +214,7 @@ class RayIngest:
                 raise
             return None
         random.shuffle(workers)  # a pool of one call does not know what others have sent
-        deadline_s = model.patience_s + (CALLS if reads else 1) * model.timeout_s
+        deadline_s = model.patience_s + (MAX_MODEL_CALLS if reads else 1) * model.timeout_s
         return Pool(workers, patience_s=model.patience_s, answer_deadline_s=deadline_s) if workers else None
 
     def _live_workers(self, kind: str) -> list[RemoteWorker]:
@@ -358,7 +358,7 @@ class Follower:
             elif row["pid"] != previous["pid"]:  # another process: the next look gets its steps
                 previous, steps, self._step_counts[shard] = _NOTHING_YET, [], 0
             self._rows[shard] = row
-            self.run_totals = port.joined(self.run_totals, _gained(previous["totals"], row["totals"]))
+            self.run_totals = port.sum_of(self.run_totals, _gained(previous["totals"], row["totals"]))
             for step in steps:
                 self.on_step(*step)
             if row["waits_for"] and not self._waits:

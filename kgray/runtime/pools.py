@@ -1,8 +1,8 @@
 """The router over a pool of workers: it chooses the worker of a call, and resends calls of lost workers.
 
-This module does not use Ray. The outcomes of a chunk come back one by one. The router resends the calls of a
-lost worker, not Ray: a generator that Ray retries may yield other outcomes in another order. So a request may
-be carried out twice; only the first outcome counts (R21).
+This module does not use Ray. The outcomes of a chunk come back one by one. The router, and not Ray, resends
+the calls of a lost worker: a generator that Ray retries may yield other outcomes in another order. So a
+request may be carried out twice; only the first outcome counts (R21).
 
 An outcome may be an error. Ray wraps an exception that it transports, so that it looks like an error of Ray.
 So an actor returns kgray's errors, which can be pickled, and raises nothing.
@@ -33,8 +33,8 @@ Numbered = tuple[int, Any]  # a request, or its outcome
 OUTAGES_CHANGED = -1  # the outcome is a tuple of Outage: the services that the worker itself waits for
 UNFIT = -2  # the outcome is the error of the worker's start; the worker carries nothing out
 LEAVING = -3  # the worker takes no more work, and ends; the outcome is None
-CALLS = 4  # the maximum of sequential model calls of a request: the call, repairs of its reply, a retry
-_DO = {"models": "read", "judges": "judge", "embedder": "embed"}  # kind of workers -> its verb in messages
+MAX_MODEL_CALLS = 4  # of a request, one after the other: the call, repairs of its reply, a retry
+_VERBS = {"models": "read", "judges": "judge", "embedder": "embed"}  # kind of workers -> its verb in messages
 FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0
 _LATE_S = 0.1  # to read an answer that arrived while the event loop stood still
@@ -119,10 +119,10 @@ class _Member:
     surplus: bool = False  # above the pool's minimum: it exists only while work is queued
     in_flight: int = 0
     missing: bool = True  # its process does not answer: it has ended, hangs, or never came up
-    met: bool = False  # it has answered since it was started; until then it may be loading a model
+    has_answered: bool = False  # it has answered since it was started; until then it may be loading a model
     restarts: int = 0
     fault: Exception | None = None  # the reason for its quarantine: its start, or its settings, failed
-    fault_at: float = 0.0  # time of the last fault; 0 = it may get work
+    quarantined_at: float = 0.0  # time of its last fault in quarantine; 0 = not quarantined
     faults: int = 0  # outcomes in a row that were errors of settings
     quiet_until: float = 0.0  # good health does not end its quarantine before this time
     probing: asyncio.Task[None] | None = None
@@ -136,7 +136,8 @@ class Pool:
     workers: Sequence[RemoteWorker]
     _: KW_ONLY
     patience_s: float  # how long a lost call is sent again before its caller gets Unavailable
-    # After this time without an answer a call is lost. It exceeds a live worker's waits for a model.
+    # A call without an outcome this long after its chunk was sent is lost. The time exceeds a live worker's
+    # waits for a model.
     answer_deadline_s: float
     minimum: int | None = None  # workers that always exist; others exist while work is queued; None = all
     health_every_s: float = 5.0  # how often workers are asked whether they are alive, while there is work
@@ -163,12 +164,18 @@ class Pool:
         """
         member = min(
             self._members,
-            key=lambda m: (m.fault_at, m.missing, m.missing and m.surplus, m.worker in avoid, m.in_flight),
+            key=lambda m: (
+                m.quarantined_at,
+                m.missing,
+                m.missing and m.surplus,
+                m.worker in avoid,
+                m.in_flight,
+            ),
         )
         member.in_flight += len(calls)
         for call in calls:
             call.holder = member.worker
-        self._spawn(self._carry(member, calls), member.carrying)
+        self._spawn(self._run_chunk(member, calls), member.carrying)
         if self._watching is None or self._watching.done():
             self._watching = self._spawn(self._watch())
 
@@ -179,10 +186,10 @@ class Pool:
             call.holder.abandon([call.number])
 
     def stats(self) -> list[dict[str, Any]]:
-        """Return each worker's name, calls in flight, restarts and fault, and if it is missing."""
+        """Return the state of each worker, except idle surplus workers that are missing."""
         return [
             {"name": m.worker.name, "in_flight": m.in_flight, "missing": m.missing, "restarts": m.restarts}
-            | ({"fault": str(m.fault)} if m.fault_at else {})
+            | ({"fault": str(m.fault)} if m.quarantined_at else {})
             for m in self._members
             if not m.surplus or m.in_flight or not m.missing
         ]
@@ -202,11 +209,11 @@ class Pool:
             task.add_done_callback(tasks.discard)
         return task
 
-    async def _carry(self, member: _Member, calls: Sequence[PoolCall]) -> None:
+    async def _run_chunk(self, member: _Member, calls: Sequence[PoolCall]) -> None:
         unanswered = {call.number: call for call in calls}
         try:
-            reason = await self._carried(member, unanswered)
-        except Exception as error:  # noqa: BLE001 - a bug of ours: every caller meets it
+            reason = await self._settle_outcomes(member, unanswered)
+        except Exception as error:  # noqa: BLE001 - a bug of ours, or `ActorEnded`: every caller gets it
             for call in unanswered.values():
                 call.fail(error)
             return
@@ -215,12 +222,12 @@ class Pool:
             if not member.in_flight:  # without a call, the end of its outages would not be reported
                 OUTAGES.tell(member.worker.name, ())
         lost = [call for call in unanswered.values() if not call.answer.done()]
-        if member.fault_at:
+        if member.quarantined_at:
             self._send_elsewhere(lost, member.worker)
         elif lost:
             self._spawn(self._send_again(lost, member.worker, reason))
 
-    async def _carried(self, member: _Member, unanswered: dict[int, PoolCall]) -> str:
+    async def _settle_outcomes(self, member: _Member, unanswered: dict[int, PoolCall]) -> str:
         """Settle calls as outcomes arrive, removing them from `unanswered`; return why the rest was lost."""
         worker, unknown = member.worker, ""
         try:
@@ -229,7 +236,7 @@ class Pool:
                     for number, outcome in ended:
                         unknown = self._take(member, unanswered, number, outcome) or unknown
         except ActorEnded:
-            raise  # the caller of the pool finds others
+            raise  # every call fails with it, and `OnWorkers` looks for other workers
         except Lost as error:
             member.missing = True
             return str(error)
@@ -245,8 +252,11 @@ class Pool:
         return unknown or f"{worker.name} ended its work without an answer"
 
     def _take(self, member: _Member, unanswered: dict[int, PoolCall], number: int, outcome: Outcome) -> str:
-        """Settle one call, and return ""; at its first unknown failure, return the failure's text instead."""
-        member.missing, member.met = False, True
+        """Settle one call, and return ""; at its first unknown failure, return the failure's text instead.
+
+        Special numbers report the worker itself.
+        """
+        member.missing, member.has_answered = False, True
         call = unanswered.get(number)
         if number == OUTAGES_CHANGED:
             OUTAGES.tell(member.worker.name, outcome)
@@ -270,7 +280,7 @@ class Pool:
                 return f"{member.worker.name} failed: {outcome}"
             del unanswered[number]
             member.in_flight -= 1
-            member.faults, member.fault_at = 0, 0.0
+            member.faults, member.quarantined_at = 0, 0.0
             OUTAGES.answered(self.title)
             if isinstance(outcome, Exception):
                 call.fail(outcome)
@@ -279,9 +289,9 @@ class Pool:
         return ""
 
     def _quarantine(self, member: _Member, fault: Exception) -> None:
-        if not member.fault_at:
+        if not member.quarantined_at:
             _LOG.warning("%s gets no work: %s", member.worker.name, fault)
-        member.fault, member.fault_at, member.missing = fault, time.monotonic(), False
+        member.fault, member.quarantined_at, member.missing = fault, time.monotonic(), False
 
     def _send_elsewhere(self, calls: Sequence[PoolCall], unfit: RemoteWorker) -> None:
         """Send calls that a worker refused to others; a call fails once all have refused since its start.
@@ -289,11 +299,13 @@ class Pool:
         A refusal is no outage: nobody waits, and it does not use up a call's patience.
         """
         present = [m for m in self._members if not (m.surplus and m.missing)]
-        latest = max(present, key=lambda m: m.fault_at)
+        latest = max(present, key=lambda m: m.quarantined_at)
         open_calls = []
         for call in calls:
             call.holder, call.refusals = None, call.refusals + 1
-            everywhere = call.refusals >= len(present) or all(m.fault_at >= call.asked_at for m in present)
+            everywhere = call.refusals >= len(present) or all(
+                m.quarantined_at >= call.asked_at for m in present
+            )
             if everywhere and latest.fault is not None:
                 call.fail(latest.fault)
             elif not call.answer.done():
@@ -303,7 +315,7 @@ class Pool:
 
     async def _send_again(self, calls: list[PoolCall], lost: RemoteWorker, reason: str) -> None:
         instant = time.monotonic()
-        if nobody := all(m.missing or m.fault_at for m in self._members):
+        if nobody := all(m.missing or m.quarantined_at for m in self._members):
             failed = f"do not answer ({reason})"
             OUTAGES.failed(self.title, failed, since=time.time(), patience_s=self.patience_s)
         times = 0
@@ -312,9 +324,9 @@ class Pool:
             call.times_lost += 1
             call.holder = None
             if call.times_lost > 1 and instant - call.lost_at >= self.patience_s:
-                unfit = [f"{m.worker.name} is quarantined ({m.fault})" for m in self._members if m.fault_at]
-                reasons = "; ".join([reason, *unfit[:_MAX_NAMED]])
-                call.fail(Unavailable(f"no worker answers: {reasons}", waited=True))
+                unfit = [m for m in self._members if m.quarantined_at][:_MAX_NAMED]
+                reasons = [reason, *(f"{m.worker.name} is quarantined ({m.fault})" for m in unfit)]
+                call.fail(Unavailable(f"no worker answers: {'; '.join(reasons)}", waited=True))
             else:
                 times = max(times, call.times_lost)
         if times and (nobody or times > len(self._members)):
@@ -324,27 +336,27 @@ class Pool:
 
     async def _watch(self) -> None:
         """Probe busy and missing workers every `health_every_s`; restart hanging workers."""
-        while any(m.in_flight or ((m.missing or m.fault_at) and not m.surplus) for m in self._members):
+        while any(m.in_flight or ((m.missing or m.quarantined_at) and not m.surplus) for m in self._members):
             for member in self._members:
-                due = member.in_flight or member.missing or member.surplus or member.fault_at
+                due = member.in_flight or member.missing or member.surplus or member.quarantined_at
                 if due and (member.probing is None or member.probing.done()):
                     member.probing = self._spawn(self._probe(member))
             await asyncio.sleep(self.health_every_s)
 
     def _restart(self, member: _Member) -> None:
-        member.missing, member.met = True, False
+        member.missing, member.has_answered = True, False
         member.restarts += 1
         member.worker.restart()
 
     async def _probe(self, member: _Member) -> None:
         """Probe a worker's health. A worker that never answered is not restarted: it may load a model."""
         try:
-            patient_s = self.health_deadline_s if member.met else self.health_every_s
+            patient_s = self.health_deadline_s if member.has_answered else self.health_every_s
             await answer_within(member.worker.health(), patient_s)
         except TimeoutError:
-            if member.met:
+            if member.has_answered:
                 self._restart(member)
-            elif not any(rival.met for rival in self._members):
+            elif not any(rival.has_answered for rival in self._members):
                 return  # nobody else could do its work
             member.missing = True
             for carrying in list(member.carrying):
@@ -354,9 +366,9 @@ class Pool:
         except Unfit as error:
             self._quarantine(member, error.fault)
         else:
-            member.missing, member.met = False, True
+            member.missing, member.has_answered = False, True
             if time.monotonic() >= member.quiet_until:
-                member.fault_at = 0.0
+                member.quarantined_at = 0.0
 
 
 def pool_of(spec: DeploymentSpec, kind: str) -> Pool:
@@ -369,8 +381,8 @@ def pool_of(spec: DeploymentSpec, kind: str) -> Pool:
         [RemoteWorker(f"{kind}-{number}", spec.namespace) for number in range(profile.maximum)],
         minimum=profile.minimum,
         patience_s=patience_s,
-        answer_deadline_s=patience_s + CALLS * spec.values["model.timeout_s"],
+        answer_deadline_s=patience_s + MAX_MODEL_CALLS * spec.values["model.timeout_s"],
         health_every_s=limits.health_every_s,
         health_deadline_s=limits.health_deadline_s,
-        title=f"the workers that {_DO[kind]}",
+        title=f"the workers that {_VERBS[kind]}",
     )

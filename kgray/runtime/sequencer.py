@@ -1,7 +1,8 @@
 """The sequencer of a shard: an actor that runs the runner as a service over the groups of its shard.
 
 It decides, in order; workers call the models; the writer writes. Nothing it holds is durable: if it is
-killed, the next one takes a new epoch, reads the store and continues, and nothing is asked twice (R21, R23).
+killed, the next one takes a new epoch, reads the store and continues; no journaled answer is asked for again
+(R21, R23).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from kgray.system.outages import OUTAGES
 
 # runtime.chunk_episodes and runtime.chunk_requests if they are not set. Calls of a model take seconds and are
 # spread over the workers; steps and texts take milliseconds, less than Ray takes to send them.
-CALLS, STEPS = 8, 32
-_STEPS = 4096  # the newest steps are kept for followers, at most this number
+CALLS_PER_CHUNK, STEPS_PER_CHUNK = 8, 32
+_KEPT_ENDS = 4096  # the newest ended entries, kept for clients that follow the run
 _MEASURE_S = 0.5  # between two measures of the lag
 _PAUSE_S = 0.2  # between two tries to hold a store that another process holds
 _AFTER_OUTAGE_S = 5.0  # before the next try, after the patience is spent
@@ -56,9 +57,9 @@ class Sequencer:
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it in the loop that the service then has
-        self, spec: DeploymentSpec, shard: int, stays: bool, writer: str
+        self, spec: DeploymentSpec, shard: int, is_detached: bool, writer: str
     ) -> None:
-        """Begin to serve. stays: the deployment is detached, so this process restores missing actors."""
+        """Begin to serve. is_detached: of the deployment; then this process restores missing actors."""
         from kgray.runtime.keeper import Keeper  # it imports this module
 
         context = ray.get_runtime_context()
@@ -67,7 +68,7 @@ class Sequencer:
         self._me = context.get_worker_id()
         self._profile, self._patience_s = spec.cluster, spec.values["model.patience_s"]
         # Other actors are known by name: a handle dies with the process that sent it.
-        find, deadline_s = partial(self._named, writer), self._profile.limits.write_deadline_s
+        find, deadline_s = partial(self._actor, writer), self._profile.limits.write_deadline_s
         self._writer = RemoteWriter(find, shard, deadline_s=deadline_s, patience_s=self._patience_s)
         self._parts: Parts | None = None  # built by the service, so that a failure can be retried
         self._pools: list[Pool] = []
@@ -75,14 +76,14 @@ class Sequencer:
         self._seats: SeatHolder | None = None  # leases seats of engines; None: the workers share a server
         if spec.seats:
             self._seats = SeatHolder(
-                self._named,
+                self._actor,
                 self._name,
                 self._me,
                 lambda: max(1, spec.seats // self._keeper.spec.cluster.sequencer.shards),
             )
         self._runner: Runner | None = None
         self._totals = Totals()  # of all runs of this process
-        self._ended_entries: deque[tuple[str, int, str]] = deque(maxlen=_STEPS)
+        self._ended_entries: deque[tuple[str, int, str]] = deque(maxlen=_KEPT_ENDS)
         self._ended_count = 0
         self._guard = threading.Lock()
         self._ended = threading.Event()
@@ -96,14 +97,14 @@ class Sequencer:
         self._pause_s = _AFTER_OUTAGE_S  # after the next fault
         # Pending entries of its shard; estimated size of the groups' states in memory.
         self._pending = self._held_bytes = 0
-        self._watch = LogWatch(lambda: None if self._parts is None else self._parts.store, self._named)
+        self._watch = LogWatch(lambda: None if self._parts is None else self._parts.store, self._actor)
         self._loop = asyncio.get_running_loop()
         self._nudge = asyncio.Event()  # set by control calls: end the sleep
         self._service = asyncio.create_task(self._serve())
-        self._keeper = Keeper(spec, is_detached=stays, has_workers=shard == 0)
+        self._keeper = Keeper(spec, is_detached=is_detached, has_workers=shard == 0)
         when_draining(self._leave)
 
-    def _named(self, name: str) -> Handle:
+    def _actor(self, name: str) -> Handle:
         return ray.get_actor(name, namespace=self._spec.namespace)
 
     async def _serve(self) -> None:
@@ -130,7 +131,7 @@ class Sequencer:
     async def _serve_once(self) -> None:
         try:
             if self._parts is None:
-                self._parts = self._built()
+                self._parts = self._build_parts()
             if self._runner is None:
                 if not await self._begin():
                     return
@@ -157,21 +158,22 @@ class Sequencer:
             # results that cannot be written: the service waits for the next command.
             await self._sleep(_AFTER_OUTAGE_S if isinstance(error, Unavailable) else None)
         except Exception as error:  # noqa: BLE001 - a command that waits gets it from `stats`
-            # A model's server refuses the key or the name, or another fault of no group: somebody may repair
-            # it without a command.
-            telemetry.LOGGER.exception("pauses, and tries again in %g s", self._pause_s)
+            # For example, a model's server refuses the key or the model's name. The fault concerns no single
+            # group, and a person may repair it without a command to kgray.
+            telemetry.LOGGER.exception("the sequencer failed; it tries again in %g s", self._pause_s)
             self._fault, self._state = portable(error), "faulty"
             self._runner = None  # the next runner takes a new epoch
             await self._sleep(self._pause_s)
             self._pause_s, self._fault = min(2 * self._pause_s, _LONGEST_PAUSE_S), None
 
-    def _built(self) -> Parts:
+    def _build_parts(self) -> Parts:
         """Open the store; return its parts with the pools in place of the models."""
         settings, local, profile = self._spec.settings(), self._spec.parts(), self._profile
         chunked = partial(Chunker, linger_s=profile.limits.linger_ms / 1000)
         limits = settings.runtime
-        episodes, requests = limits.chunk_episodes or CALLS, limits.chunk_requests or CALLS
-        reading_steps, resolving_steps = limits.chunk_episodes or STEPS, limits.chunk_requests or STEPS
+        chunk_sizes = limits.chunk_episodes, limits.chunk_requests
+        episodes, requests = (size or CALLS_PER_CHUNK for size in chunk_sizes)
+        reading_steps, resolving_steps = (size or STEPS_PER_CHUNK for size in chunk_sizes)
         kinds = [kind for kind in ("models", "embedder", "judges") if getattr(profile, POOLS[kind]).maximum]
         pools = {kind: pool_of(self._spec, kind) for kind in kinds}
         self._pools, models = [*pools.values()], pools["models"]
@@ -205,7 +207,7 @@ class Sequencer:
         )
 
     async def _begin(self) -> bool:
-        """Take a new epoch; wait while another process holds the store. False: a stop came first."""
+        """Take a new epoch; wait while another process holds the store. False: a stop was requested first."""
         deadline = time.monotonic() + self._patience_s
         while not self._stopping:
             outcome = await self._writer.begin()
@@ -227,10 +229,12 @@ class Sequencer:
         """Return True if the actor's name belongs to another process; retry while Ray does not answer."""
         while not self._stopping:
             try:
-                namesake = await asyncio.to_thread(self._named, self._name)
+                namesake = await asyncio.to_thread(self._actor, self._name)
                 return bool((await reached(namesake.describe))["worker"] != self._me)
             except Exception as error:  # noqa: BLE001 - any error of Ray while its head is away
-                telemetry.LOGGER.warning("cannot ask who is the newest: %s", type(error).__name__)
+                telemetry.LOGGER.warning(
+                    "cannot ask Ray whether this sequencer was replaced: %s", type(error).__name__
+                )
                 await self._sleep(_AFTER_OUTAGE_S)
         return False
 

@@ -16,7 +16,7 @@ from kgray.errors import KgrayError
 from kgray.ports import Store
 from kgray.runtime.actors import Handle, reached
 from kgray.runtime.pools import Lost
-from kgray.storage.alike import slot_of
+from kgray.storage.transactions import slot_of
 
 WATCH_S = 0.25  # between two looks; also how late an idle shard learns of an entry at most, but for the calls
 _COUNT_S = 30.0  # between two looks at the number of shards, which `kgray scale` changes

@@ -42,7 +42,7 @@ _PASSING = (Locked, Unavailable)  # transient: retried until the patience is spe
 class GraphWriter:
     """Holds shards of the store, each for its sequencer; batches of different groups go side by side."""
 
-    def __init__(self, spec: DeploymentSpec, name: str, stays: bool = False) -> None:
+    def __init__(self, spec: DeploymentSpec, name: str, is_detached: bool = False) -> None:
         """Open nothing yet: an error of the store must be a call's answer, not a failed start."""
         from kgray.runtime.keeper import Keeper  # it imports this module
 
@@ -56,7 +56,7 @@ class GraphWriter:
         self._holds: dict[int, ExitStack] = {}
         self._batches = self._writes = 0
         self._guard = threading.Lock()  # of the holds and the counts
-        self._keeper = Keeper(spec, is_detached=True) if stays else None
+        self._keeper = Keeper(spec, is_detached=True) if is_detached else None
         self._busy, self._is_leaving = 0, False  # calls that write now
         collect_garbage_rarely()
         when_draining(self._leave_node)

@@ -207,7 +207,7 @@ OPERATIONS = Kind(
 
 
 class ExtractionRow(NamedTuple):
-    """The journal of extractions: the reply for an episode and its cost (R21)."""
+    """A row of the journal of extractions: the reply for an episode and its cost (R21)."""
 
     sequence: int
     calls: int
@@ -220,7 +220,7 @@ EXTRACTIONS = Kind("extractions", ExtractionRow, ("sequence",), first_wins=True,
 
 
 class AnswerRow(NamedTuple):
-    """The journal of answers: the answers to a request that an episode used, as JSON (R21).
+    """A row of the journal of answers: the answers to a request that an episode used, as JSON (R21).
 
     request     the key of the request. A key that begins with "spent" has no answers: its row counts calls
                 with unusable replies (`outbox.cost_change`)
@@ -323,7 +323,7 @@ SHOWN_ENTITIES = Kind("shown_entities", ShownEntityRow, ("recorded", "shown"))
 
 
 class MentionRow(NamedTuple):
-    """Derived: a live committed episode mentions a shown entity."""
+    """Derived: a committed episode that was not retracted mentions a visible entity."""
 
     entity: str
     sequence: int
@@ -393,7 +393,7 @@ class CommunityRow(NamedTuple):
     sources     uint32: the sequences of the episodes whose words are in the texts
     vector      float32
 
-    A retraction or removal drops the rows whose sources it covers.
+    A retraction or removal drops every row with one of its episodes among the sources.
     """
 
     run: int
@@ -435,7 +435,7 @@ ACCESS_KEYS = Kind("access_keys", AccessKeyRow, ("id",), log=True)
 
 
 class AuditRow(NamedTuple):
-    """A requested correction or removal. access_key: "" without a key; asked: the arguments as JSON."""
+    """A requested correction. access_key: "" without a key; asked: the arguments as JSON."""
 
     sequence: int
     at: int

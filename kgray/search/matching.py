@@ -3,9 +3,9 @@
 A fact answers a question that names one of its entities and has the words of its relation: words of its
 sentence and name, of the ontology's phrases and nouns, or their synonyms. Roles count: "Alice reports to Bob"
 does not answer "Who reports to Alice?". A chain of two facts can answer, too: "Where does the head of Apollo
-live?". A name in the question that is no end of a fact must match like any other word: if "dogs" is the name
-of an entity, "James loves football" does not answer "How many dogs does James have?". Nothing is learnt from
-data.
+live?". The words of a name in the question that is no end of the fact count like other words: if "dogs" is
+the name of an entity, "James loves football" does not answer "How many dogs does James have?". Nothing is
+learnt from data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from kgray.language.words import MAX_QUERY_WORDS, languages, plain_words, stem, 
 from kgray.ports import GraphView
 from kgray.search.query import asking, kinds_of, lemma, senses_of
 
-# Role of a name next to a word: subject or object of a verb; owner ("the boss of Ada") or bearer of a noun.
+# Role of a name next to a word. "before", "after": subject, object of a verb. In "Bob is the boss of Ada",
+# Ada is the owner of the noun "boss", and Bob its bearer.
 Role = Literal["before", "after", "owner", "bearer"]
 _OPPOSITE: Mapping[Role, Role] = {"before": "after", "after": "before", "owner": "bearer", "bearer": "owner"}
 _AUXILIARIES = frozenset("is are was were be been am do does did has have had will would can could".split())
@@ -36,7 +37,8 @@ KIND = 0.25  # added to the score for a fitting kind, subtracted for an unfittin
 NEAR = 0.3  # added to the score for a vector of nearness 1
 EQUAL_SHARE = 0.85  # facts from this share of the best score up answer equally well
 MAX_FIRST = 5  # facts that come first
-FACTS_READ = 64  # facts that are read for each entity
+# The most facts that are read, times the number of named entities; in a chain, for all other ends together.
+FACTS_READ = 64
 _NOUN_WORDS = 3  # words of a noun such as "chief executive"
 # Verbs that begin or end any state: "start at {org}" does not make "start" a word of employment alone.
 _ASPECT = frozenset("start begin become stop cease continue finish".split())
@@ -107,8 +109,8 @@ class StateQuestion:
         return frozenset(id_ for name in self.names if name.unit in several for id_ in name.entities)
 
     @property
-    def speaks(self) -> bool:
-        """Whether the question asks for an utterance of somebody."""
+    def asks_for_speech(self) -> bool:
+        """Whether the question asks for messages ("What did Ada say?"): then no fact comes first."""
         return not asking().speech.isdisjoint(self.words)
 
     @property
@@ -285,7 +287,7 @@ class Matcher:
                     read all
         """
         named = [entity.id for entity in self.view.entities(self.question.entities)]
-        if not named or self.question.speaks:
+        if not named or self.question.asks_for_speech:
             return []
         limit = FACTS_READ * len(named)
         facts = {fact.id: fact for fact in self.view.facts_at(named, moment, limit)}
@@ -333,39 +335,40 @@ class Matcher:
         own, matches = {place: self.question.weights[place] for place in places}, {}
         for fact in facts:
             weights = dict(own)
-            is_end: list[float] = []
+            end_weights: list[float] = []
             for unit in self.question.units if by_name else ():
                 if unit.entities.isdisjoint(fact.ends):
                     weights |= unit.weights
                 else:
-                    is_end.append(unit.weight)
-            matches[fact.id] = self._match(fact, named, weights, sum(sorted(is_end)[1:]), entities)
+                    end_weights.append(unit.weight)
+            matches[fact.id] = self._match(fact, named, weights, sum(sorted(end_weights)[1:]), entities)
         return matches
 
     def _match(
-        self, fact: Fact, named: set[str], weights: Mapping[int, float], names: float,
+        self, fact: Fact, named: set[str], weights: Mapping[int, float], names_weight: float,
         entities: Mapping[str, Entity],
     ) -> Match:  # fmt: skip
         """Return the match of a fact.
 
-        weights   place of a question word that the fact should have -> its weight: also the words of names
-                  that are no end of the fact
-        names     sum of the weights of the names that are ends of the fact, without the smallest weight
+        weights        place of a question word that the fact should have -> its weight: also the words of
+                       names that are no end of the fact
+        names_weight   sum of the weights of the names that are ends of the fact, without the smallest weight
         """
         question = self.question
         sentence_words = self._sentence(fact, entities)
         vocabulary = self.vocabulary.words_of(fact.relation)
         subject_is_named = fact.source in named
         covered: set[int] = set()
-        got = total = names
+        got = total = names_weight
         for place, weight in weights.items():
             word = lemma(question.words[place])
-            names_kind = kinds_of(question.words[place])  # "which city": optional in the fact
-            total += 0.0 if names_kind else weight
+            # A word of kind ("which city") counts only if the fact has it.
+            asked_kinds = kinds_of(question.words[place])
+            total += 0.0 if asked_kinds else weight
             share, source_role = _share_of(word, sentence_words, vocabulary)
             if not share:
                 continue
-            total += weight if names_kind else 0.0
+            total += weight if asked_kinds else 0.0
             role = question.roles.get(place)
             is_both = len(named.intersection(fact.ends)) == len(set(fact.ends)) > 1
             if source_role and role and not is_both and _contradict(source_role, role, subject_is_named):

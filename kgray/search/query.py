@@ -40,7 +40,7 @@ from kgray.storage.ledger import sequences_of
 
 MAX_LIMIT = 1000
 MAX_SEEDS = 64
-Moment = Instant | datetime  # without a zone: UTC; or microseconds since 1970
+Moment = Instant | datetime  # an int: microseconds since 1970; a datetime without a zone is in UTC
 Range = tuple[Moment | None, Moment | None]  # [from, to); None = open on that side
 FoundRow = Fact | Entity | Episode | Community
 _CLOCKS = ("valid_at", "invalid_at", "created_at")  # of facts, and the ranges that filter them
@@ -125,7 +125,7 @@ def within(instant: Instant | None, span: Range | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A question to one group; an immutable value, checked on creation (InputError)."""
+    """A search request to one group; an immutable value, checked on creation (InputError)."""
 
     text: str  # any text that is not blank; it has no query syntax
     group: str
@@ -185,6 +185,7 @@ class Query:
         if self.scopes and effective.start:  # a scope that the query leaves out is not searched
             start = tuple(scope for scope in effective.start if scope in self.scopes) or self.scopes
             effective = replace(effective, start=start)
+        # Communities that the query asks for are not limited by `Recipe.places`.
         if "community" in self.scopes:
             places = dict(effective.places)
             places.pop("community", None)
@@ -230,7 +231,8 @@ class Question:
     phrases: tuple[tuple[str, ...], ...]
     codes: tuple[str, ...]  # the `words` that contain a digit or are written in capitals
     speakers: tuple[str, ...]  # the known speakers that it names, as stored
-    of_somebody: bool  # a speaker is no role and is written as a name: "Bill", not "the bill", nor "user"
+    # Whether it names a speaker who is a person: "Bill", but not "the bill" or the role "user".
+    names_person: bool
     # The text to embed, without the names of known speakers, unless only stop words remain; roles such as
     # "user" stay. With the names, the nearest vectors would be texts about these people in general.
     topic: str
@@ -240,9 +242,10 @@ class Question:
 
 _WHEN = frozenset("when wann quand cuando quando wanneer nar hvornar kiedy когда".split())
 _PERIODS = frozenset("long date day month year".split())  # after "how", "what", "which"
-_TIMES = "ago recently since soon tonight".split()  # English words that are no signs of a date
+_TIMES = "ago recently since soon tonight".split()  # English words that tell a time, beside `Language.dates`
 _Words = tuple[str, ...]  # folded
-_Spread = list[tuple[str, int, int]]  # the words of a text, folded and undivided, each with (start, end)
+# (word, start, end); folded; a run of Chinese, Japanese or Korean stays one word
+_LocatedWords = list[tuple[str, int, int]]
 _CAPITALS = re.compile(r"[^\W\d_]{2,}")
 _POSSESSIVE = re.compile(r"['’´`]s?(?!\w)", re.IGNORECASE)
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]+")
@@ -267,7 +270,7 @@ def read_question(text: str, *, speakers: Speakers, clock: Instant) -> Question:
     plain = plain_words(start)
     code = language_of(plain)
     language = languages()[code]
-    named, places, of_somebody = _named(start, speakers, code)
+    named, places, names_person = _named(start, speakers, code)
     capitals: set[str] = set()  # words in capitals ("RR-NG", "the WHO"), and "May" within a text
     for match in () if start.isupper() else _CAPITALS.finditer(start):
         is_inner_name = match[0].istitle() and start[: match.start()].strip() != ""
@@ -297,7 +300,7 @@ def read_question(text: str, *, speakers: Speakers, clock: Instant) -> Question:
         phrases=tuple(phrase for phrase in phrases if len(phrase) > 1),
         codes=tuple(word for word in words if word in codes),
         speakers=named,
-        of_somebody=of_somebody,
+        names_person=names_person,
         topic=topic if places and set(plain_words(topic)) - language.stops else text,
         spans=tuple(mentioned(start, clock, code)) if dated else (),
         times=tuple(map(stem, sorted({*language.dates, *_TIMES}))) if _asks_when(plain) else (),
@@ -328,8 +331,8 @@ class Speakers:
 
     def add(self, speaker: str) -> None:
         """Add a new speaker."""
-        spread = [_spread(part) for part in _BETWEEN_NAMES.split(speaker)]
-        parts = [tuple([word for word, _, _ in part]) for part in spread if part]
+        located = [_located_words(part) for part in _BETWEEN_NAMES.split(speaker)]
+        parts = [tuple([word for word, _, _ in part]) for part in located if part]
         parts = [part for part in parts if part[0] not in _TITLES] or parts
         if name := tuple(chain.from_iterable(parts)):
             insort(self._full.setdefault(name, []), speaker)
@@ -348,49 +351,51 @@ class Speakers:
         return self._full[next(iter(names))]
 
 
-def _spread(text: str) -> _Spread:
+def _located_words(text: str) -> _LocatedWords:
     places = []
     for match in _WORD.finditer(text):
-        folded = match[0] if _UNSPACED.search(match[0]) else "".join(plain_words(match[0]))
-        places.append((folded, match.start(), match.end()))
+        word = match[0] if _UNSPACED.search(match[0]) else "".join(plain_words(match[0]))
+        places.append((word, match.start(), match.end()))
     return places
 
 
 def _named(text: str, speakers: Speakers, code: str) -> tuple[tuple[str, ...], list[tuple[int, int]], bool]:
-    """Return the speakers that a text names, the spans of their names, and `of_somebody`.
+    """Return the speakers that a text names, the spans of their names, and `names_person`.
 
     A span includes a possessive ending.
     """
-    spread = _spread(text)
+    located = _located_words(text)
     named: dict[str, None] = {}
     spans: list[tuple[int, int]] = []
-    at, of_somebody = 0, False
-    while at < len(spread):
-        size, matches = _name_at(text, spread, at, speakers, code)
+    at, names_person = 0, False
+    while at < len(located):
+        size, matches = _name_at(text, located, at, speakers, code)
         named.update(dict.fromkeys(matches))
-        if matches and spread[at][0] not in _ROLES:
-            start, end = spread[at][1], spread[at + size - 1][2]
+        if matches and located[at][0] not in _ROLES:
+            start, end = located[at][1], located[at + size - 1][2]
             possessive = _POSSESSIVE.match(text, end)
             spans.append((start, possessive.end() if possessive else end))
-            of_somebody |= text[start].isupper() or not any(name[:1].isupper() for name in matches)
+            names_person |= text[start].isupper() or not any(name[:1].isupper() for name in matches)
         at += size
     for name in speakers.unspaced:
         place = text.find(name)
         if place >= 0 and name not in named:
             named[name] = None
             spans.append((place, place + len(name)))
-            of_somebody = True
-    return tuple(named), sorted(spans), of_somebody
+            names_person = True
+    return tuple(named), sorted(spans), names_person
 
 
-def _name_at(text: str, spread: _Spread, at: int, speakers: Speakers, code: str) -> tuple[int, Sequence[str]]:
+def _name_at(
+    text: str, located: _LocatedWords, at: int, speakers: Speakers, code: str
+) -> tuple[int, Sequence[str]]:
     """Return the length in words of the longest name at this position, and its speakers; or 1 and ()."""
-    word, start, _ = spread[at]
+    word, start, _ = located[at]
     if word in languages()[code].stops and not (text[start].isupper() and start):
         return 1, ()  # "will" and "a" are no names
-    for size in range(min(speakers.longest, len(spread) - at), 0, -1):
-        words = tuple([folded for folded, _, _ in spread[at : at + size]])
-        last, place, _ = spread[at + size - 1]
+    for size in range(min(speakers.longest, len(located) - at), 0, -1):
+        words = tuple([each for each, _, _ in located[at : at + size]])
+        last, place, _ = located[at + size - 1]
         calls = [words]
         if code in _GENITIVES and text[place].isupper() and len(last) > 3 and last.endswith("s"):
             calls.append((*words[:-1], last[:-1]))
@@ -438,7 +443,7 @@ def lemma(word: str) -> str:
 
 
 def kinds_of(word: str) -> frozenset[str]:
-    """Return the kinds that a word asks for, in the singular or plural; empty for other words."""
+    """Return the entity labels, or "value", that a word such as "city" or "who" asks for; else nothing."""
     return asking().kinds.get(stem(word), frozenset())
 
 

@@ -35,7 +35,7 @@ RANDOM = 1.2  # times 1/sqrt(d), the spread of random directions: measured on te
 UNRELATED = 0.4  # upper bound of the middle, for a group whose texts are all about the question
 # A capitalised word within a text, as in "Who is Alice's boss?".
 _CALLED = re.compile(r"(?<=[\w,;] )[A-Z][\w]+")
-_MOST_CALLED = 64  # surfaces with the word of a call
+_MOST_CALLED = 64  # a first word that more names than this contain calls no entity
 _TINY, _SMALL, _SAMPLE = 8, 32, 8192
 # The share of a question's token weight that unrelated texts have through function words. In the example of
 # BGE-M3's own page it is 0 and 0.04 for unrelated texts, 0.9 and 0.99 for answers.
@@ -46,7 +46,7 @@ SENT_WITHIN, SOON_AFTER = 4 * 86_400 * SECOND, 0.6
 B_AROUND = 0.5  # BM25's B for a message with its neighbours, whose words count and whose lengths do not
 _LONG = 4.0  # times the mean length: a longer message gets no further credit
 OVER_FETCH = 3  # candidates per row of the limit, because views and filters drop some
-CODE = 1.5  # factor on the idf of a word with digits
+CODE = 1.5  # factor on the idf of a code: a word with a digit or in capitals (`Question.codes`)
 
 _FACTORS = frozenset({"speaker", "dates", "soon_after", "times", "phrase", "linked", "length"})
 _NO_SIGNAL: Mapping[str, Floats] = {}
@@ -61,7 +61,7 @@ class Scores:
     score: Floats
     records: Records  # maps rows to their records
     signals: Mapping[str, Floats] = field(default_factory=dict)
-    floor: float = 0.0
+    floor: float = 0.0  # rows at or below it are no hits; infinite: the scope has none
 
     def best(self, depth: int, minimum: float = 0.0) -> Ints:
         """Return the `depth` best rows above the floor and at or above `minimum`, best first; ties by row."""
@@ -111,7 +111,7 @@ class Candidate:
     row: FoundRow
     score: float
     signals: Mapping[str, float] = field(default_factory=dict)
-    place: int | None = None
+    row_number: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,14 +185,15 @@ class FirstStage:
         lexical = self._by_words(messages.words, terms)
         near = self._by_vectors(messages.vectors, len(messages.numbers), exact)
         sparse = self._by_tokens(messages.vectors, len(messages.numbers))
-        fit, match_score = self._together(lexical, near, sparse)  # decides which messages match
-        if question.of_somebody:  # messages of a named person are about the question
+        fit, match_score = self._weighted_sum(lexical, near, sparse)  # decides which messages match
+        if question.names_person:  # messages of a named person are about the question
             fit = max(fit, weights.floor)
         zero = farthest(near)
-        _, base = self._together(lexical, near, sparse, zero=zero)  # orders the matches
-        # `base` with the words of the neighbours; without words, for the share of the neighbours.
-        _, with_neighbours = self._together(self._by_words_around(messages, terms), near, sparse, zero=zero)
-        _, without_words = self._together(np.zeros_like(lexical), near, sparse, zero=zero)
+        _, base = self._weighted_sum(lexical, near, sparse, zero=zero)  # orders the matches
+        # The sum with the neighbours' words; and the sum without words, of which neighbours get a share.
+        around = self._by_words_around(messages, terms)
+        _, with_neighbours = self._weighted_sum(around, near, sparse, zero=zero)
+        _, without_words = self._weighted_sum(np.zeros_like(lexical), near, sparse, zero=zero)
         speakers = [messages.speakers.numbers[name] for name in question.speakers]
         by_speaker = np.isin(messages.speakers.number_of, speakers)
         dated = _rows_within(messages.times, question.spans, 0)
@@ -207,26 +208,26 @@ class FirstStage:
             times=(weights.times, np.concatenate(by_time_words) if by_time_words else ()),
             phrase=(weights.phrase, self._quoted(messages.words)),
         )
-        # Words count together with those of the neighbours, so a word that is repeated counts less than a new
-        # one; for vectors the neighbours' shares are added.
-        company = factor * (with_neighbours - base + self._from_neighbours(messages, without_words * factor))
+        # A word that neighbours repeat counts less than a new one; vectors of neighbours add their shares.
+        shares = self._from_neighbours(messages, without_words * factor)
+        from_neighbours = factor * (with_neighbours - base + shares)
         base *= factor
         match_score *= factor
         session = factor * np.float32(weights.session) * self._by_session(messages, terms)
-        by_context = {"neighbours": company, "session": session}
+        by_context = {"neighbours": from_neighbours, "session": session}
         signals = {"words": lexical, "vectors": near, **sparse, **factors, **by_context}
         # Keep messages that match the question, and their neighbours. They are ordered by `base`: it counts
         # nearness from the farthest message, which gives named speakers and neighbours a greater boost.
-        evidence = match_score + factor * self._from_neighbours(messages, match_score)
-        is_match = evidence > weights.tail * evidence.max(initial=0.0)
+        match_with_neighbours = match_score + factor * self._from_neighbours(messages, match_score)
+        is_match = match_with_neighbours > weights.tail * match_with_neighbours.max(initial=0.0)
         # The factor by length, 1 at the mean: a short message ("nice one!") has less content.
         mean = max(1.0, float(messages.words.lengths.mean())) if len(lexical) else 1.0
         share = np.minimum(messages.words.lengths.astype(np.float32) / np.float32(mean), np.float32(_LONG))
         length = np.power((1 + share) / 2, weights.length, dtype=np.float32)
-        score = np.where(is_match, (base + company + session) * length, 0.0)
+        score = np.where(is_match, (base + from_neighbours + session) * length, 0.0)
         return self._scores(messages.records, fit, score, {**signals, "length": length})
 
-    def _together(
+    def _weighted_sum(
         self, lexical: Floats, near: Floats, sparse: Mapping[str, Floats] = _NO_SIGNAL, *, zero: float = 0.0
     ) -> tuple[float, Floats]:
         """Return the fit of the best row, 0 to 1, and the weighted sum of signals (shares of their best).
@@ -266,7 +267,7 @@ class FirstStage:
         near = of_statement[pieces.statements.number_of] if len(of_statement) else np.zeros_like(lexical)
         tokens = self._by_tokens(pieces.vectors, len(of_statement))
         sparse = {name: values[pieces.statements.number_of] for name, values in tokens.items()}
-        fit, total = self._together(lexical, near, sparse)
+        fit, total = self._weighted_sum(lexical, near, sparse)
         quoted = self._quoted(pieces.words)
         factors, factor = self._factors(len(lexical), phrase=(self._weights.phrase, quoted))
         total *= factor
@@ -277,7 +278,7 @@ class FirstStage:
         """Return the scores of summaries, which count less than other rows: a summary has many words."""
         lexical = self._by_words(texts.words, self._terms(names=True))
         near = self._by_vectors(texts.vectors, len(texts.ids), lambda _: ())
-        fit, total = self._together(lexical, near)
+        fit, total = self._weighted_sum(lexical, near)
         total *= np.float32(self._weights.communities)
         return self._scores(texts.records, fit, total, {"words": lexical, "vectors": near})
 
@@ -310,7 +311,7 @@ class FirstStage:
         return nearness
 
     def state_question(self) -> StateQuestion:
-        """Return the question with the entity names that it contains completely."""
+        """Return the question with the entities whose names it contains, or that it calls by a first name."""
         names = self._index.names
         matched = np.zeros(len(names.words.lengths), np.int32)
         for key in {term(word) for word in words(self._question.text)}:

@@ -319,10 +319,10 @@ def gather(
         visible = _visible(run, scope, chosen.records(rows))
         best: dict[str, Candidate] = {}
         scored = zip(chosen.score[rows].tolist(), chosen.signals_of(rows), rows.tolist(), strict=True)
-        for resolved, (score, signals, place) in zip(visible, scored, strict=True):
+        for resolved, (score, signals, row_number) in zip(visible, scored, strict=True):
             for each in resolved:
                 if each.id not in best:
-                    best[each.id] = Candidate(row=each, score=score, signals=signals, place=place)
+                    best[each.id] = Candidate(row=each, score=score, signals=signals, row_number=row_number)
         passing = run.keep([candidate.row for candidate in best.values()])
         candidates = [best[row.id] for row in passing]
         if len(candidates) >= count or len(rows) < depth or depth >= MAX_DEPTH:
@@ -389,9 +389,9 @@ def _ranks(run: SearchRun, chosen: Sequence[Chosen], by_method: _ByMethod) -> _R
             for rank, candidate in enumerate(ordered, 1):
                 ranks.setdefault(candidate.row.id, {})[_TEXTS.get(signal, "bfs")] = rank
     for scope, candidate in chosen:
-        if run.recipe.fusion == "weighted" and candidate.place is not None:
+        if run.recipe.fusion == "weighted" and candidate.row_number is not None:
             for signal, method in _TEXTS.items():
-                if place := run.ranked[scope].rank(signal, candidate.place):
+                if place := run.ranked[scope].rank(signal, candidate.row_number):
                     ranks.setdefault(candidate.row.id, {})[method] = place
     return ranks
 

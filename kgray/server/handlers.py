@@ -36,7 +36,7 @@ from kgray.server.door import LONGEST_S, At, Door, check_known, check_scope, hol
 from kgray.server.models import Group, Identifier, Limit, MomentOf, Nodes, Number, Withdrawal
 from kgray.server.problems import Conflict, Malformed, TooLarge, problem_of
 from kgray.server.streams import Events, comment, event, streamed
-from kgray.storage.ledger import Acceptance, Foresight, NoneAccepted
+from kgray.storage.ledger import Acceptance, AcceptancePreview, NoneAccepted
 from kgray.storage.ledger import retry_failed as retried
 
 # The types of the parameters of the memory's methods; all others are moments.
@@ -277,7 +277,9 @@ async def appended(
     rows = [item for item in items if isinstance(item, Submitted) and not (all_or_none and refused)]
     drafts = [row.draft for row in rows]
     if dry_run:
-        answers = await door.call(lambda: Foresight(door.memory.store, **options).of(drafts, now=times.now()))
+        answers = await door.call(
+            lambda: AcceptancePreview(door.memory.store, **options).of(drafts, now=times.now())
+        )
     else:
         try:
             answers = await door.appends.accept(drafts, whole=all_or_none, **options) if rows else []
@@ -321,9 +323,7 @@ def _answered(
 
 async def _ended(door: Door, group: str, answers: Sequence[Acceptance], wait_s: float) -> dict[str, int]:
     """Wait until these rows are committed or failed, at most wait_s; return their counts."""
-    remaining = {
-        answer.sequence for answer in answers if answer.sequence is not None and answer.status != "conflict"
-    }
+    remaining = {answer.sequence for answer in answers if answer.status != "conflict"}
     ended = {"committed": 0, "failed": 0}
     deadline = time.monotonic() + wait_s
     while True:

@@ -37,11 +37,11 @@ Runs = Callable[..., Awaitable[Any]]  # runs a method of the memory with its arg
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class Connection:
     """The access of one connection.
 
     call: like read, for blocking functions; ask: takes a question and the arguments of `Memory.ask`; key: the
-    id of the caller's key, "" = none
+    id of the caller's key, "" = none; count: counts a call by tool and outcome
     """
 
     memory: AsyncMemory
@@ -60,7 +60,7 @@ class Line(BaseModel):
     """A fact, entity or message."""
 
     id: str
-    kind: str
+    kind: str  # fact, entity, episode or community; in memory_status: opened, changed or ended
     text: str
     since: str | None = None
     until: str | None = None
@@ -115,7 +115,7 @@ class Messages(BaseModel):
 
 
 class Status(BaseModel):
-    """states: id -> state, of the requested ids. changed: facts opened or ended after `since`."""
+    """states: id -> state, of the requested ids. changed: facts opened, changed or ended after `since`."""
 
     pending: int
     failed: int
@@ -153,8 +153,8 @@ AskedOptions = Annotated[
     ),
 ]
 Moment = Annotated[str | None, Field(description="ISO 8601")]
-SeatOf = Callable[[Context[Any]], Seat]
-_NEXT = {
+ConnectionOf = Callable[[Context[Any]], Connection]
+_ADVICE = {
     "NotFound": "Look for it with search_memory.",
     "Ambiguous": "Call again with one of these ids.",
     "InputError": "Correct the argument and call again.",
@@ -163,7 +163,7 @@ _NEXT = {
 
 
 class _Server(MCPServer[Any]):
-    """A server whose line about wrong arguments is one line, like those of the tools."""
+    """A server that reports wrong arguments in one line with advice, as the tools report errors."""
 
     async def call_tool(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - of the SDK
         try:
@@ -171,15 +171,17 @@ class _Server(MCPServer[Any]):
         except ToolError as error:
             if not isinstance(error.__cause__, ValidationError):
                 raise
-            raise ToolError(f"{_fault(error.__cause__)}. {_NEXT['InputError']}") from None
+            raise ToolError(f"{_fault(error.__cause__)}. {_ADVICE['InputError']}") from None
 
 
-def build(seat_of: SeatOf, *, adds: bool = True, forgets: bool = True, asks: bool = False) -> MCPServer[Any]:
-    """Return a server. seat_of: the seat of a call's connection; adds, forgets, asks: with these tools."""
+def build(
+    connection_of: ConnectionOf, *, adds: bool = True, forgets: bool = True, asks: bool = False
+) -> MCPServer[Any]:
+    """Return a server. connection_of: the connection of a call; adds, forgets, asks: with these tools."""
     # Else the SDK installs a handler that renders each traceback, which blocks the event loop for a second.
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     server = _Server("kgray", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
-    tools = _Tools(seat_of)
+    tools = _Tools(connection_of)
     reads = "get_context search_memory get_history get_sources memory_status".split()
     chosen: list[tuple[Any, Any]] = [(getattr(tools, name), {"read_only_hint": True}) for name in reads]
     chosen += [(tools.ask_memory, {"read_only_hint": True})] * asks
@@ -187,23 +189,25 @@ def build(seat_of: SeatOf, *, adds: bool = True, forgets: bool = True, asks: boo
     chosen += [(tools.forget, {"destructive_hint": True, "idempotent_hint": True})] * forgets
     for tool, hints in chosen:
         server.add_tool(
-            _with_advice(tool, seat_of), annotations=ToolAnnotations(open_world_hint=False, **hints)
+            _with_advice(tool, connection_of), annotations=ToolAnnotations(open_world_hint=False, **hints)
         )
     return server
 
 
-def _with_advice(tool: Callable[..., Awaitable[Any]], seat_of: SeatOf) -> Callable[..., Awaitable[Any]]:
+def _with_advice(
+    tool: Callable[..., Awaitable[Any]], connection_of: ConnectionOf
+) -> Callable[..., Awaitable[Any]]:
     """Return a tool whose errors reach the model with advice."""
 
     @wraps(tool)
     async def run(*args: Any, ctx: Context[Any], **options: Any) -> Any:  # noqa: ANN401 - the tool's own
-        count = seat_of(ctx).count
+        count = connection_of(ctx).count
         try:
             answer = await tool(*args, ctx=ctx, **options)
         except KgrayError as error:
             count(tool.__name__, "error")
             names = (kind.__name__ for kind in type(error).__mro__)
-            advice = next((_NEXT[name] for name in names if name in _NEXT), "Tell the user.")
+            advice = next((_ADVICE[name] for name in names if name in _ADVICE), "Tell the user.")
             raise ToolError(f"{error}. {advice}") from None
         count(tool.__name__, "done")
         return answer
@@ -214,18 +218,19 @@ def _with_advice(tool: Callable[..., Awaitable[Any]], seat_of: SeatOf) -> Callab
 class _Tools:
     """The tools; models read their docstrings."""
 
-    def __init__(self, seat_of: SeatOf) -> None:
-        self.seat_of = seat_of
+    def __init__(self, connection_of: ConnectionOf) -> None:
+        self.connection_of = connection_of
 
     async def _read(self, ctx: Context[Any], verb: str, *args: Any, **arguments: Any) -> Any:  # noqa: ANN401
         """Call a reading method of the memory on the connection's group; return its result."""
-        seat = self.seat_of(ctx)
-        return await seat.read(getattr(seat.memory, verb), *args, group=seat.group, **arguments)
+        connection = self.connection_of(ctx)
+        method = getattr(connection.memory, verb)
+        return await connection.read(method, *args, group=connection.group, **arguments)
 
     async def get_context(
         self, query: str, ctx: Context[Any], tokens: int = 1500, as_of: Moment = None,
         known_at: Moment = None,
-        kinds: Kinds = [], template: Template = "kgray", options: Options = {},  # noqa: B006 - read alone
+        kinds: Kinds = [], template: Template = "kgray", options: Options = {},  # noqa: B006 - never changed
     ) -> Text:  # fmt: skip
         """Call at the start of a task: known facts about QUERY, ready to read, each line dated."""
         arguments: dict[str, Any] = {"tokens": tokens, "as_of": as_of, "known_at": known_at, "scopes": kinds}
@@ -237,16 +242,16 @@ class _Tools:
         self, question: str, ctx: Context[Any],
         mode: Literal["local", "keywords", "global", "drift"] = "local",
         as_of: Moment = None, known_at: Moment = None, suggest: int = 0,
-        options: AskedOptions = {},  # noqa: B006 - read alone
+        options: AskedOptions = {},  # noqa: B006 - never changed
     ) -> Answer:  # fmt: skip
         """Have a model answer QUESTION from this memory alone, with sources; slower than get_context.
 
         mode global: for questions about all of the memory, without as_of. suggest: N further questions.
         """
-        seat = self.seat_of(ctx)
+        connection = self.connection_of(ctx)
         arguments: dict[str, Any] = {"mode": mode, "as_of": as_of, "known_at": known_at, "suggest": suggest}
         arguments |= checked(options, _AskOptions)
-        answer = await seat.ask(question, group=seat.group, **arguments)
+        answer = await connection.ask(question, group=connection.group, **arguments)
         sources = [_line(hit).model_copy(update={"number": number}) for number, hit in answer.sources]
         return Answer(
             answer=answer.text, found=answer.found, sources=sources, suggestions=list(answer.suggestions),
@@ -255,7 +260,7 @@ class _Tools:
 
     async def search_memory(
         self, query: str, ctx: Context[Any], as_of: Moment = None, known_at: Moment = None,
-        kinds: Kinds = [], limit: int = 10, options: Options = {},  # noqa: B006 - read alone
+        kinds: Kinds = [], limit: int = 10, options: Options = {},  # noqa: B006 - never changed
     ) -> Lines:  # fmt: skip
         """Find single facts, entities or messages. Without as_of: current facts. as_of: facts true then.
 
@@ -280,10 +285,10 @@ class _Tools:
         return Messages(messages=messages)
 
     async def memory_status(
-        self, ctx: Context[Any], ids: Ids = [], since: Moment = None  # noqa: B006 - read alone
+        self, ctx: Context[Any], ids: Ids = [], since: Moment = None  # noqa: B006 - never changed
     ) -> Status:  # fmt: skip
         """Whether added messages are in the graph yet, failures with reasons, and changes `since` then."""
-        counts = (await self._read(ctx, "status")).groups[self.seat_of(ctx).group]
+        counts = (await self._read(ctx, "status")).groups[self.connection_of(ctx).group]
         failures = await self._read(ctx, "failures")
         states = {id_: (await self._read(ctx, "episode", id_)).state for id_ in ids}
         changed: list[Line] = []
@@ -309,11 +314,11 @@ class _Tools:
 
         `at` is when it was said, not when it happened. Do not add content that search has returned.
         """
-        seat = self.seat_of(ctx)
+        connection = self.connection_of(ctx)
         row = {"text": text, "at": at, "speaker": speaker, "source": source, "id": id}
         fields = {name: value for name, value in row.items() if value is not None}
-        (acceptance,) = await seat.accept([draft_from(fields, Defaults(group=seat.group))])
-        seat.background.appended(acceptance.status == "accepted")
+        (acceptance,) = await connection.accept([draft_from(fields, Defaults(group=connection.group))])
+        connection.background.appended(acceptance.status == "accepted")
         if acceptance.status == "conflict":
             raise InputError(f"{acceptance.reason}; leave the id out to keep both", field="id")
         if acceptance.retracted:
@@ -323,7 +328,7 @@ class _Tools:
             state = (await self._read(ctx, "episode", acceptance.id)).state
             if state not in ("accepted", "extracted") or time.monotonic() >= deadline:
                 return Added(id=acceptance.id, state="accepted" if state == "extracted" else state)
-            await seat.background.step(0.25)
+            await connection.background.step(0.25)
 
     async def forget(
         self, ids: Ids, ctx: Context[Any],
@@ -333,15 +338,16 @@ class _Tools:
 
         ids: of messages, from get_sources. dry_run: only counts existing messages. Ask the user first.
         """
-        seat = self.seat_of(ctx)
+        connection = self.connection_of(ctx)
         if dry_run:
-            store = seat.memory.store
-            existing = [id_ for id_ in ids if await seat.call(sequences_of, store, seat.group, [id_])]
+            store, group = connection.memory.store, connection.group
+            existing = [id_ for id_ in ids if await connection.call(sequences_of, store, group, [id_])]
             absent = [id_ for id_ in ids if id_ not in existing]
             return Forgotten(messages=len(existing), facts_closed=0, facts_reopened=0, absent=absent)
-        await seat.call(seat.memory.admin.access.note, seat.key, mode, seat.group, {"episodes": ids})
-        verb = seat.memory.remove if mode == "remove" else seat.memory.retract
-        counts = await seat.change(verb, group=seat.group, episodes=ids)
+        note = connection.memory.admin.access.note
+        await connection.call(note, connection.key, mode, connection.group, {"episodes": ids})
+        verb = connection.memory.remove if mode == "remove" else connection.memory.retract
+        counts = await connection.change(verb, group=connection.group, episodes=ids)
         return Forgotten.model_validate(as_json(counts) | {"messages": counts.episodes})
 
 
@@ -428,18 +434,19 @@ async def serve_stdio(memory: AsyncMemory, group: str, *, read_only: bool = Fals
     async def run(verb: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **options: Any) -> Any:  # noqa: ANN401
         return await to_thread.run_sync(lambda: asyncio.run(verb(*args, **options)))
 
-    async def accepted(drafts: list[Draft]) -> list[Acceptance]:
+    async def accept_drafts(drafts: list[Draft]) -> list[Acceptance]:
         memory.check_embedder()
         return await to_thread.run_sync(lambda: accept(memory.store, drafts, now=times.now()))
 
-    seat = Seat(
+    connection = Connection(
         memory=memory, group=check_group(group), read=run, change=run, call=to_thread.run_sync,
         ask=partial(run, memory.ask),
-        background=background, accept=accepted,
+        background=background, accept=accept_drafts,
     )  # fmt: skip
     background.start()
     try:
-        server = build(lambda _: seat, adds=not read_only, forgets=not read_only, asks=memory.can_answer)
+        writes = not read_only
+        server = build(lambda _: connection, adds=writes, forgets=writes, asks=memory.can_answer)
         await server.run_stdio_async()
     finally:
         await to_thread.run_sync(background.stop)

@@ -17,7 +17,7 @@ from kgray.errors import InputError
 from kgray.memory.access import AccessKey
 from kgray.server.asking import answered
 from kgray.server.door import Door, check_scope
-from kgray.server.mcp import Seat, build
+from kgray.server.mcp import Connection, build
 from kgray.storage.ledger import Acceptance
 
 
@@ -27,12 +27,12 @@ class Mounted:
     def __init__(self, door: Door) -> None:
         self._door = door
 
-        def seat_of(ctx: Context[Any]) -> Any:  # noqa: ANN401 - a Seat
+        def connection_of(ctx: Context[Any]) -> Any:  # noqa: ANN401 - a Connection
             request: Any = ctx.request_context.request
-            return request.scope["state"]["seat"]
+            return request.scope["state"]["connection"]
 
         self._servers = {
-            (adds, forgets): build(seat_of, adds=adds, forgets=forgets, asks=door.memory.can_answer)
+            (adds, forgets): build(connection_of, adds=adds, forgets=forgets, asks=door.memory.can_answer)
             for adds, forgets in product((True, False), repeat=2)
         }
         # `Front` has checked Host and Origin.
@@ -67,7 +67,7 @@ class Mounted:
             door.check_room()
             return await door.appends.accept(drafts)
 
-        scope["state"]["seat"] = Seat(
+        scope["state"]["connection"] = Connection(
             memory=door.memory, group=group, read=door.read, change=door.change, call=door.call,
             ask=partial(answered, door),
             background=door.ingesting, accept=accept, key=key.id if key else "",

@@ -1,7 +1,7 @@
 """The ledger: the state of each entry of a group's log, and which groups are held (R19, R22, R24, R25).
 
-An entry is an episode or an operation (a correction). Entries are appended, and failed episodes retried, in
-short durable transactions of `Store.append`; other functions only read. So every store behaves alike.
+An entry is an episode or an operation (a correction). Functions that write (acceptance, corrections, retries,
+holds) use short durable transactions of `Store.append`; the others only read. So every store behaves alike.
 
 A group is held if its work fails although its content is valid and all servers answer, as after a defect. A
 process that ingests tries again after a pause, which grows with each failure. Other groups continue.
@@ -27,9 +27,7 @@ from kgray.schema.kinds import EPISODES, HOLDS, OPERATIONS, EpisodeRow, HoldRow,
 from kgray.schema.reads import EPISODES_IN_STATE, OPERATIONS_IN_STATE, EpisodeHeadRow, TakenRow
 
 _END_OF_TIME = 1 << 62  # later than every instant
-_STATEMENT = re.compile(  # the form of a statement id (`records.make_id`)
-    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-)
+_STATEMENT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # an id as of `records.make_id`
 FIRST_PAUSE_S, _PAUSE_GROWTH, LONGEST_PAUSE_S = 5, 4, 1800  # of a held group
 
 
@@ -40,10 +38,10 @@ class Acceptance:
     # duplicate: same id and content, nothing changed; conflict: same id, other content, and no `replace`
     status: Literal["accepted", "duplicate", "conflict"]
     id: str
-    sequence: int | None = None
+    sequence: int
     reason: str = ""  # of a conflict
     retracted: bool = False  # a duplicate of an episode that was retracted, and stays so
-    timed: bool = True  # False: no reference time was given, and acceptance gave one
+    timed: bool = True  # False: the draft had no reference time, so acceptance set one
 
 
 class NoneAccepted(InputError):
@@ -89,7 +87,7 @@ def accept(
     return store.append(groups, append)
 
 
-class Foresight:
+class AcceptancePreview:
     """Predicts the outcomes of several calls of `accept`, as an `Appending` that stores nothing."""
 
     def __init__(self, store: Store, *, replace: bool, again: bool) -> None:
@@ -122,17 +120,16 @@ def request(store: Store, operation: Operation) -> int:
 
 
 def request_reading_again(
-    store: Store, operation: Operation, followers: Collection[int]
+    store: Store, operation: Operation, context_readers: Collection[int]
 ) -> tuple[int, list[int]]:
-    """Append a removal that also covers the followers, and accept the followers again after it.
+    """Append a removal that also covers the context readers, and accept these again after it.
 
-    followers: the sequences of `episodes_with_context`. Returns the sequence of the removal, and the new
-    sequences of the followers.
+    context_readers: the sequences of `episodes_with_context`. Returns the removal's sequence and theirs.
     """
     group = operation.group
 
     def append(log: Appending) -> tuple[int, list[int]]:
-        episodes = log.rows(reads.EPISODES_AT, group, sorted(followers))
+        episodes = log.rows(reads.EPISODES_AT, group, sorted(context_readers))
         live = [row for row in episodes if row.retired_at is None]
         ids = (*operation.episodes, *(row.id for row in live))
         removal = _append_operation(log, replace(operation, episodes=ids))
@@ -147,7 +144,9 @@ def request_reading_again(
 class _Intake:
     """Accepts drafts into a log; it remembers the ids that it has read or appended."""
 
-    def __init__(self, log: Appending | Foresight, *, replaces: bool, again: bool, bulk: bool) -> None:
+    def __init__(
+        self, log: Appending | AcceptancePreview, *, replaces: bool, again: bool, bulk: bool
+    ) -> None:
         self._log, self._replaces, self._again, self._bulk = log, replaces, again, bulk
         self._withdrawals: dict[str, tuple[Operation, ...]] = {}
         self._retractions: dict[str, set[Instant | None]] = {}  # read at the first draft of a retracted row
@@ -204,7 +203,7 @@ class _Intake:
         return row.retired_at in self._retractions[group]
 
 
-def _append_operation(log: Appending | Foresight, operation: Operation) -> Operation:
+def _append_operation(log: Appending | AcceptancePreview, operation: Operation) -> Operation:
     numbered = replace(operation, sequence=log.take_sequence(operation.group))
     log.put(OPERATIONS, operation.group, rows.operation_row(numbered))
     return numbered
@@ -233,7 +232,7 @@ def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
     return len(failed)
 
 
-RowSource: TypeAlias = "Store | Appending | Foresight"
+RowSource: TypeAlias = "Store | Appending | AcceptancePreview"
 
 
 def pending_withdrawals(source: RowSource, group: str) -> tuple[Operation, ...]:
@@ -278,12 +277,12 @@ def find(store: Store, group: str, identifier: str) -> Bearers:
             statement=exists(reads.FACTS_OF_STATEMENTS, reads.SHOWN_BY_STATEMENTS),
             fact=exists(reads.FACTS_OF),
         )
-        if not bearers and stated_at(store, group, identifier):  # a statement without facts
+        if not bearers and sequences_with_evidence(store, group, identifier):  # a statement without facts
             return Bearers(statement=True)
         return bearers
 
 
-def stated_at(store: Store, group: str, statement: str) -> list[int]:
+def sequences_with_evidence(store: Store, group: str, statement: str) -> list[int]:
     """Return the sequences of the episodes with evidence of a statement. It scans the group's statements."""
     if not _STATEMENT.fullmatch(statement):
         return []
@@ -291,7 +290,7 @@ def stated_at(store: Store, group: str, statement: str) -> list[int]:
     return [row.sequence for row in records if any(text.endswith(f" {statement}") for text in row.statements)]
 
 
-def named(store: Store, operation: Operation) -> list[TakenRow]:
+def named_episodes(store: Store, operation: Operation) -> list[TakenRow]:
     """Return the episodes that a retraction or removal names, in any state, by sequence."""
     group, source = operation.group, operation.source
     with store.reading():
@@ -310,7 +309,7 @@ def sequences_of(store: Store, group: str, ids: Sequence[str]) -> list[int]:
 
 def live_ids(store: Store, operation: Operation) -> list[str]:
     """Return the ids of the named episodes that were not retired, in any state, in the group's order."""
-    return list(dict.fromkeys(row.id for row in named(store, operation) if row.retired_at is None))
+    return list(dict.fromkeys(row.id for row in named_episodes(store, operation) if row.retired_at is None))
 
 
 def episodes_with_context(

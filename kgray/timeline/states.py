@@ -155,20 +155,20 @@ class StatementState:
     ended: Claim | None = None  # the last said `ended` at or before it (R10)
 
     last_view: tuple[Span, ...] = ()  # the result of the last `view`
-    low: int = 0  # the number of its first spans that are certainly unchanged
+    unchanged_count: int = 0  # the number of its first spans that are certainly unchanged
 
     def view(self) -> tuple[Span, ...]:
         """Return the spans in order of start; build only the spans that changed after the last call."""
-        if self.low < len(self.last_view) or self.low < len(self.spans):
-            spans = list(self.last_view[: self.low])
-            for draft in self.spans[self.low :]:
+        if self.unchanged_count < len(self.last_view) or self.unchanged_count < len(self.spans):
+            spans = list(self.last_view[: self.unchanged_count])
+            for draft in self.spans[self.unchanged_count :]:
                 start = None if draft.start == ALWAYS else draft.start
                 support = tuple(draft.support)
                 spans.append(
                     Span(self.statement, draft.opened, draft.point, start, draft.end, draft.ended, support)
                 )
             self.last_view = tuple(spans)
-            self.low = len(spans)
+            self.unchanged_count = len(spans)
         return self.last_view
 
     def open_rivals(self) -> Iterator[StatementState]:

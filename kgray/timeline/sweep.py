@@ -1,6 +1,6 @@
 """`timeline`, and `Sweep`: the same function, kept up to date while claims arrive.
 
-`Component` applies the rules R7-R12, instant by instant, to statements that rivalry connects. It logs what
+`FullSweep` applies the rules R7-R12, instant by instant, to statements that rivalry connects. It logs what
 each instant changed; evidence about the past undoes the log back to its instant and sweeps forward again.
 Without the log each claim would cost all instants, 20 us each: 200 ms a commit for a slot of 10,000 values.
 
@@ -44,7 +44,7 @@ from kgray.timeline.states import (
 _start = attrgetter("start")  # of a span
 
 
-class Component:
+class FullSweep:
     """The sweep over statements that rivalry connects; it logs the changes of each instant to undo them."""
 
     def __init__(self, touched: set[StatementState]) -> None:
@@ -106,11 +106,11 @@ class Component:
     def _note_change(self, state: StatementState) -> None:
         self._touched.add(state)
         last = len(state.spans) - 1
-        if state.low > last >= 0:
-            state.low = last
+        if state.unchanged_count > last >= 0:
+            state.unchanged_count = last
 
     def _set_claiming(self, state: StatementState, claiming: tuple[Claim, ...]) -> None:
-        """Set the claims for a statement at this instant; its slots keep the claim said last."""
+        """Set a statement's `holds` claims that cover this instant; its slots store the one said last."""
         if claiming == state.claiming:
             return
         old, new = state.claiming[-1:], claiming[-1:]
@@ -125,7 +125,7 @@ class Component:
                 self._insert(slot.latest, bisect_left(slot.latest, entry), (*entry, state))
 
     def _take(self, instant: Instant, events: list[Event]) -> None:
-        """Apply the rules at one instant: claims (R10), then points.
+        """Apply the rules at one instant: first update the claims that cover it (R10), then take its points.
 
         Last, it adds the claims that start here to `past`, for later instants.
         """
@@ -170,7 +170,7 @@ class Component:
             start = instant if is_rival_open else state.last_rival_end()
         elif first is not None and first[0] < instant:
             end, ended = first
-        self._keep(SpanDraft(state, claim, "end", start, [claim]), end, ended, state)
+        self._add_ended_span(SpanDraft(state, claim, "end", start, [claim]), end, ended, state)
 
     def _begin(self, instant: Instant, claim: Claim, state: StatementState, point: Point) -> None:
         """R9-R11: a start or a confirmation."""
@@ -179,12 +179,14 @@ class Component:
             return
         inferred = claim.start is not None and (claim.inferred or claim.start == claim.said[0])
         if point == "confirmation" or inferred:
-            better = state.overruled_by(claim.said)
-            if better is not None:
+            overruling = state.overruled_by(claim.said)
+            if overruling is not None:
                 if state.spans:
                     self._support(instant, claim, state)
                 else:
-                    self._keep(SpanDraft(state, claim, point, instant, [claim]), instant, better, state)
+                    self._add_ended_span(
+                        SpanDraft(state, claim, point, instant, [claim]), instant, overruling, state
+                    )
                 return
         rivals = list(state.open_rivals())
         opens = instant
@@ -201,7 +203,7 @@ class Component:
             self._set(slot, "open", state)
         self._note_supporter(instant, claim, state)
 
-    def _keep(self, draft: SpanDraft, end: Instant, ended: Claim, state: StatementState) -> None:
+    def _add_ended_span(self, draft: SpanDraft, end: Instant, ended: Claim, state: StatementState) -> None:
         """Add a span that is already ended: open rivals stay open."""
         self._insert(state.spans, len(state.spans), draft)
         self._touch(state)
@@ -270,7 +272,7 @@ class PlainSlot:
         self._runs: list[SpanDraft] = []
 
     def take(self, claim: Claim, state: StatementState) -> bool:
-        """Add a claim; return False if it needs all rules: then this slot is not used any more."""
+        """Add a claim; False if it needs all rules: the caller then discards this object and applies them."""
         at = claim.said[0]
         if claim.kind != "holds" or claim.end is not None or claim.start != at:
             return False
@@ -311,7 +313,9 @@ class PlainSlot:
             run.end = None if following is None else following.start
             run.ended = None if following is None else following.opened
             state = run.state
-            state.low = min(state.low, bisect_left(state.spans, run.start, key=_start))
+            state.unchanged_count = min(
+                state.unchanged_count, bisect_left(state.spans, run.start, key=_start)
+            )
             self._touched.add(state)
 
 
@@ -346,7 +350,7 @@ class Sweep:
         self._slots: dict[Hashable, SlotState] = {}
         self._touched: set[StatementState] = set()
         self._plain = PlainSlot(self._touched)
-        self._component: Component | None = None  # as soon as all rules are needed
+        self._component: FullSweep | None = None  # as soon as all rules are needed
         self._size = 0
 
     def __len__(self) -> int:
@@ -361,9 +365,9 @@ class Sweep:
     def add(self, claims: Sequence[Claim]) -> dict[str, SpanChange]:
         """Add claims; return (former spans, new spans) by statement, where they differ."""
         own_claims = [
-            (claim, self._statements.get(claim.statement) or self._linked(claim)) for claim in claims
+            (claim, self._statements.get(claim.statement) or self._new_state(claim)) for claim in claims
         ]
-        new, obsolete = _sift(own_claims)
+        new, obsolete = _apply_denials(own_claims)
         if self._component is not None:
             self._component.change(new, obsolete)
         elif obsolete or not all(self._plain.take(claim, state) for claim, state in new):
@@ -371,15 +375,15 @@ class Sweep:
         self._size += len(claims)
         changes: dict[str, SpanChange] = {}
         for state in sorted(self._touched, key=attrgetter("statement")):
-            former, unchanged = state.last_view, state.low
+            former, unchanged = state.last_view, state.unchanged_count
             spans = state.view()
             if former[unchanged:] != spans[unchanged:]:
                 changes[state.statement] = (former, spans)
         self._touched.clear()
         return changes
 
-    def _linked(self, claim: Claim) -> StatementState:
-        """Return the state of a statement with its first claim, linked to its rivals."""
+    def _new_state(self, claim: Claim) -> StatementState:
+        """Create a statement's state at its first claim, linked to its rivals; use all rules if necessary."""
         state = self._statements[claim.statement] = StatementState(claim.statement)
         for key in dict.fromkeys(self._rivals.slot_keys(claim.statement)):
             state.slots.append(self._slots.setdefault(key, SlotState()))
@@ -397,25 +401,25 @@ class Sweep:
 
     def _apply_all_rules(self) -> None:
         """Sweep all claims again, by all rules from this call on."""
-        self._component = Component(self._touched)
+        self._component = FullSweep(self._touched)
         states = self._statements.values()
         for state in states:
             state.spans.clear()
-            state.low = 0
+            state.unchanged_count = 0
         self._touched.update(states)
         self._component.change((claim, state) for state in states for claim in state.claims)
 
 
-def _sift(own_claims: Sequence[OwnClaim]) -> tuple[list[OwnClaim], list[OwnClaim]]:
+def _apply_denials(own_claims: Sequence[OwnClaim]) -> tuple[list[OwnClaim], list[OwnClaim]]:
     """Apply denials (R6): return the new claims that count, and the former claims that no longer count."""
     denied = {}
     for claim, state in own_claims:
         if claim.kind == "denied" and (state.denied is None or state.denied < claim.said):
             state.denied = denied[state] = claim.said
     obsolete = []
-    for state, moment in denied.items():
-        obsolete += [(claim, state) for claim in state.claims if claim.said < moment]
-        state.claims = [claim for claim in state.claims if claim.said > moment]
+    for state, said in denied.items():
+        obsolete += [(claim, state) for claim in state.claims if claim.said < said]
+        state.claims = [claim for claim in state.claims if claim.said > said]
     new = []
     for claim, state in own_claims:
         if claim.kind != "denied" and (state.denied is None or claim.said > state.denied):

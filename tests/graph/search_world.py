@@ -80,7 +80,6 @@ class World:
             client_id=client_id,
         )
         accepted = accept(self.store, [draft], now=at)[0]
-        assert accepted.sequence is not None
         self.sequences[accepted.id] = accepted.sequence
         page = _Page(world=self, group=group, sequence=accepted.sequence, episode=accepted.id)
         page.recorded = max(at, self.last_recorded(group) + 1)

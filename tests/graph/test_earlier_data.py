@@ -47,7 +47,8 @@ def test_a_data_folder_of_version_0_1_is_refused_in_one_line_and_stays_as_it_is(
 
     assert message == (
         f"{folder / FILE} was written by an earlier kgray (schema 9; this one knows {VERSION}): "
-        "end what uses it, and run `kgray upgrade`, which asks no model; --dry-run says what it would do"
+        "stop the processes that use it, and run `kgray upgrade`, which asks no model; --dry-run says what "
+        "it would do"
     )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files_before
 

@@ -17,16 +17,16 @@ from kgray.schema import rows
 from kgray.schema.kinds import EPISODES, RECORDS
 from kgray.schema.record_rows import Judgements, judged_column, name_vectors
 from kgray.storage.ledger import (
+    AcceptancePreview,
     Bearers,
     Failure,
-    Foresight,
     NoneAccepted,
     accept,
     dumped_episodes,
     episodes_at,
     failures,
     find,
-    named,
+    named_episodes,
     pending,
     pending_groups,
     previous,
@@ -64,8 +64,8 @@ def statuses(answers):
 
 def foreseen(store, drafts, *, replace=False, again=False):
     """Return the foreseen result of accepting these, one by one."""
-    foresight = Foresight(store, replace=replace, again=again)
-    return [answer for draft in drafts for answer in foresight.of([draft])]
+    preview = AcceptancePreview(store, replace=replace, again=again)
+    return [answer for draft in drafts for answer in preview.of([draft])]
 
 
 def retracted(store, sequence, **named):
@@ -394,7 +394,9 @@ def test_episodes_of_an_operation_are_found_by_id_source_or_all(store):
         store.apply([statement_commit(1, "Al", "one", 10, sent=draft("a", client_id="x")), failed(2, 20)])
 
     def sequences(group="g", **chosen):
-        return [row.sequence for row in named(store, Operation(group=group, kind="remove", **chosen))]
+        return [
+            row.sequence for row in named_episodes(store, Operation(group=group, kind="remove", **chosen))
+        ]
 
     ids = ("x", draft("b", source="mail").id, "none", "\ud800")
     assert sequences(episodes=("x",)) == sequences_of(store, "g", ["x"]) == [1]

@@ -11,7 +11,7 @@ from kgray.errors import InputError
 from kgray.graph.stored import StoredView
 from kgray.schema.reads import ANSWERS_TO, MESSAGES, NAME_VECTORS, SEARCHED, VECTORS
 from kgray.schema.record_rows import search_columns
-from kgray.storage.ledger import accept, dumped_episodes, find, named, request
+from kgray.storage.ledger import accept, dumped_episodes, find, named_episodes, request
 from kgray.storage.neo4j.mapping import STORED
 from tests.graph.by_hand import draft, remove, tell, worded
 from tests.graph.engine import Engine, day, triples
@@ -108,7 +108,7 @@ def test_names_and_texts_that_look_like_queries_are_names_and_texts(pair, ask, t
         both = Operation(group=group, kind="remove", episodes=(query,), source=query)
         # Ids and keys are made by us, of whole characters.
         ours_alone = query.encode(errors="replace").decode()
-        assert named(items, both) == named(their_store, both)
+        assert named_episodes(items, both) == named_episodes(their_store, both)
         assert list(items.rows(ANSWERS_TO, group, [ours_alone])) == []
     assert {label for (labels,) in ask("MATCH (n) RETURN DISTINCT labels(n)") for label in labels} <= ALLOWED
     assert {kind for (kind,) in ask("MATCH ()-[r]->() RETURN DISTINCT type(r)")} <= {

@@ -10,7 +10,7 @@ from kgray.graph.stored import StoredView
 from kgray.ports import Patch
 from kgray.schema import kinds, rows
 from kgray.schema.reads import READS
-from kgray.storage.ledger import find, named, pending, pending_groups, previous
+from kgray.storage.ledger import find, named_episodes, pending, pending_groups, previous
 from kgray.storage.neo4j import statements, statements_by_hand
 from kgray.storage.neo4j.mapping import group_key, named_group
 from tests.graph.by_hand import append, changes, draft, tell
@@ -139,7 +139,9 @@ def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(
 
         assert not find(store, group, text)
         assert view.entities_named(text) == []
-        assert named(store, Operation(group=group, kind="remove", episodes=(text,), source=text)) == []
+        assert (
+            named_episodes(store, Operation(group=group, kind="remove", episodes=(text,), source=text)) == []
+        )
         assert (view.facts([text]), view.facts_of([text], None), view.entities([text])) == ([], [], [])
         assert (view.facts_at([text], None, 9), view.supporters([text])) == ([], {})
         assert reader_count() == count_before

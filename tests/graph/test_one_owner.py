@@ -23,7 +23,7 @@ from kgray.ingest.runner import Runner
 from kgray.ports import ExtractionRequest, Judged, QuestionRequest, RowChanges, Store
 from kgray.schema.kinds import COMMITTED
 from kgray.schema.reads import EPISODE_HEADS
-from kgray.storage.alike import slot_of
+from kgray.storage.transactions import slot_of
 from tests.graph.by_hand import append, draft, statement_commit
 from tests.graph.engine import Engine, ReadsItself, WildJudge, in_group, reading
 from tests.graph.stores import Stores
@@ -263,7 +263,7 @@ def test_a_commit_that_rests_on_an_older_record_changes_nothing(store, group):
             resting(mine, 0),
             resting(statement_commit(3, "Cy", "x", 40, group=group), 10),
         ):
-            with pytest.raises(Outrun, match="since it was decided"):
+            with pytest.raises(Outrun, match="has changed since"):
                 store.apply([stale])
         store.apply([resting(first, 0), resting(theirs, 10)])  # sent again: the answer was lost
         store.apply([resting(statement_commit(3, "Cy", "three", 40, group=group), 20)])

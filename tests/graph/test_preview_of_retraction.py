@@ -12,7 +12,7 @@ from kgray.graph import dump
 from kgray.graph.change import retracted
 from kgray.graph.stored import View, records_of
 from kgray.ingest import preview
-from kgray.storage.ledger import dumped_episodes, named
+from kgray.storage.ledger import dumped_episodes, named_episodes
 
 PEOPLE = ["Ada Berg", "Bo Dahl", "Cleo Ek", "Dag Falk", "Eva Gran", "Finn Holm", "Gry Iversen"]
 PLACES = ["Oslo", "Lund", "Turku", "Bergen"]
@@ -44,7 +44,7 @@ def stories(seed):
 
 def difference_of_groups(store, operation):
     """Return the changes between two derivations of the whole group."""
-    sequences = {row.sequence for row in named(store, operation)}
+    sequences = {row.sequence for row in named_episodes(store, operation)}
     records_before = records_of(store, operation.group)
     episodes = [
         episode for episode in dumped_episodes(store, operation.group) if episode.sequence in sequences

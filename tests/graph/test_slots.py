@@ -10,7 +10,7 @@ import pytest
 
 from kgray.errors import StaleWriter, StoreError
 from kgray.ports import RowChanges, Store
-from kgray.storage.alike import SLOTS, slot_of
+from kgray.storage.transactions import SLOTS, slot_of
 from tests.graph.by_hand import append, draft, head, statement_commit
 from tests.graph.stores import Stores
 

@@ -27,10 +27,10 @@ from kgray.ports import Patch, at_one_moment
 from kgray.schema import kinds, rows
 from kgray.schema.kinds import KINDS
 from kgray.search import Query, Searcher
-from kgray.storage.alike import slot_of
 from kgray.storage.ledger import accept, failures, pending, request, result, retry_failed
 from kgray.storage.neo4j import groups as grouped
 from kgray.storage.neo4j.connection import Connection
+from kgray.storage.transactions import slot_of
 from tests.graph.by_hand import (
     all_of,
     append,

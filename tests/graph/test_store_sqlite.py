@@ -10,7 +10,7 @@ import pytest
 from kgray.errors import Locked, StaleWriter
 from kgray.ports import GroupCounts
 from kgray.schema.kinds import FACTS, KINDS
-from kgray.storage.alike import slot_of
+from kgray.storage.transactions import slot_of
 from kgray.system.locks import INGEST_LOCK
 from tests.graph.by_hand import all_of, append, draft, everything, head, small, statement_commit, tell
 

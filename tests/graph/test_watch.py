@@ -11,8 +11,8 @@ import pytest
 from kgray.ingest.runner import Runner
 from kgray.ports import Store
 from kgray.runtime.pools import Lost
-from kgray.storage.alike import slot_of
 from kgray.storage.sqlite import open_sqlite
+from kgray.storage.transactions import slot_of
 from tests.graph.engine import SMALL, Engine, triples, works
 from tests.waiting import until
 

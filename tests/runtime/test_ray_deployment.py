@@ -15,8 +15,8 @@ import pytest
 from kgray.domain import times
 from kgray.memory import AsyncMemory
 from kgray.runtime.spec import DeploymentSpec
-from kgray.storage.alike import SLOTS
 from kgray.storage.ledger import accept
+from kgray.storage.transactions import SLOTS
 from tests import make
 from tests.ray_session import samples
 from tests.runtime.test_ray_jobs import job_client, jobs_of, process_of

@@ -35,7 +35,7 @@ async def test_two_shards_write_to_one_server_and_its_death_costs_time_and_nothi
 
     Each shard has a sequencer, a writer and an epoch, and the groups that are dealt to it by their names.
     """
-    from kgray.storage.alike import slot_of
+    from kgray.storage.transactions import slot_of
 
     expected = await plain(tmp_path / "plain")
     ended: list[tuple[str, int, str]] = []

@@ -30,8 +30,8 @@ from kgray.runtime.spec import DeploymentSpec, profile_of, spec_of
 from kgray.schema.kinds import COMMITTED
 from kgray.schema.reads import EPISODE_HEADS
 from kgray.settings import load
-from kgray.storage.alike import SLOTS
 from kgray.storage.ledger import accept
+from kgray.storage.transactions import SLOTS
 from tests.doors.chat_server import NOTHING, ChatServer
 from tests.waiting import HANGS_S, wait_for
 from tests.world import World, WorldPlan

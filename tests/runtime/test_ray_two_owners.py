@@ -22,7 +22,7 @@ from kgray.graph.repair import differences
 from kgray.ingest.runner import Runner
 from kgray.schema.kinds import COMMITTED
 from kgray.schema.reads import EPISODE_HEADS
-from kgray.storage.alike import slot_of
+from kgray.storage.transactions import slot_of
 from kgray.system.locks import INGEST_LOCK
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
 from tests.neo4j_server import driver_of

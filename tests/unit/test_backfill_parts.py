@@ -21,7 +21,7 @@ from kgray.io.intake.formats import Position
 from kgray.memory.backfill.manifest import run_name
 from kgray.memory.backfill.run import Budget, RecentRate, RunProgress
 from kgray.ports import GroupCounts
-from kgray.ports.ingest import Sequences, Totals, joined
+from kgray.ports.ingest import Sequences, Totals, sum_of
 from kgray.runtime.job_log import JobLog, followed
 from kgray.runtime.jobs import ServerTimes, without_secrets
 from kgray.settings import load, public_environ
@@ -74,7 +74,7 @@ def test_totals_of_two_runs_are_joined():
     first.seconds["write"] = 1.5
     second_totals = Totals(committed=3, failed=1, requests=4, first_claim=7.0, last_commit=9.0)
     second_totals.seconds["write"] = 0.5
-    both = joined(joined(Totals(), first), second_totals)
+    both = sum_of(sum_of(Totals(), first), second_totals)
     assert (both.committed, both.failed, both.requests, both.stalls) == (5, 1, 4, 1)
     assert (both.first_claim, both.last_commit, both.seconds["write"]) == (5.0, 9.0, 2.0)
 

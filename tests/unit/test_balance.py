@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray.runtime.balance import PORTION, moves
-from kgray.storage.alike import SLOTS
+from kgray.storage.transactions import SLOTS
 
 
 @given(

@@ -258,7 +258,7 @@ def test_a_first_name_means_its_only_bearer(speakers, text, named):
 )  # fmt: skip
 def test_a_name_is_of_somebody_where_it_is_written_as_one(text, is_person):
     speakers = frozenset({"Bill", "user", "carol", "王芳"})
-    assert read(text, speakers=Speakers(speakers), clock=CLOCK).of_somebody is is_person
+    assert read(text, speakers=Speakers(speakers), clock=CLOCK).names_person is is_person
 
 
 def test_a_thousand_speakers_are_read_once():

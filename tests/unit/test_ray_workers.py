@@ -29,8 +29,8 @@ from kgray.models.hashing import HashingEmbedder
 from kgray.ports import ExtractionRequest, SummaryRequest
 from kgray.ports.ingest import NextCall
 from kgray.settings import Settings, load
-from kgray.storage.alike import slot_of
 from kgray.storage.ledger import request, result
+from kgray.storage.transactions import slot_of
 from kgray.system.outages import OUTAGES
 from tests import make
 from tests.waiting import HANGS_S, until, wait_for

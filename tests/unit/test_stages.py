@@ -63,13 +63,13 @@ async def test_an_episode_that_was_ready_asks_again_where_an_earlier_commit_open
     assert item.stage == "asking"
     assert (await asyncio.wait_for(item.read, 1)).episode is EPISODE
     change = object()
-    item.note(Decision(questions=Questions(), change=change))  # type: ignore[arg-type]
+    item.enter_after_decision(Decision(questions=Questions(), change=change))  # type: ignore[arg-type]
     assert (item.stage, item.is_decided) == ("ready", False)
-    item.note(Decision(questions=Questions(open=[QUESTION]), change=change))  # type: ignore[arg-type]
+    item.enter_after_decision(Decision(questions=Questions(open=[QUESTION]), change=change))  # type: ignore[arg-type]
     assert item.stage == "asking"
-    item.note(Decision(questions=Questions(texts=["Hi"])))
+    item.enter_after_decision(Decision(questions=Questions(texts=["Hi"])))
     assert item.stage == "asking"
-    item.note(Decision(questions=Questions(), change=change))  # type: ignore[arg-type]
+    item.enter_after_decision(Decision(questions=Questions(), change=change))  # type: ignore[arg-type]
     item.enter("committed")
     assert item.is_decided
 

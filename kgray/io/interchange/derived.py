@@ -2,8 +2,8 @@
 
 Most statements influence no other statement. So the evidence is divided into components that do not influence
 each other: the evidence between two entities, and all evidence that one functional slot or a verdict connects
-with it. The graph of some components is derived at a time. Besides these components, memory grows by 32 bytes
-for each pair of entities, statement and slot. A component is in memory as a whole.
+with it. A `Part` is the graph of some components; one part is derived at a time. Besides the part, memory
+grows by 32 bytes for each pair of entities, statement and slot. A component is in memory as a whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kgray.schema import reads
 from kgray.schema.record_rows import UnpackedRecords
 from kgray.storage.sqlite.scratch import Scratch
 
-PART = 5_000  # pieces of evidence of a part, about
+PART = 5_000  # approximate number of pieces of evidence in a part
 _ENTRIES = 64  # rows of packed records that are unpacked at once
 _TABLES = """
 CREATE TABLE record_mentions (root TEXT, sequence INT, ordinal INT, row BLOB);
@@ -43,7 +43,7 @@ _ADD_EVIDENCE = "INSERT INTO record_evidence VALUES (?, ?, ?, ?)"
 _MENTIONS = "SELECT root, row FROM record_mentions ORDER BY root, sequence, ordinal"
 _EVIDENCE = "SELECT part, row FROM record_evidence JOIN parts USING (node) ORDER BY part, sequence, ordinal"
 _VALUE = Evidence._fields.index("value")
-_LIMITED = frozenset({"single", "single_object"})
+_SINGLE_VALUED = frozenset({"single", "single_object"})
 
 
 class Part(NamedTuple):
@@ -82,7 +82,7 @@ class DerivedGroup:
         # Without episodes: declarations, verdicts and corrections.
         self._records = records_of(store, group, known_at, within=[])
         self.relations = GroupGraph.build(replace(self._records, verdicts=[], operations=[])).relations
-        self._roots = _joined(self._records.operations)
+        self._roots = _representatives(self._records.operations)
         self._births = dict(self._records.births)  # of entities with corrections
         self._nodes = _Components()
         scratch.execute(_TABLES)
@@ -191,7 +191,7 @@ class DerivedGroup:
     def _slots(self, item: Evidence, ends: Sequence[str]) -> set[SlotKey]:
         name, is_swapped, _ = self.relations.folded(item.relation)
         traits = self.relations.traits(name)
-        if traits.cardinality not in _LIMITED:
+        if traits.cardinality not in _SINGLE_VALUED:
             return set()
         if item.value is not None:
             return {("s", ends[0], name)}
@@ -242,7 +242,10 @@ class _Components:
         self._parents[self._root(second)] = self._root(first)
 
     def parts(self, size: int) -> Iterator[tuple[int, int]]:
-        """Yield (node, number of its part). A part has whole components, with `size` pieces of evidence."""
+        """Yield (node, number of its part).
+
+        A part has whole components and, except the last part, at least `size` pieces of evidence.
+        """
         totals = array("q", bytes(8 * len(self._sizes)))
         for node, pieces in enumerate(self._sizes):
             totals[self._root(node)] += pieces
@@ -272,8 +275,8 @@ def _packed(item: Evidence, ends: Iterable[Mention], births: Mapping[str, Place]
     return marshal.dumps((plain, list(map(tuple, ends)), item_births, tuple(head)))
 
 
-def _joined(operations: Iterable[Operation]) -> dict[str, str]:
-    """Return entity -> an id that all entities have that corrections connect with it."""
+def _representatives(operations: Iterable[Operation]) -> dict[str, str]:
+    """Return entity -> a representative id, the same for all entities that corrections connect."""
     roots = dict[str, str]()
 
     def root(id_: str) -> str:

@@ -310,7 +310,7 @@ class _RunAttempt:
                 self._flush()
                 row.file.complete = True
                 continue
-            if self._limit is not None and self._rows_taken + self._submission.held >= self._limit:
+            if self._limit is not None and self._rows_taken + self._submission.waiting >= self._limit:
                 self._flush()  # some of these rows may be refused
                 if self._rows_taken >= self._limit:
                     self._limited = True
@@ -321,7 +321,7 @@ class _RunAttempt:
                 return
             self._unanswered.append(row)
             self._submission.take(row.item)
-            if self._submission.held >= self._batch:
+            if self._submission.waiting >= self._batch:
                 self._flush()
         self._flush()
 

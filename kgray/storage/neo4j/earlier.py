@@ -18,13 +18,13 @@ from typing import Any
 from kgray.errors import KgrayError, Locked, NoStore, StoreError
 from kgray.ports import GroupHead, Store
 from kgray.schema.kinds import COMMITTED, PENDING
-from kgray.storage.alike import check_version
 from kgray.storage.earlier import OLD_KINDS, EarlierStore, OldColumn, OldGroup, OldKind, OldRow
 from kgray.storage.neo4j import schema
 from kgray.storage.neo4j import statements_by_hand as cypher
 from kgray.storage.neo4j.connection import Connection, Running
 from kgray.storage.neo4j.mapping import group_key
 from kgray.storage.neo4j.store import Neo4jStore
+from kgray.storage.transactions import check_version
 
 OLDEST = 8  # the schema of version 0.1
 _LEASE_MS = 10_000  # of writers of all earlier versions

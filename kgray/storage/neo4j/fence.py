@@ -1,9 +1,9 @@
 """The right to write to slots: their epochs, and a lease on each shard against a second process (R23).
 
-Correctness rests on the epochs of slots, which each write locks and checks (`kgray.storage.alike`). The
-lease, in the node of the shard, only prevents that two processes repeatedly take the shard from each other. A
-thread renews it, not the writes: so these do not lock that node, and writes of different slots run in
-parallel. Another process may take a lease that was not renewed for LEASE_MS, by the server's clock.
+Correctness rests on the epochs of slots, which each write locks and checks (`kgray.storage.transactions`).
+The lease, in the node of the shard, only prevents that two processes repeatedly take the shard from each
+other. A thread renews it, not the writes: so these do not lock that node, and writes of different slots run
+in parallel. Another process may take a lease that was not renewed for LEASE_MS, by the server's clock.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kgray.errors import KgrayError, Locked, StoreError
-from kgray.storage.alike import (
+from kgray.storage.neo4j import statements_by_hand as cypher
+from kgray.storage.neo4j.connection import Connection, Fetched, Running
+from kgray.storage.transactions import (
     SLOTS,
-    Hold,
+    WriterLock,
     check_empty,
     check_move,
     check_moved,
@@ -31,8 +33,6 @@ from kgray.storage.alike import (
     slots_of,
     stale,
 )
-from kgray.storage.neo4j import statements_by_hand as cypher
-from kgray.storage.neo4j.connection import Connection, Fetched, Running
 
 LEASE_MS = 10_000
 BEAT_S = 3.0
@@ -42,36 +42,36 @@ HOST = f"{socket.gethostname()} {_PID_NAMESPACE.readlink() if _PID_NAMESPACE.exi
 
 
 @contextmanager
-def holding(db: Connection, *, epoch: int | None, shard: int, shards: int | None) -> Iterator[Hold]:
+def holding(db: Connection, *, epoch: int | None, shard: int, shards: int | None) -> Iterator[WriterLock]:
     """Lock the slots of a shard, or (shards=None) of all shards, for a writer; see `ports.Store.writing`."""
     token = str(uuid.uuid4())
-    hold = db.write(lambda running: _take(db, running, epoch=epoch, shard=shard, count=shards, token=token))
+    lock = db.write(lambda running: _take(db, running, epoch=epoch, shard=shard, count=shards, token=token))
     ended = threading.Event()
-    beating = threading.Thread(target=_beat, args=(db, hold, ended), name="kgray-lease", daemon=True)
+    beating = threading.Thread(target=_beat, args=(db, lock, ended), name="kgray-lease", daemon=True)
     beating.start()
     try:
-        yield hold
+        yield lock
     finally:
         ended.set()
         beating.join()
         with suppress(KgrayError):  # the server does not answer: the lease expires
-            free = partial(db.run, statement=cypher.FREE_SHARDS, shards=list(hold.shards), token=token)
+            free = partial(db.run, statement=cypher.FREE_SHARDS, shards=list(lock.shards), token=token)
             db.write(free, patient=False)
 
 
 def check(
-    db: Connection, running: Running, hold: Hold | None, groups: Iterable[str], epoch: int | None = None
+    db: Connection, running: Running, lock: WriterLock | None, groups: Iterable[str], epoch: int | None = None
 ) -> None:
-    """Lock the slots of the groups. Raises StaleWriter, for a rollback, if the hold lacks a slot."""
+    """Lock the slots of the groups. Raises StaleWriter, for a rollback, if the lock lacks a slot."""
     rows = db.run(running, cypher.LOCK_SLOTS, slots=slots_of(groups))
-    check_locked(db, rows, hold, groups, epoch)
+    check_locked(db, rows, lock, groups, epoch)
 
 
 def check_locked(
-    db: Connection, rows: Iterable[Fetched], hold: Hold | None, groups: Iterable[str], epoch: int | None
+    db: Connection, rows: Iterable[Fetched], lock: WriterLock | None, groups: Iterable[str], epoch: int | None
 ) -> None:
-    """Raise StaleWriter unless the hold has the slots of the groups. rows: the result of LOCK_SLOTS."""
-    check_slots(db.location, [] if hold is None else [hold], groups, rows, epoch=epoch)
+    """Raise StaleWriter unless the lock has the slots of the groups. rows: the result of LOCK_SLOTS."""
+    check_slots(db.location, [] if lock is None else [lock], groups, rows, epoch=epoch)
 
 
 def set_shards(db: Connection, shards: int) -> None:
@@ -122,7 +122,7 @@ def moving(db: Connection, moved_slots: Collection[int], shard: int) -> Iterator
 
 def _take(
     db: Connection, running: Running, *, epoch: int | None, shard: int, count: int | None, token: str
-) -> Hold:
+) -> WriterLock:
     """Take the leases and slots of a shard, or (count=None) of all shards, in a transaction.
 
     It may run again after a lost answer: then the shards already have the token.
@@ -148,7 +148,7 @@ def _take(
         db.run(running, cypher.DIVIDE_SLOTS, last=SLOTS - 1, shards=number, epoch=newest_of_all)
     leases = _locked_leases(db, running, shards)
     newest = max(lease.epoch for lease in leases)
-    hold = Hold(shards=shards, epoch=newest, token=token)
+    lock = WriterLock(shards=shards, epoch=newest, token=token)
     if not all(
         lease.token == token for lease in leases
     ):  # else an earlier try committed, but its answer was lost
@@ -158,16 +158,16 @@ def _take(
                     f"{living[0].holder} is ingesting {db.location} now; adding and reading go on, and what "
                     f"is added is ingested by it"
                 )
-            hold.epoch = newest_of_all
+            lock.epoch = newest_of_all
         elif epoch != newest:
             raise stale(db.location, newest, epoch)
         holder = f"process {os.getpid()} on {socket.gethostname()}"
         parameters = {"holder": holder, "host": HOST, "pid": os.getpid(), "every": count is None}
-        parameters |= {"shards": shards, "epoch": hold.epoch, "token": token}
+        parameters |= {"shards": shards, "epoch": lock.epoch, "token": token}
         db.run(running, cypher.HOLD_SHARDS, **parameters)
         db.run(running, cypher.TAKE_SLOTS, shards=shards, epoch=newest_of_all)
-    hold.slots.update((slot, number) for slot, number in db.run(running, cypher.SLOTS_OF, shards=shards))
-    return hold
+    lock.slots.update((slot, number) for slot, number in db.run(running, cypher.SLOTS_OF, shards=shards))
+    return lock
 
 
 def _locked_map(db: Connection, running: Running) -> int:
@@ -214,9 +214,9 @@ def _may_live(host: str | None, pid: int | None) -> bool:
     return True
 
 
-def _beat(db: Connection, hold: Hold, ended: threading.Event) -> None:
+def _beat(db: Connection, lock: WriterLock, ended: threading.Event) -> None:
     """Renew the leases until `ended` is set; if one was lost, the next write raises StaleWriter."""
-    renew = partial(db.run, statement=cypher.RENEW_SHARDS, shards=list(hold.shards), token=hold.token)
+    renew = partial(db.run, statement=cypher.RENEW_SHARDS, shards=list(lock.shards), token=lock.token)
     while not ended.wait(BEAT_S):
         with suppress(KgrayError):  # the next beat tries again
             db.write(renew, patient=False)

@@ -14,11 +14,11 @@ from typing import Any
 
 from kgray.errors import StoreError
 from kgray.ports import T
-from kgray.storage.alike import Counters, slot_of
 from kgray.storage.neo4j import statements
 from kgray.storage.neo4j import statements_by_hand as cypher
 from kgray.storage.neo4j.connection import Connection, Running
 from kgray.storage.neo4j.mapping import group_key, named_group
+from kgray.storage.transactions import Counters, slot_of
 
 
 class BeingCleared(Exception):

@@ -16,7 +16,6 @@ from kgray.domain import times
 from kgray.errors import Unwritable
 from kgray.schema import kinds
 from kgray.schema.kinds import COMMITTED, Kind, R, Read
-from kgray.storage.alike import FoldedBatch, RowName, States, Transaction
 from kgray.storage.neo4j import groups as grouped
 from kgray.storage.neo4j import statements
 from kgray.storage.neo4j import statements_by_hand as cypher
@@ -24,6 +23,7 @@ from kgray.storage.neo4j.connection import MAX_ROWS, PLANNED_ONCE, Connection, F
 from kgray.storage.neo4j.groups import LockedGroup
 from kgray.storage.neo4j.mapping import FACT_TIMES, STORED, group_key, named_group
 from kgray.storage.neo4j.statements import read_rows
+from kgray.storage.transactions import CombinedBatch, RowName, States, Transaction
 
 _LEDGERS: tuple[Kind[Any], ...] = (kinds.EPISODES, kinds.OPERATIONS)  # as STATES has them
 
@@ -49,7 +49,7 @@ class BatchWriter(Transaction[LockedGroup]):
         )  # `groups.finish` deletes the rows in later transactions
 
     def write(
-        self, batch: FoldedBatch, *, counters: Sequence[LockedGroup] = (), settled: Sequence[str] = ()
+        self, batch: CombinedBatch, *, counters: Sequence[LockedGroup] = (), settled: Sequence[str] = ()
     ) -> None:
         for kind in reversed(kinds.KINDS):
             if kind not in (kinds.ENTITIES, kinds.FACTS):
@@ -90,7 +90,7 @@ class BatchWriter(Transaction[LockedGroup]):
             raise Unwritable(f"{missed} mentions are of an entity that is not stored: nothing was changed")
         self._drop(kinds.ENTITIES, batch.drops[kinds.ENTITIES])
 
-    def copy(self, batch: FoldedBatch) -> None:
+    def copy(self, batch: CombinedBatch) -> None:
         """Write a portion of a copy, whose facts come after their episodes."""
         self.write(batch)
         edges = sorted(_entity_edges(_values(batch, kinds.FACTS)).items())
@@ -129,7 +129,7 @@ def _keys(kind: Kind[Any], names: Iterable[RowName]) -> list[Values]:
     return [STORED[kind].key_values(*name) for name in sorted(names)]
 
 
-def _patches(batch: FoldedBatch, kind: Kind[Any]) -> list[Values]:
+def _patches(batch: CombinedBatch, kind: Kind[Any]) -> list[Values]:
     stored = STORED[kind]
     return [
         stored.key_values(*name)
@@ -138,7 +138,7 @@ def _patches(batch: FoldedBatch, kind: Kind[Any]) -> list[Values]:
     ]
 
 
-def _values(batch: FoldedBatch, kind: Kind[Any]) -> list[Values]:
+def _values(batch: CombinedBatch, kind: Kind[Any]) -> list[Values]:
     ordered = sorted(batch.puts[kind].items())  # names differ, so nothing else is compared
     return [STORED[kind].row_values(group, row) for (group, _), row in ordered]
 

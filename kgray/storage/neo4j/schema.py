@@ -6,7 +6,7 @@ Nodes and relationships that hold no rows of `kgray.schema.kinds`:
                  epoch: the last that was given
     KgrayShard   id: 0..., epoch, holder, token, host, pid, beat: the newest run of a shard, and the lease of
                  its writer; every: whether it is a process that took all shards
-    KgraySlot    slot, shard, epoch; target: the shard that it is being moved to (`kgray.storage.alike`)
+    KgraySlot    slot, shard, epoch; target: the shard of its current move (`kgray.storage.transactions`)
     KgrayGroup   id: SHA-256 of the name, slot, last, last_recorded, removals; name: only while it can be
                  read; waiting: when something was last appended (microseconds by the server's clock), while
                  anything is pending; adopting: token of a copy on its way into it; clearing, cleared_name:
@@ -40,10 +40,10 @@ from uuid import uuid4
 from neo4j import Query
 
 from kgray.errors import KgrayError, NoStore, StoreError, Unwritable
-from kgray.storage.alike import check_version
 from kgray.storage.neo4j import statements_by_hand as cypher
 from kgray.storage.neo4j.connection import Connection
 from kgray.storage.neo4j.mapping import STORED
+from kgray.storage.transactions import check_version
 from kgray.system.outages import OUTAGES
 
 VERSION = 10  # of the stored data; a database of another version is refused

@@ -61,7 +61,7 @@ WITH m UNWIND range(0, $last) AS number MERGE (s:KgraySlot {{slot: number}})
 SET s.shard = number % $shards, s.epoch = $epoch REMOVE s.target
 WITH DISTINCT m MATCH (o:KgrayShard) SET o.epoch = $epoch {_FREE}
 """
-# One row: the number of shards; a list of (slot, shard), empty before the first hold.
+# One row: the number of shards; a list of (slot, shard), empty before the first writer.
 SHARD_MAP = """
 MATCH (m:KgrayMeta {id: 'kgray'}) OPTIONAL MATCH (s:KgraySlot)
 RETURN coalesce(m.shards, 1), collect(CASE WHEN s IS NULL THEN null ELSE [s.slot, s.shard] END)
@@ -101,8 +101,8 @@ SET s.epoch = $epoch REMOVE s.target
 """
 # $shards. Rows: slot, epoch.
 SLOTS_OF = "MATCH (s:KgraySlot) WHERE s.shard IN $shards RETURN s.slot, s.epoch"
-# $slots, sorted. Locks them: the first statement of each write. Rows: the columns of `alike.SlotRow`. The
-# shard is read under the lock of the slot, and not locked itself: taking the shard waits for the slot.
+# $slots, sorted. Locks them: the first statement of each write. Rows: the columns of `transactions.SlotRow`.
+# The shard is read under the lock of the slot, and not locked itself: taking the shard waits for the slot.
 LOCK_SLOTS = """
 UNWIND $slots AS slot MATCH (s:KgraySlot {slot: slot}) SET s.locked = true
 WITH s MATCH (o:KgrayShard {id: s.shard}) RETURN s.slot, s.shard, s.epoch, o.epoch, o.token

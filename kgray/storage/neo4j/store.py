@@ -18,8 +18,7 @@ from kgray.errors import KgrayError, Outrun, StoreError
 from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, ShardMap, Store, T
 from kgray.schema import rows as packing
 from kgray.schema.kinds import COMMUNITY_RUNS, FactRow, Kind, R, Read, Row
-from kgray.storage import alike
-from kgray.storage.alike import EVERY_SEQUENCE, SLOTS, FoldedBatch, Hold, entries_of, portions, slots_of
+from kgray.storage import transactions
 from kgray.storage.neo4j import fence, schema, statements
 from kgray.storage.neo4j import groups as grouped
 from kgray.storage.neo4j import statements_by_hand as cypher
@@ -27,6 +26,15 @@ from kgray.storage.neo4j.connection import PATIENCE_S, PLANNED_ONCE, Connection,
 from kgray.storage.neo4j.mapping import group_key, named_group
 from kgray.storage.neo4j.row_writer import BatchWriter, state_keys, states_of
 from kgray.storage.neo4j.statements import storable
+from kgray.storage.transactions import (
+    EVERY_SEQUENCE,
+    SLOTS,
+    CombinedBatch,
+    WriterLock,
+    entries_of,
+    portions,
+    slots_of,
+)
 from kgray.system import locks
 
 _Work = Callable[[BatchWriter], None]
@@ -91,7 +99,7 @@ class Neo4jStore(Store):
         self.server = server
         self.embedder, self.dimensions = vectors
         self._complete = complete
-        self._hold: Hold | None = None
+        self._writer_lock: WriterLock | None = None
         self._adopting: dict[str, str] = {}  # group -> token of this process's copy into it
         self._local = threading.local()
         self._threads = set[str]()  # threads that appended, each by the id of its node
@@ -170,19 +178,19 @@ class Neo4jStore(Store):
         with ExitStack() as stack:
             if self.folder is not None and shard == 0 and not shared:
                 stack.enter_context(locks.ingesting(self.folder))
-            hold = stack.enter_context(fence.holding(self._db, epoch=epoch, shard=shard, shards=shards))
-            self._hold = hold
+            lock = stack.enter_context(fence.holding(self._db, epoch=epoch, shard=shard, shards=shards))
+            self._writer_lock = lock
             try:
                 # Finish the removals that other processes left incomplete.
                 for (name,) in self._db.rows(cypher.CLEARING):
                     grouped.finish(self._db, name)
-                yield hold.epoch
+                yield lock.epoch
             finally:
-                self._hold = None
+                self._writer_lock = None
 
     def shard_map(self) -> ShardMap:
         ((shards, rows),) = self._db.rows(cypher.SHARD_MAP)
-        owners = dict(rows)  # empty before the first hold
+        owners = dict(rows)  # empty before the first writer
         return ShardMap(shards, [owners.get(slot, slot % shards) for slot in range(SLOTS)])
 
     def set_shards(self, shards: int) -> None:
@@ -212,7 +220,7 @@ class Neo4jStore(Store):
 
         def work(running: Running) -> None:
             ((locked, rows, states),) = self._db.run(running, PLANNED_ONCE + cypher.BEGIN_WRITE, **parameters)
-            fence.check_locked(self._db, locked, self._hold, names, epoch)
+            fence.check_locked(self._db, locked, self._writer_lock, names, epoch)
             groups = grouped.by_name(rows)
             grouped.check_complete(self._db, groups)
             BatchWriter(self._db, running, groups).carry_out(changes, states_of(states))
@@ -231,14 +239,14 @@ class Neo4jStore(Store):
         """
         token = str(uuid4())
         in_copy = partial(self._in_copy, group, token)
-        self._db.write(lambda running: fence.check(self._db, running, self._hold, [group]))
+        self._db.write(lambda running: fence.check(self._db, running, self._writer_lock, [group]))
         grouped.finish(self._db, group)
         # Some of the copied entries may be pending.
         counters = {"last": head.last, "last_recorded": head.last_recorded, "appended": True}
         in_copy({"clearing": EVERY_SEQUENCE, **counters})
         try:
             for kind, portion in portions(rows, _PORTION_ROWS):
-                batch = FoldedBatch()
+                batch = CombinedBatch()
                 for row in portion:
                     batch.put(kind, group, row)
                 in_copy({}, partial(BatchWriter.copy, batch=batch))
@@ -262,11 +270,11 @@ class Neo4jStore(Store):
         """Run a transaction on the copy of a group, and set counters; StoreError if the copy is not ours."""
 
         def once(running: Running) -> None:
-            fence.check(self._db, running, self._hold, [group])
+            fence.check(self._db, running, self._writer_lock, [group])
             locked = grouped.locked(self._db, running, [group], make=True)[group]
             if counters.get("clearing") and locked.adopting is None:  # the copy begins
                 if locked.last:
-                    raise alike.refuse_existing(self._db.location, locked)
+                    raise transactions.refuse_existing(self._db.location, locked)
                 locked.adopting = token
             if counters.get("named") and locked.named:
                 return  # the answer to its commit was lost
@@ -351,7 +359,9 @@ class Neo4jStore(Store):
         existing = {name for name, head in heads.items() if head.named}
         statements = cypher.COUNT_ALL if group is None else cypher.COUNT
         rows = (self._db.one_list(each, group=group) for each in statements)
-        result = alike.counted(*([(name, *row) for name, *row in part if name in existing] for part in rows))
+        result = transactions.counted(
+            *([(name, *row) for name, *row in part if name in existing] for part in rows)
+        )
         return {name: result.get(name, GroupCounts()) for name in heads}
 
     def _named(self, group: str) -> dict[str, Any]:

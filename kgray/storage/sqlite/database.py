@@ -24,9 +24,10 @@ from kgray.errors import NoSpace, StoreError, Unavailable
 from kgray.schema.kinds import FACTS, R, Read, Row
 from kgray.schema.reads import READS
 from kgray.schema.rows import pack
-from kgray.storage.alike import (
+from kgray.storage.sqlite import statements as sql
+from kgray.storage.transactions import (
     Counters,
-    Hold,
+    WriterLock,
     check_empty,
     check_move,
     check_moved,
@@ -35,7 +36,6 @@ from kgray.storage.alike import (
     slots_of,
     stale,
 )
-from kgray.storage.sqlite import statements as sql
 from kgray.system.locks import for_owner, sync
 
 _CHECK_S = 1.0  # time limit of the check before the first write; enough for 1.7 GB in the system's cache
@@ -70,7 +70,7 @@ class Database:
             self._idle.put(connection)
         self._snapshot = threading.local()  # this thread's snapshot: its reader, and the groups read so far
         self._checked = False
-        self.holds: list[Hold] = []  # of this process, at most one a shard
+        self.writer_locks: list[WriterLock] = []  # of this process, at most one a shard
         # Groups without a name yet, which this process can read -> their temporary digests.
         self.staged: dict[str, bytes] = {}
 
@@ -107,7 +107,7 @@ class Database:
         """Raise StaleWriter if a group's slot is not held, or another process has taken it (R23)."""
         names = list(groups)
         rows = fetch_all(connection, sql.SLOTS_AT, (array(slots_of(names)),))  # the file is locked
-        check_slots(self.path.parent, self.holds, names, rows, epoch=epoch)
+        check_slots(self.path.parent, self.writer_locks, names, rows, epoch=epoch)
 
     def group(self, connection: apsw.Connection, name: str) -> KnownGroup | None:
         """Return a group that exists or existed, by the hash of its name; else None."""
@@ -142,12 +142,12 @@ class Database:
                 raise stale(self.path.parent, newer[0], epoch)
             connection.execute(sql.TAKE_SHARDS, (epoch, token, array(mine)))
             slot_epochs: dict[int, int] = dict(fetch_all(connection, sql.TAKE_SLOTS, (token, array(mine))))
-        hold = Hold(shards=mine, epoch=epoch, token=token, slots=slot_epochs)
-        self.holds.append(hold)
+        lock = WriterLock(shards=mine, epoch=epoch, token=token, slots=slot_epochs)
+        self.writer_locks.append(lock)
         try:
             yield epoch
         finally:  # else this process could still write after another has continued with the same epoch
-            self.holds.remove(hold)
+            self.writer_locks.remove(lock)
 
     def set_shards(self, shards: int) -> None:
         """Add or drop shards without slots; see `ports.Store.set_shards`."""

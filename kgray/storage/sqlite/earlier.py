@@ -18,12 +18,12 @@ import apsw
 
 from kgray.errors import Locked, NoStore, StoreError
 from kgray.ports import GroupHead, Store
-from kgray.storage.alike import check_version
 from kgray.storage.earlier import EarlierStore, OldColumn, OldGroup, OldKind, OldRow
 from kgray.storage.sqlite import schema
 from kgray.storage.sqlite.database import connect, explained
 from kgray.storage.sqlite.folder import is_there, read_header
 from kgray.storage.sqlite.store import open_sqlite
+from kgray.storage.transactions import check_version
 from kgray.system import locks
 
 OLDEST = 9  # the schema of version 0.1

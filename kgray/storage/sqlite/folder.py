@@ -12,9 +12,9 @@ from typing import Any
 import apsw
 
 from kgray.errors import NoStore, StoreError
-from kgray.storage.alike import check_version
 from kgray.storage.sqlite import schema
 from kgray.storage.sqlite.database import connect, explained
+from kgray.storage.transactions import check_version
 from kgray.system import locks
 
 _HEADER = 100  # bytes; https://www.sqlite.org/fileformat.html section 1.3

@@ -13,7 +13,7 @@ from typing import Any
 
 from kgray.schema import kinds
 from kgray.schema.kinds import Kind
-from kgray.storage.alike import SLOTS
+from kgray.storage.transactions import SLOTS
 
 APPLICATION_ID = 0x6B677279  # "kgry", in the header of the file
 FILE = "kgray.sqlite3"
@@ -63,8 +63,8 @@ CREATE INDEX operations_asked ON operations (no, kind) WHERE state = 0;
 """
 # groups.name is NULL for a removed group: its digest, last sequence and last record time stay.
 # groups.waiting is the time of the last append while any entry is pending; else 0.
-# shards.epoch is the epoch of a shard's newest run; token differs between holds with the same epoch.
-# slots.target is the target shard of a slot's current move (`kgray.storage.alike`).
+# shards.epoch is the epoch of a shard's newest run; token differs between locks with the same epoch.
+# slots.target is the target shard of a slot's current move (`kgray.storage.transactions`).
 _META = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE groups (

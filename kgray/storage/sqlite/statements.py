@@ -109,7 +109,7 @@ END_MOVES_BEYOND = "UPDATE slots SET target = NULL WHERE target >= ?"
 TAKE_SHARDS = f"UPDATE shards SET epoch = ?, token = ? WHERE shard IN {_LIST}"
 # (epoch, shards as JSON): slot, epoch. A move that is not complete ends.
 TAKE_SLOTS = f"UPDATE slots SET epoch = ?, target = NULL WHERE shard IN {_LIST} RETURNING slot, epoch"
-# (slots as JSON): the columns of `alike.SlotRow`.
+# (slots as JSON): the columns of `transactions.SlotRow`.
 SLOTS_AT = (
     "SELECT s.slot, s.shard, s.epoch, o.epoch, o.token FROM json_each(?1) AS asked "
     "CROSS JOIN slots AS s ON s.slot = asked.value CROSS JOIN shards AS o ON o.shard = s.shard"

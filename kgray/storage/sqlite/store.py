@@ -22,11 +22,11 @@ from kgray.schema import kinds
 from kgray.schema.kinds import Kind, R, Read, Row
 from kgray.schema.reads import FACTS_OF
 from kgray.schema.rows import fact as fact_of
-from kgray.storage import alike
-from kgray.storage.alike import EVERY_SEQUENCE, FoldedBatch, States, Transaction, slot_of
+from kgray.storage import transactions
 from kgray.storage.sqlite import folder, schema
 from kgray.storage.sqlite import statements as sql
 from kgray.storage.sqlite.database import Database, KnownGroup, array, digest, fetch_all, read_rows, restored
+from kgray.storage.transactions import EVERY_SEQUENCE, CombinedBatch, States, Transaction, slot_of
 from kgray.system import locks
 
 # Seconds that a transaction waits for another process's lock: a commit holds it for milliseconds, a
@@ -92,7 +92,7 @@ class SqliteStore(Store):
         if shared:
             raise StoreError("the embedded store holds its folder's lock itself: it cannot share it")
         with self._holding:  # one lock of the folder for all shards of this process
-            is_held = any(shard in hold.shards for hold in self._db.holds)
+            is_held = any(shard in lock.shards for lock in self._db.writer_locks)
             if not self._holders or is_held or shards not in (0, len(self._db.rows(sql.SHARDS))):
                 self._folder_lock.enter_context(locks.ingesting(self.folder))
             self._holders += 1
@@ -136,8 +136,8 @@ class SqliteStore(Store):
             copy.last, copy.last_recorded = head.last, head.last_recorded
             writer.keep(copy)
         try:
-            for kind, portion in alike.portions(rows, _PORTION_ROWS):
-                batch = FoldedBatch()
+            for kind, portion in transactions.portions(rows, _PORTION_ROWS):
+                batch = CombinedBatch()
                 batch.puts[kind] = {(stage, kind.key_of(row)): row for row in portion}
                 with self._copying(group, stage, durable=False) as writer:  # a copy that is cut off restarts
                     writer.write(batch)
@@ -165,7 +165,7 @@ class SqliteStore(Store):
         with self._db.transaction(durable=durable) as connection:
             self._db.check_slots(connection, [group])
             if existing := self._db.group(connection, group):
-                raise alike.refuse_existing(self.folder, existing)
+                raise transactions.refuse_existing(self.folder, existing)
             yield RowWriter(self._db, connection, [stage], new=True)
 
     def compact(self) -> bool:
@@ -261,7 +261,7 @@ class SqliteStore(Store):
             return {group: GroupCounts()}
         with self.reading():
             states, sums = (self._db.rows(each, (no,)) for each in (sql.COUNT_STATES, sql.COUNT_REST))
-        result = alike.counted(states, sums)
+        result = transactions.counted(states, sums)
         if group is not None:
             return {group: next(iter(result.values()))}
         result.pop(kinds.OWN, None)
@@ -294,7 +294,7 @@ class RowWriter(Transaction[KnownGroup]):
         return result
 
     def write(
-        self, batch: FoldedBatch, *, counters: Sequence[KnownGroup] = (), settled: Sequence[str] = ()
+        self, batch: CombinedBatch, *, counters: Sequence[KnownGroup] = (), settled: Sequence[str] = ()
     ) -> None:
         for kind, names in batch.drops.items():
             self.connection.executemany(sql.DROP[kind], [(self._no(group), *key) for group, key in names])

@@ -1,8 +1,8 @@
 """The common part of both stores: transactions, the right to write, counts, copies into a store, refusals.
 
 A store supplies the abstract methods of a `Transaction`, which decides which changes apply (R21, R23, R24).
-It folds consecutive changes, of any entries and groups, into one batch. A change that erases rows, or clears
-its group, gets a batch of its own.
+It combines consecutive changes, of any entries and groups, into one batch. A change that erases rows, or
+clears its group, gets a batch of its own.
 
 A process has the right to write to a slot (R23). Each group lies in one of `SLOTS` slots, chosen by a hash of
 its name. The row of a slot names its shard and an epoch. Taking a shard raises the epochs of its slots, and
@@ -53,7 +53,7 @@ _Group = TypeVar("_Group", bound=Counters)
 
 
 @dataclass(slots=True)
-class FoldedBatch:
+class CombinedBatch:
     """Several changes as one: each row at most once. erases: old bytes must not stay readable (R25)."""
 
     drops: defaultdict[Kind[Any], dict[RowName, None]] = field(default_factory=lambda: defaultdict(dict))
@@ -115,11 +115,11 @@ class FoldedBatch:
                 )
 
 
-class Transaction(FoldedBatch, Appending, Generic[_Group]):
+class Transaction(CombinedBatch, Appending, Generic[_Group]):
     """An open write transaction that has locked its groups.
 
-    For `Store.apply`, `carry_out` folds and writes the changes. For `Store.append`, the transaction is itself
-    the batch: the methods of `ports.Appending` add to it, and `finish` writes it.
+    For `Store.apply`, `carry_out` combines and writes the changes. For `Store.append`, the transaction is
+    itself the batch: the methods of `ports.Appending` add to it, and `finish` writes it.
     """
 
     def __init__(self, groups: Mapping[str, _Group]) -> None:
@@ -137,7 +137,7 @@ class Transaction(FoldedBatch, Appending, Generic[_Group]):
 
     @abstractmethod
     def write(
-        self, batch: FoldedBatch, *, counters: Sequence[_Group] = (), settled: Sequence[str] = ()
+        self, batch: CombinedBatch, *, counters: Sequence[_Group] = (), settled: Sequence[str] = ()
     ) -> None:
         """Drop, patch and put rows; then write back the counters of these groups.
 
@@ -150,13 +150,13 @@ class Transaction(FoldedBatch, Appending, Generic[_Group]):
         stored: the states of the entries before the changes, if they are read already
         """
         former = {name: replace(group) for name, group in self.groups.items()}
-        batch, is_first = FoldedBatch(), True
+        batch, is_first = CombinedBatch(), True
         for alone, members in groupby(changes, lambda change: change.erases or change.clear):
             together = list(members)
             for segment in [[change] for change in together] if alone else [together]:
                 if not is_first:
                     self.write(batch)
-                    batch, stored = FoldedBatch(), None
+                    batch, stored = CombinedBatch(), None
                 is_first = False
                 if stored is None:
                     stored = self.states(entries_of(segment))
@@ -166,7 +166,7 @@ class Transaction(FoldedBatch, Appending, Generic[_Group]):
         ended = {c.group for c in changes if c.recorded_at is not None or c.ledger is not EPISODES}
         self.write(batch, counters=advanced, settled=sorted(ended))
 
-    def _collect(self, change: RowChanges, batch: FoldedBatch, stored: States) -> None:
+    def _collect(self, change: RowChanges, batch: CombinedBatch, stored: States) -> None:
         """Add a change to the batch if it still applies. Raises Outrun for an outdated graph or time."""
         group = self.groups.get(change.group)
         state, ended_at = batch.state(change, stored.get((change.ledger, change.group, change.sequence)))
@@ -218,9 +218,9 @@ def entries_of(changes: Iterable[RowChanges]) -> list[tuple[str, int]]:
 
 def _outrun(change: RowChanges) -> Outrun:
     return Outrun(
-        f"sequence {change.sequence} of group {change.group!r} bears the record time {change.recorded_at}, "
-        f"which is not past the group's last, or another has recorded since it was decided: nothing was "
-        f"changed, run it again"
+        f"sequence {change.sequence} of group {change.group!r} was decided for record time "
+        f"{change.recorded_at}, but the group or this entry has changed since: nothing was changed; "
+        f"run it again"
     )
 
 
@@ -273,8 +273,8 @@ def check_version(location: object, stored: int, ours: int) -> None:
         raise StoreError(f"{location} was written by a newer {written}: upgrade kgray")
     if stored < ours:
         raise StoreError(
-            f"{location} was written by an earlier {written}: end what uses it, and run `kgray upgrade`, "
-            f"which asks no model; --dry-run says what it would do"
+            f"{location} was written by an earlier {written}: stop the processes that use it, and run "
+            f"`kgray upgrade`, which asks no model; --dry-run says what it would do"
         )
 
 
@@ -284,15 +284,13 @@ def slot_of(group: str) -> int:
 
 
 @dataclass(slots=True, kw_only=True)
-class Hold:
+class WriterLock:
     """A writer's lock on shards and their slots, during one `Store.writing`.
-
-    It has nothing to do with the held groups of `kgray.storage.ledger`.
 
     shards  numbers of the locked shards
     epoch   of the lock; a restarted writer continues with the epoch of its predecessor
-    token   differs from the token of every other hold, also of a hold with the same epoch
-    slots   slot -> epoch; a slot that is moved to a shard of the hold is added by the first write to it
+    token   differs from the token of every other lock, also of a lock with the same epoch
+    slots   slot -> epoch; a slot that is moved to a locked shard is added by the first write to it
     """
 
     shards: Collection[int]
@@ -302,7 +300,7 @@ class Hold:
 
 
 class SlotRow(NamedTuple):
-    """The row of a locked slot; newest, token: those of the last hold on its shard."""
+    """The row of a locked slot; newest, token: epoch and token of the last lock on its shard."""
 
     slot: int
     shard: int
@@ -318,35 +316,37 @@ def slots_of(groups: Iterable[str]) -> list[int]:
 
 def check_slots(
     location: object,
-    holds: Sequence[Hold],
+    locks: Sequence[WriterLock],
     groups: Iterable[str],
     locked: Iterable[Any],
     *,
     epoch: int | None,
 ) -> None:
-    """Raise StaleWriter unless holds with this epoch (None: any epoch) cover the slots of these groups.
+    """Raise StaleWriter unless locks with this epoch (None: any epoch) cover the slots of these groups.
 
     locked: the fields of a SlotRow for each of these slots, which the transaction has locked
 
-    If a hold has the shard of a slot but not the slot, the slot was moved to the shard: the hold adopts the
-    epoch of the row, unless another hold has taken the shard. A slot that left a hold and came back has a new
-    epoch and is refused, because the hold may still receive a write from before the slot left.
+    If a lock has the shard of a slot but not the slot, the slot was moved to the shard: the lock adopts the
+    epoch of the row, unless another lock has taken the shard. A slot that left a lock and came back has a new
+    epoch and is refused, because a write from before the slot left may still arrive.
     """
     rows = list(starmap(SlotRow, locked))
     if len(rows) < len(slots_of(groups)):
         raise stale(location, "no", None)
     for row in rows:
-        hold = next((h for h in holds if row.shard in h.shards and epoch in (None, h.epoch)), None)
-        if hold is None:
-            if not holds:
+        lock = next(
+            (each for each in locks if row.shard in each.shards and epoch in (None, each.epoch)), None
+        )
+        if lock is None:
+            if not locks:
                 raise stale(location, row.newest, None)
             raise StaleWriter(
                 f"slot {row.slot} in {location} is of shard {row.shard}, which this run does not hold: "
                 f"nothing was changed"
             )
-        is_newest = (hold.epoch, hold.token) == (row.newest, row.token)
-        if not is_newest or hold.slots.setdefault(row.slot, row.epoch) != row.epoch:
-            raise stale(location, max(row.newest, row.epoch), hold.epoch)
+        is_newest = (lock.epoch, lock.token) == (row.newest, row.token)
+        if not is_newest or lock.slots.setdefault(row.slot, row.epoch) != row.epoch:
+            raise stale(location, max(row.newest, row.epoch), lock.epoch)
 
 
 def check_move(location: object, slots: Collection[int], shard: int, shards: int) -> None:
