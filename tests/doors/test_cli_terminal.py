@@ -7,7 +7,7 @@ import pty
 import subprocess
 import sys
 
-from kgray.cli import printing
+from kgray.cli import progress
 from tests.doors.shell import JOBS
 from tests.waiting import HANGS_S
 
@@ -51,12 +51,12 @@ def test_output_at_a_terminal_has_colour(kgray):
 
 
 def test_a_long_run_draws_a_progress_bar_at_a_terminal(monkeypatch):
-    monkeypatch.setattr(printing, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(printing, "EVERY_S", -1.0)
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(progress, "EVERY_S", -1.0)
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        with printing.Progress(lambda: 3) as bar:
+        with progress.Progress(lambda: 3) as bar:
             for outcome in ("committed", "failed", "committed"):
                 bar.step(outcome)
     output = screen(master).decode()
@@ -66,8 +66,8 @@ def test_a_long_run_draws_a_progress_bar_at_a_terminal(monkeypatch):
 
 
 def test_no_bar_is_drawn_without_a_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(printing, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(printing, "EVERY_S", -1.0)
-    with printing.Progress() as bar:
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(progress, "EVERY_S", -1.0)
+    with progress.Progress() as bar:
         bar.step("committed")
     assert capsys.readouterr() == ("", "")
