@@ -12,20 +12,8 @@ import pytest
 from tests.doors.shell import Answer, Shell, triple, triples_row
 
 NAMES = ["Ann Lee", "Anna Lee", "Bob Hill", "Acme", "Beta"]
-VERBS = [
-    "add",
-    "add",
-    "bad",
-    "conflict",
-    "replace",
-    "add_again",
-    "merge",
-    "merge",
-    "distinct",
-    "split",
-    "undo",
-]
-VERBS += ["retract", "remove", "remove", "retry", "status", "history", "search", "context"]
+VERBS = ["add", "add", "bad", "conflict", "replace", "add_again", "merge", "merge", "distinct", "split"]
+VERBS += ["undo", "retract", "remove", "remove", "retry", "status", "history", "search", "context"]
 
 
 @dataclass
