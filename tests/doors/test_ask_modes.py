@@ -165,7 +165,7 @@ def test_an_unusable_reading_is_counted_and_the_others_continue(serve, kgray):
     assert reply["calls"] == len(server.requests)
 
 
-def test_reports_without_help_are_no_answer(serve, kgray):
+def test_irrelevant_reports_give_no_answer(serve, kgray):
     circles(kgray, 2)
     server = serve(lambda _: as_json({"points": [{"text": "Nothing", "reports": [1], "score": 0}]}))
     reply = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json

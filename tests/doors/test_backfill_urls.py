@@ -116,7 +116,7 @@ def test_a_job_gets_urls_as_they_are_and_paths_absolute(tmp_path, monkeypatch) -
     assert submitted((tmp_path / "y z.jsonl").as_uri()) == str(tmp_path / "y z.jsonl")
 
 
-def test_settings_go_with_a_job_as_variables(tmp_path: Path) -> None:
+def test_a_job_gets_the_settings_as_variables(tmp_path: Path) -> None:
     """The variables have the values of the settings file, without secrets and paths of this machine."""
     config = tmp_path / "kgray.toml"
     config.write_text(

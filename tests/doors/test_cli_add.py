@@ -204,7 +204,7 @@ def test_options_are_the_defaults_of_rows(kgray):
     )  # fmt: skip
 
 
-def test_episodes_without_a_time_are_warned_of_once(kgray):
+def test_episodes_without_a_time_get_a_single_warning(kgray):
     rows = [{"id": str(i), "group": "g", "triples": [triple("A", "KNOWS", f"B{i}")]} for i in range(3)]
     answer = kgray("add", kgray.write("a.jsonl", *rows))
     assert answer.code == 0

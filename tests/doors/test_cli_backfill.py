@@ -334,7 +334,7 @@ def test_a_spent_budget_of_tokens_ends_with_75(kgray, monkeypatch):
     assert answer.json["report"]["reason"] == "--max-tokens 500 is spent: 500 tokens were used"
 
 
-def test_the_order_of_reference_times_is_that_of_a_sorted_add(kgray):
+def test_a_backfill_in_the_order_of_times_equals_a_sorted_add(kgray):
     """Ties by file and row; rows without a time last."""
     rows = many(60)
     for row in rows[::7]:
@@ -526,7 +526,7 @@ def test_a_long_outage_ends_with_75_and_a_reason_in_the_manifest(kgray):
     assert "127.0.0.1:9" in document["reason"]
 
 
-def test_the_job_script_is_the_command(kgray):
+def test_the_job_script_ingests_like_the_command(kgray):
     kgray.write("a.jsonl", *JOBS)
     script = Path(__file__).resolve().parents[2] / "jobs" / "backfill.py"
     outcome = subprocess.run(

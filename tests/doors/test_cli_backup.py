@@ -103,7 +103,7 @@ def test_only_the_owner_can_read_a_backup(team, groups):
     assert {oct(stat.S_IMODE(path.stat().st_mode)) for path in results if path.is_file()} == {"0o600"}
 
 
-def test_the_settings_of_the_folder_go_along_without_secrets(kgray):
+def test_a_backup_contains_the_settings_without_secrets(kgray):
     (kgray.folder / "kgray-data").mkdir()
     kgray.write("kgray-data/kgray.toml", SETTINGS)
     assert kgray("add", kgray.write("jobs.jsonl", *JOBS)).code == 0

@@ -87,7 +87,7 @@ def test_bad_input_is_a_one_line_error_with_exit_code_2(filled, args, line):
     assert line in answer.err
 
 
-def test_the_job_is_the_same_command(filled):
+def test_the_job_script_refreshes_like_the_command(filled):
     outcome = subprocess.run(
         [sys.executable, JOB, "--group", "team", "--json"],
         cwd=filled.folder, capture_output=True, text=True, check=True,

@@ -26,7 +26,7 @@ def entities(kgray, *words: str) -> dict[str, str]:
     return {row["name"]: row["id"] for row in reply}
 
 
-def test_entities_with_most_facts_come_first_and_a_query_names_some(team):
+def test_entities_with_most_facts_come_first_and_a_query_selects_entities(team):
     reply = team("entities", "--group", "team", "--json").json["entities"]
     assert [(row["name"], row["facts"]) for row in reply] == [
         ("Acme", 2), ("Alice Nguyen", 2), ("Beta", 1), ("Bob Smith", 1), ("Mug", 1), ("Robert Smith", 1),

@@ -118,7 +118,7 @@ def test_a_note_alone_exits_0(kgray):
     assert "No faults." in kgray("ontology", "check").out
 
 
-def test_a_fault_of_a_variable_is_named_by_the_variable(kgray):
+def test_a_fault_from_a_variable_names_the_variable(kgray):
     kgray.env["KGRAY_ONTOLOGY_RELATIONS_OWNS_INDEPENDENT"] = "SOLD, PAINTED"
     answer = kgray("ontology", "check", "--json")
     assert answer.code == 1

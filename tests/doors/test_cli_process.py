@@ -65,7 +65,7 @@ def seconds_of(command: list[str]) -> float:
     return used.ru_utime + used.ru_stime
 
 
-def test_help_imports_nothing_heavy(kgray):
+def test_help_imports_no_heavy_modules(kgray):
     code = """
 import sys
 from kgray.cli import cli
@@ -135,7 +135,7 @@ def test_a_signal_while_standard_input_is_read_ends_with_75(kgray):
     running.stdin.close()
 
 
-def test_a_further_signal_while_a_run_ends_shows_no_traceback(kgray, monkeypatch):
+def test_a_signal_at_the_end_of_a_run_shows_no_traceback(kgray, monkeypatch):
     @contextmanager
     def caught():
         yield

@@ -175,7 +175,7 @@ def test_the_query_may_come_from_standard_input_or_after_two_dashes(team):
         "a" * 100_000,
     ],
 )
-def test_any_text_is_a_query(team, query):
+def test_a_query_can_be_any_text(team, query):
     assert team("search", "--group", "team", "--json", "--", query).code == 0
     assert team("context", "-", "--group", "team", stdin=query).code == 0
 
@@ -376,7 +376,7 @@ DUMP_KEYS = {
 }
 
 
-def test_the_rows_of_the_dump_have_the_promised_keys(team):
+def test_the_rows_of_the_dump_have_the_documented_keys(team):
     rows = [json.loads(line) for line in team("dump", "--group", "team").out.splitlines()]
     assert {row["type"] for row in rows} == set(DUMP_KEYS)
     for row in rows:

@@ -167,7 +167,7 @@ def test_groups_lists_the_groups_of_the_key(served):
         assert (size.group, size.episodes, size.facts) == ("team", 1, 1)
 
 
-def test_the_same_verbs_await(served):
+def test_the_async_client_has_awaitable_verbs(served):
     async def use():
         async with kgray.connect_async(served.url) as memory:
             await memory.add("I work at Acme.", group="team", speaker="Alice")

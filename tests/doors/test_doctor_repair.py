@@ -156,7 +156,7 @@ def test_a_search_of_unreadable_records_names_the_remedy(folder):
     assert "`kgray doctor --repair --group broken`" in answer.err
 
 
-def test_a_group_is_named_only_with_repair(folder):
+def test_doctor_accepts_a_group_only_with_repair(folder):
     assert folder("doctor", "--group", "broken").code == 2
 
 

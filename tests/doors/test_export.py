@@ -156,7 +156,7 @@ def test_parquet_has_every_row_of_the_store(export, memory):
         assert (exported, len(exported)) == (stored, count)
 
 
-def test_graphrag_tables_meet_by_titles_and_ids(export):
+def test_graphrag_tables_refer_to_each_other_by_titles_and_ids(export):
     path, rows = export("graphrag")
     tables = {name: pq.read_table(path / f"{name}.parquet").to_pylist() for name in rows}
     titles = [row["title"] for row in tables["entities"]]
@@ -179,7 +179,7 @@ def test_graphrag_tables_meet_by_titles_and_ids(export):
     assert nulls == set()
 
 
-def test_lightrag_folder_agrees_with_itself(export):
+def test_the_files_of_a_lightrag_folder_are_consistent(export):
     path, rows = export("lightrag")
     stores = {file.stem[9:]: json.loads(file.read_text("utf-8")) for file in path.glob("kv_store_*.json")}
     graph = nx.read_graphml(path / "graph_chunk_entity_relation.graphml")

@@ -66,7 +66,7 @@ def test_an_export_names_its_group_its_moments_and_its_program(folder: Path, tmp
         assert re.search(rf"kgray\W+{re.escape(version('kgray'))}", texts), to
 
 
-def test_names_are_unique_where_they_are_keys(folder: Path) -> None:
+def test_names_that_are_keys_are_unique(folder: Path) -> None:
     graph = nx.read_graphml(folder / "lightrag" / "graph_chunk_entity_relation.graphml")
     titles = [row["title"] for row in rows(folder / "graphrag" / "entities.parquet")]
     names = [row["name"] for row in rows(folder / "cogx" / "entities.jsonl")]
@@ -111,7 +111,7 @@ def test_each_line_of_cogx_has_a_kind(folder: Path) -> None:
     assert not (folder / "cogx" / "permissions.json").exists()
 
 
-def test_lightrags_pairs_are_sorted_and_its_weights_are_not_below_one(folder: Path) -> None:
+def test_pairs_of_lightrag_are_sorted_and_weights_are_at_least_one(folder: Path) -> None:
     pairs = json.loads((folder / "lightrag" / "kv_store_full_relations.json").read_text("utf-8"))
     for row in pairs.values():
         assert row["count"] == len(row["relation_pairs"])

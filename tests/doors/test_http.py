@@ -372,7 +372,7 @@ def test_reads_return_the_results_of_the_memory(served, client):
         assert [entity["name"] for entity in entities] == ["Alice"]
 
 
-def test_a_person_searches_by_an_address(client):
+def test_search_and_context_accept_get_requests(client):
     add_rows(client)
     response = client.get(f"{TEAM}/search", params={"q": "Where does Alice work?", "as_of": "2026-02-01"})
     block = client.get(f"{TEAM}/context", params={"q": "Where does Alice work?", "tokens": 200})
@@ -557,7 +557,7 @@ def test_an_unknown_host_name_or_origin_is_refused(untouched):
     )
 
 
-def test_any_address_but_loopback_demands_a_key(tmp_path):
+def test_addresses_other_than_loopback_need_a_key(tmp_path):
     with serving(tmp_path / "data", host="0.0.0.0") as server:  # noqa: S104 - bound to loopback by the test
         assert server.client().get(f"{TEAM}/status").status_code == 401
         assert server.client(server.key("*", "read")).get(f"{TEAM}/status").status_code == 200
@@ -576,7 +576,7 @@ def test_the_openapi_document_has_every_route_and_schema(untouched):
     assert "http" not in json.dumps(document["paths"])  # no address outside
 
 
-def test_metrics_name_routes_and_no_group(client):
+def test_metrics_have_routes_and_no_groups_as_labels(client):
     add_rows(client)
     result = client.get("/metrics").text
 
@@ -588,7 +588,7 @@ def test_metrics_name_routes_and_no_group(client):
 def test_model_calls_and_tokens_searches_and_past_views_are_counted(tmp_path):
     """The cost of failed calls is included."""
     broken = Say("no JSON")
-    model = ChatServer(lambda query: broken if "broken" in str(query.body) else NOTHING)
+    model = ChatServer(lambda request: broken if "broken" in str(request.body) else NOTHING)
     settings = {"model_backend": "openai", "model_name": "m", "model_base_url": model.url}
     with serving(tmp_path / "data", settings=settings) as server:
         client = server.client()

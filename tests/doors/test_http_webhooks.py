@@ -236,7 +236,7 @@ def test_a_private_address_is_refused_at_the_connection(tmp_path, receiver, monk
         ("64:ff9b:1::a00:1", False), ("fec0::1", False), ("::7f00:1", False),
     ],
 )  # fmt: skip
-def test_which_addresses_are_public(address, public):
+def test_public_addresses_are_recognised(address, public):
     assert is_public(address) is public
 
 

@@ -291,7 +291,7 @@ def lost_in_a_round_trip(memory: Memory, folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("section", "derive"), [("Lost content", lost_content), ("Lost in a round trip", lost_in_a_round_trip)]
 )
-def test_the_page_has_the_tables_of_the_program(
+def test_the_page_has_the_generated_tables(
     memory: Memory, tmp_path: Path, section: str, derive: Callable[[Memory, Path], list[str]]
 ) -> None:
     text = PAGE.read_text(encoding="utf-8").partition(f"### {section}\n")[2].partition("\n#")[0]

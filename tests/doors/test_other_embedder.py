@@ -71,7 +71,7 @@ def test_commands_without_vectors_read_the_folder(team, embedder_settings, comma
     }  # fmt: skip
 
 
-def test_the_status_names_the_embedder_of_the_graph(team):
+def test_status_names_the_embedder_of_the_graph(team):
     built = {"name": "hashing-1/1024", "dimensions": 1024, "fault": None}
     assert team("status", "--json").json["embedder"] == built
     assert "embedder: hashing-1/1024 (1024 numbers a text)\n" in team("status").out

@@ -188,7 +188,7 @@ def test_two_moments_are_compared(tab):
 # ------------------------------------------------------------------------------ 3: reasons and corrections
 
 
-def test_the_reason_for_a_fact_leads_to_the_words_of_a_message(tab, served):
+def test_the_reason_for_a_fact_marks_the_words_of_a_message(tab, served):
     fact = fact_of(served, "Alice Nguyen works at Lumen Systems")
     page = tab.open(f"group=team&centre=Alice%20Nguyen&fact={fact['id']}", ".why mark")
     assert page.inner_text("[data-role=evidence] mark") == "Lumen Systems"
@@ -217,7 +217,7 @@ def test_an_end_is_previewed_added_and_undone(tab, served):
     assert fact_of(served, "Dana Levy lives in Oslo")["invalid_at"] is None
 
 
-def test_a_message_is_retracted_with_a_preview_and_brought_back(tab, served):
+def test_a_message_is_retracted_with_a_preview_and_restored(tab, served):
     fact = fact_of(served, "Greta Lind lives in Stockholm")
     page = tab.open(f"group=team&fact={fact['id']}", ".why mark")
     page.click("text=Retract…")
@@ -399,7 +399,7 @@ def test_the_page_waits_for_an_absent_server(chromium, folder, tmp_path):
 
 
 @pytest.mark.slow  # every test opens a state by a link
-def test_a_link_is_a_state_and_the_view_is_saved_as_png_and_svg(tab):
+def test_a_link_restores_the_view_and_the_view_is_saved_as_png_and_svg(tab):
     page = tab.open("group=team&centre=Alice%20Nguyen", READY)
     page.evaluate("location.hash = '#group=team&centre=Bruno%20Keller'")
     tab.wait_until("!/\\b10\\b.*entities/.test(document.querySelector('.count').textContent)")
@@ -446,7 +446,7 @@ def test_without_webgl_the_table_shows_the_same_facts(driver, served):
     assert tab.faults == []
 
 
-@pytest.mark.slow  # test_no_key_expired_key types by default
+@pytest.mark.slow  # test_no_key_expired_key_and_a_key_that_only_reads types by default
 def test_all_controls_are_reached_and_left_by_keyboard(tab):
     page, focus = tab.open("group=team", READY), "document.activeElement"
     press = page.keyboard.press

@@ -23,7 +23,7 @@ INSTANT = timedelta(microseconds=1)  # the smallest difference of times
 BETA = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Beta"}]
 
 
-async def test_the_verbs_are_awaited(tmp_path):
+async def test_the_async_memory_has_awaitable_verbs(tmp_path):
     async with kgray.open_async(tmp_path / "d", create=True) as memory:
         assert isinstance(memory, AsyncMemory)
         report = await memory.add(ANN, kind="triples", group="g", at="2026-01-01", id="a", metadata={"n": 1})
@@ -52,7 +52,7 @@ async def test_the_verbs_are_awaited(tmp_path):
         assert [fact.invalid_at for fact in (await memory.history("Ann Lee", group="g")).facts] == [None]
 
 
-def test_the_blocking_twin_has_the_same_verbs(tmp_path):
+def test_the_blocking_memory_has_the_same_verbs(tmp_path):
     with kgray.open(tmp_path / "d", create=True) as memory:
         rows = [
             {"id": "a", "triples": ANN, "at": 0},
@@ -158,7 +158,7 @@ async def test_wrong_arguments_raise_one_clear_error(tmp_path, verb, error):
     assert issubclass(Ambiguous, kgray.errors.KgrayError)
 
 
-def test_settings_are_arguments_too(tmp_path):
+def test_settings_can_be_arguments(tmp_path):
     with pytest.raises(NotBuilt):
         kgray.open(tmp_path / "d", create=True, settings={"model_backend": "vllm"})
     with pytest.raises(SettingsError):
@@ -238,7 +238,7 @@ def test_the_error_of_a_taken_id_names_no_command_option(tmp_path):
             assert "--" not in refusal.reason
 
 
-def test_entities_are_listed_and_called_by_name(tmp_path):
+def test_entities_are_listed_and_addressed_by_name(tmp_path):
     with kgray.open(tmp_path / "d", create=True) as memory:
         memory.add([*ANN, *BETA], kind="triples", group="g", at=0, id="a")
         assert [(row.entity.name, row.facts) for row in memory.entities(group="g")] == [

@@ -40,7 +40,7 @@ async def embed(texts: list[str], **_: Any) -> Any:
     return np.ones((len(texts), 8), np.float32)
 
 
-async def test_the_folder_opens_and_answers(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lightrag_opens_the_folder_and_answers(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(exported.parent)  # LightRAG reads a .env there
     rag = LightRAG(
         working_dir=str(exported), llm_model_func=model, tokenizer=Tokenizer("stub", Characters()),

@@ -78,7 +78,7 @@ def test_a_backfill_continues_during_changes_of_its_deployment(ray_session) -> N
     assert outcome.digest == outcome.expected
 
 
-def test_a_fifth_of_the_kills_at_most_meets_driver_or_node() -> None:
+def test_at_most_a_fifth_of_the_kills_hits_driver_or_node() -> None:
     kinds = chaos.kinds_of(100, store_kills=20)
 
     assert len(kinds) == 120

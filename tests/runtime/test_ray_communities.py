@@ -126,7 +126,7 @@ def test_calls_reach_a_restarted_or_replaced_worker(
 
 
 @pytest.mark.slow
-def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_session: Any) -> None:
+def test_running_workers_write_summaries(tmp_path: Path, ray_session: Any) -> None:
     """Level by level through the model's actors; with other settings than theirs nothing is written."""
     from kgray.runtime import deploy
     from kgray.runtime.spec import load_profile, spec_of

@@ -173,7 +173,7 @@ def test_a_command_with_other_settings_is_refused(traced: tuple[AsyncMemory, Sam
 
 @pytest.mark.slow  # by default a spec reports missing secrets
 @pytest.mark.usefixtures("ray_session")
-async def test_a_secret_that_the_actors_lack_is_named(tmp_path: Path) -> None:
+async def test_a_missing_secret_of_the_actors_is_named(tmp_path: Path) -> None:
     lacking = "KGRAY_MODEL_API_KEY is not set where Ray's processes run"
     with over_ray(tmp_path, model_api_key=KEY) as memory, pytest.raises(SettingsError, match=lacking):
         await memory.add("Alice works at Beta", group="g", id="2")
