@@ -195,9 +195,7 @@ async def test_a_missing_card_is_an_error(folders, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-async def test_the_precision_is_part_of_the_identity_and_changes_the_last_digits(
-    folders, embedder, precision
-):
+async def test_the_precision_is_in_the_identity_and_changes_the_last_digits(folders, embedder, precision):
     from kgray.models.bge import BgeEmbedder
     from kgray.models.encoder import Placement
 
