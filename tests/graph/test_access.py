@@ -51,7 +51,7 @@ def test_keys_are_kept_without_their_secrets(stores, store):
 
 
 @EMBEDDED
-def test_the_audit_log_goes_on_by_its_sequence(store, group):
+def test_the_audit_log_lists_entries_after_a_sequence(store, group):
     access = Access(store)
     access.note("k1", "remove", group, {"episodes": ["a\u00e9"]})
     access.note("", "retract", group, {})
@@ -74,7 +74,7 @@ def test_an_invalid_sequence_is_refused_in_one_line(store, group, start):
     assert log_of(store, group, 1 << 62).episodes == ()
 
 
-def test_they_are_in_no_group(store):
+def test_keys_and_audit_entries_belong_to_no_user_group(store):
     access = Access(store)
     access.add(["*"], ["admin"])
     access.note("", "merge", "team", {})

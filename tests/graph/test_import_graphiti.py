@@ -84,7 +84,7 @@ def facts(memory):
     }
 
 
-def test_facts_keep_their_spans_their_sentences_and_their_episodes(imported, tmp_path):
+def test_imported_facts_keep_their_spans_sentences_and_episodes(imported, tmp_path):
     with opening.open(tmp_path, create=True) as memory:
         with pytest.raises(InputError, match=r"has the group_ids 'main', 'side': name one"):
             imported(memory, from_group=None)
@@ -127,7 +127,7 @@ def test_facts_keep_their_spans_their_sentences_and_their_episodes(imported, tmp
         assert (report.taken, report.changed, report.omitted) == (3 - 1 + 9 - 5, 0, 12)
 
 
-def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(imported, tmp_path):
+def test_an_imported_episode_keeps_its_text_and_graphitis_record_times(imported, tmp_path):
     """Record times are ours; theirs are metadata. The text is found by a search of episodes."""
     with opening.open(tmp_path, create=True) as memory:
         imported(memory)
@@ -156,7 +156,7 @@ def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(imported, tmp
         }
 
 
-def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(imported, neo4j_driver, tmp_path):
+def test_a_second_import_adds_new_items_and_replaces_only_on_request(imported, neo4j_driver, tmp_path):
     with opening.open(tmp_path, create=True) as memory:
         imported(memory)
         before = memory.dump_hash(group="g")
@@ -177,9 +177,7 @@ def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(imported
 
 
 @pytest.mark.seldom_on_neo4j
-def test_what_this_program_keeps_in_the_same_database_is_not_taken_for_graphitis(
-    imported, own_neo4j, monkeypatch, tmp_path
-):
+def test_an_import_ignores_kgrays_own_nodes_in_the_same_database(imported, own_neo4j, monkeypatch, tmp_path):
     """The labels are the same; the facts are not read twice."""
     monkeypatch.setenv("KGRAY_STORE_PASSWORD", own_neo4j.password)
     server = {"store_backend": "neo4j", "store_uri": own_neo4j.uri, "store_user": own_neo4j.user}

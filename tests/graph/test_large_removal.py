@@ -105,7 +105,7 @@ def every_row(store: Store, group: str) -> dict[str, list[Any]]:
     ],
     indirect=["stores"],
 )
-def test_a_source_that_leaves_in_pieces_is_out_of_sight_from_the_first_on(stores: Stores, kind: str) -> None:
+def test_a_source_is_invisible_from_the_first_piece_of_its_removal(stores: Stores, kind: str) -> None:
     """R25, R27: ended in the middle again and again, each time a little later."""
     engine = engine_on(stores)
     add_jobs(engine)
@@ -135,7 +135,7 @@ def test_a_source_that_leaves_in_pieces_is_out_of_sight_from_the_first_on(stores
 
 
 @EMBEDDED
-def test_an_answer_about_a_partly_withdrawn_source_is_not_kept(stores: Stores) -> None:
+def test_an_answer_about_a_partly_removed_source_is_not_stored(stores: Stores) -> None:
     """R25: a model was asked before the removal; its rows of answers may have been looked for already."""
     engine = engine_on(stores)
     add_jobs(engine)
@@ -149,7 +149,7 @@ def test_an_answer_about_a_partly_withdrawn_source_is_not_kept(stores: Stores) -
 
 @EMBEDDED
 @pytest.mark.parametrize("kind", ["remove", "retract"])
-def test_pieces_leave_the_rows_that_one_change_leaves(
+def test_a_removal_in_pieces_leaves_the_same_rows_as_a_single_change(
     stores: Stores, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R25, R26: as many of each kind, and evidence that shows or does not."""
@@ -196,7 +196,7 @@ def test_episodes_are_accepted_during_a_withdrawal_and_the_next_ingest_continues
 
 @EMBEDDED
 @pytest.mark.parametrize("seed", [0, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-def test_histories_whose_withdrawals_go_in_pieces(stores: Stores, seed: int) -> None:
+def test_histories_with_removals_in_pieces(stores: Stores, seed: int) -> None:
     """R4, R16, R25, R26: after every step the graph follows from the records; nothing erased is left."""
     store = stores.open()
     played(

@@ -99,7 +99,7 @@ def withdraw(store, sequences, **named):
     )
 
 
-def test_no_word_of_removed_episodes_is_left_in_any_file(store, tmp_path):
+def test_files_contain_no_word_of_removed_episodes(store, tmp_path):
     dice = random.Random(7)
     with store.writing():
         kept_words: set[str] = set()
@@ -126,7 +126,7 @@ def test_no_word_of_removed_episodes_is_left_in_any_file(store, tmp_path):
     check.close()
 
 
-def test_no_word_of_a_removed_source_is_left(store, tmp_path):
+def test_files_contain_no_word_of_a_removed_source(store, tmp_path):
     dice = random.Random(8)
     with store.writing():
         told_here = [marked_episode(store, dice, n, source="zqforgetme") for n in range(20)]
@@ -139,7 +139,7 @@ def test_no_word_of_a_removed_source_is_left(store, tmp_path):
     assert {word for word in kept_words if word.encode() not in stored_bytes} == set()
 
 
-def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
+def test_a_removed_group_leaves_only_a_row_without_a_name(store, tmp_path):
     """R27: its last sequence and record time stay, so neither is ever used again."""
     dice = random.Random(9)
     with store.writing():
@@ -167,7 +167,7 @@ def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
         assert all_of(store, RECORDS, "zqgroup") == []
 
 
-def test_a_reader_prevents_compaction_and_the_next_one_completes_it(store, tmp_path):
+def test_a_reader_delays_compaction_until_the_next_call(store, tmp_path):
     dice = random.Random(10)
     second_store = small(tmp_path)
     with store.writing():
@@ -182,13 +182,13 @@ def test_a_reader_prevents_compaction_and_the_next_one_completes_it(store, tmp_p
     assert {word for word in words if word.encode() in stored_bytes} == set()
 
 
-def test_compacting_a_store_that_erased_nothing_is_cheap_and_true(store):
+def test_compacting_a_store_without_erased_rows_returns_true(store):
     append(store, draft("a"))
     assert store.compact() is True
     assert store.pending_count() == 1
 
 
-def test_words_that_were_replaced_are_erased_too(store, tmp_path):
+def test_replaced_words_are_erased(store, tmp_path):
     """A refused operation keeps none of its names; a statement's new wording replaces the old wording."""
     operation = Operation(group="g", kind="split", entities=("E1",), surfaces=("Zebulon",))
     with store.writing():

@@ -35,7 +35,7 @@ SCOPES = ("fact", "entity", "episode")
 
 
 @pytest.mark.seldom_on_neo4j
-def test_dropped_rows_are_found_by_no_read(store, group):
+def test_no_read_finds_dropped_rows(store, group):
     """No word, id or vector of a removed episode is found; the rest of its group is unchanged."""
     sent = draft("zqtext", group=group, source="zqsource", client_id="zqclient", speaker="zqspeaker")
     kept_draft = draft("kept text", group=group, client_id="kept")
@@ -73,7 +73,7 @@ def test_dropped_rows_are_found_by_no_read(store, group):
     assert store.counts(group)[group] == GroupCounts(committed=1, entities=1, facts=1)
 
 
-def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other_group, mine):
+def test_a_cleared_group_keeps_only_its_sequence_and_record_time(store, group, other_group, mine):
     """R27: no sequence and no record time of it is used again; no other group changes."""
     with store.writing():
         for each in (group, other_group):

@@ -26,7 +26,7 @@ def carried_out(store, at, puts, drops=None):
     store.apply([ended(operation, at, puts=puts, drops=drops or {})])
 
 
-def test_recorded_ids_resolve_as_derived_and_moves_replace_them(store):
+def test_recorded_ids_resolve_to_merged_and_split_entities(store):
     """R16: a merge folds E2 into E1, a split shows E1 as two."""
     view = StoredView(store, "g")
     with store.writing():

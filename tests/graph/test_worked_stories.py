@@ -144,7 +144,7 @@ def test_k_a_store_that_fails_at_the_last_statement_keeps_nothing(tmp_path: Path
     engine.check()
 
 
-def test_n_what_was_known_before_beta_was_recorded(engine: Engine) -> None:
+def test_n_known_at_excludes_later_records(engine: Engine) -> None:
     """n: `known_at` before Beta was recorded, `as_of` today: Acme."""
     engine.add(triples(0, works("Acme")))
     moment_before = engine.last_recorded()
@@ -183,7 +183,7 @@ def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(engine: Engine
     [(0, 1, 2), (2, 1, 0)],
     ids=["given", "reversed"],
 )
-def test_x_three_names_said_to_be_one_then_split(engine: Engine, order: tuple[int, ...]) -> None:
+def test_x_three_merged_names_can_be_split(engine: Engine, order: tuple[int, ...]) -> None:
     """x: one entity with aliases; then the earlier state."""
     likes = [("Bob Smith", "tea"), ("Robert Smith", "coffee"), ("B. Smith", "cocoa")]
     for number in order:
