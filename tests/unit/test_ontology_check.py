@@ -104,7 +104,7 @@ def test_a_contradiction_is_named_by_its_key(relations, key, words):
     assert "\n" not in item.message
 
 
-def test_a_type_that_no_relation_takes_is_reported_where_all_relations_have_both_ends():
+def test_an_unused_entity_type_is_reported_if_all_relations_declare_both_ends():
     types = {"Ship": {}, "Person": {}, "Port": {}}
     commands = {"subject_type": "Person", "object_type": "Ship"}
     assert found({"COMMANDS": commands}, types) == [("ontology.entities.Port", False)]
@@ -112,7 +112,7 @@ def test_a_type_that_no_relation_takes_is_reported_where_all_relations_have_both
     assert found({}, types) == []
 
 
-def test_a_relation_that_settings_make_single_is_a_note_behind_the_faults():
+def test_a_relation_made_single_valued_is_reported_as_a_note_after_faults():
     assert found({"LIKES": {"cardinality": "single"}, "WORK_AT": {}}) == [
         (f"{R}.WORK_AT", False),
         (f"{R}.LIKES.cardinality", True),
