@@ -41,8 +41,8 @@ from kgray.models.prompting.tokens import count_tokens
 HANDMADE = Path(__file__).parent / "data" / "conversation.jsonl"
 _STORES = 2  # each with half of the conversations, ingested and asked by a process of its own
 _CROWD = 7  # people of a conversation in channels; every fifth is one
-_LONG, _LONG_TURNS = 100, 600  # the number of the first long one
-# The parts of the package on which the stored graph depends.
+_LONG, _LONG_TURNS = 100, 600  # the number of the first long conversation
+# The parts of the package that determine the stored graph.
 _INGESTING = ("domain", "graph", "ingest", "io", "language", "models", "schema", "storage", "timeline")
 
 

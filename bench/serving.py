@@ -35,8 +35,8 @@ _IDLE_S = 5.0  # searches of an idle server
 _QUESTION = {"query": "Where does Person 7 work?", "limit": 10}
 _BACKLOG = 2_000  # episodes that may wait to be ingested
 _BATCH = 200  # episodes of a batch before the load
-_BATCHES = 12  # at most; a fresh Neo4j server compiles its queries during the first ones
-_STEADY = 1.1  # a batch that is less than this times as fast as the fastest one before it ends the warm-up
+_BATCHES = 12  # at most; a fresh Neo4j server compiles its queries during the first batches
+_STEADY = 1.1  # a batch that is less than this times as fast as the fastest earlier batch ends the warm-up
 _METRIC = re.compile(r"^kgray_(oldest_pending_seconds|pending_episodes) (\S+)", re.MULTILINE)
 
 

@@ -50,7 +50,7 @@ sys.meta_path.insert(0, Broken())
 
 
 def broken_environ(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """Return the environment of a pool in which the workers with these names cannot load their model."""
+    """Return the environment of a pool whose workers with these names cannot load their model."""
     if not names:
         return {}
     (folder / "sitecustomize.py").write_text(_BROKEN_START.replace("{names!r}", repr(set(names))))

@@ -28,8 +28,8 @@ _MB = 1 << 20
 _EVERY_S = 2.0
 _AT_MOST_PER_S = 250  # episodes that are generated for each second: more than two cores carry
 _BLOCK = 100  # episodes of one group in a row, then the next group's
-# What a slope may be beyond the state's: the allocator's and the page cache's noise over minutes; and how far
-# the state's own measure, a count times a mean, may be off.
+# The tolerance of a slope above the state's slope, for noise of the allocator and the page cache; and the
+# relative error of the state's size, which is a count times a mean.
 NOISE_MB_PER_MIN = 2.0
 STATE_ERROR = 0.25
 

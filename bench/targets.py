@@ -157,7 +157,7 @@ class CommandTarget:
         midway: Callable[[], bool] | None = None,
     ) -> None:
         """commands: the next command of each change; end: called when a change is complete."""
-        self.others: Sequence[CommandTarget] = ()  # a change waits for the end of theirs
+        self.siblings: Sequence[CommandTarget] = ()  # a change waits until their commands have ended
         self._commands, self._log, self._end, self._midway = commands, log, end, midway
         self._command: ChildProcess | None = None
         self._cut_at: float | None = None  # when the command is killed, by time.monotonic
@@ -166,7 +166,7 @@ class CommandTarget:
 
     def kill(self, chance: random.Random) -> bool:
         """Start the next command."""
-        if any(target.is_running for target in (self, *self.others)):
+        if any(target.is_running for target in (self, *self.siblings)):
             return False
         self._command, self._cut_at, self._delay_s = next(self._commands), None, chance.uniform(0.0, 1.0)
         self._is_due = self._midway is not None

@@ -24,8 +24,8 @@ def log_of(store, group, start):
 def test_keys_are_kept_without_their_secrets(stores, store):
     access, second_access = Access(store), Access(stores.open())
     changes_before = access.changes()
-    made = access.add(["team", "project-/*"], ["read", "add"], rate=5)
-    id_, key = made.id, made.key
+    created = access.add(["team", "project-/*"], ["read", "add"], rate=5)
+    id_, key = created.id, created.key
 
     stored_key = {item.id: item for item in second_access.every()}[id_]
     assert second_access.changes() > changes_before

@@ -361,7 +361,7 @@ def test_without_a_model_an_entity_has_a_summary_and_no_profile(memory):
     history = memory.history("Alice Nguyen", group="team")
     assert (history.profile, history.profile_sources) == ("", ())
     assert "Alice Nguyen works at Brightwater." in history.entity.summary
-    assert "Lumen" not in history.entity.summary, "that has ended"
+    assert "Lumen" not in history.entity.summary, "this fact has ended"
     earlier_history = memory.history("Alice Nguyen", group="team", as_of="2025-10-01")
     assert "works at Lumen Systems." in earlier_history.entity.summary
     (listed,) = memory.entities("Alice Nguyen", group="team")
@@ -546,7 +546,7 @@ def test_a_profile_does_not_depend_on_other_listed_entities(memory, monkeypatch)
 
 
 def circles():
-    """Yield 12 circles of 6 in which everybody knows everybody; every 4 circles are tied to one another."""
+    """Yield 12 complete circles of 6 persons; every 4 circles are tied to one another."""
     for circle in range(12):
         names = [f"C{circle}P{n}" for n in range(6)]
         pairs = [(a, b) for a in names for b in names if a < b]

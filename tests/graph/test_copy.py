@@ -313,7 +313,7 @@ class OneAcme(WildJudge):
 
 @pytest.mark.parametrize("store_pair", ["sqlite-sqlite"], indirect=True)
 def test_a_copy_includes_entities_made_by_a_split(store_pair):
-    """The correction records its birth, after the births of later episodes, at an earlier place."""
+    """The correction records the entity's birth at an earlier place, after the births of later episodes."""
     source, target = map(opened, store_pair)
     engine = Engine(store=source.store, prefix=store_pair[1].prefix, judge=OneAcme())
     for at, name in enumerate(("Acme Corporation", "Acme Corp", "Acme", "Zed Later")):

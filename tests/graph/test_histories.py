@@ -11,7 +11,7 @@ from tests.graph.histories import history, played
 from tests.graph.stores import SqliteStores, Stores
 
 SEED_COUNTS = {"sqlite": 1000, "neo4j": 20}
-# Histories in which a sentence ends or repeats a statement under a name listed in its own episode.
+# Histories where a sentence ends or repeats a statement under a name listed in its own episode.
 CONFLICT_SEEDS = [130, 163, 242, 285]
 
 

@@ -1,4 +1,4 @@
-"""A Graphiti database, as graphiti-core writes one, into a group: spans, texts, and what is left out."""
+"""The import of a Graphiti database into a group: spans, texts, and skipped items."""
 
 from __future__ import annotations
 
@@ -159,18 +159,18 @@ def test_an_imported_episode_keeps_its_text_and_graphitis_record_times(imported,
 def test_a_second_import_adds_new_items_and_replaces_only_on_request(imported, neo4j_driver, tmp_path):
     with opening.open(tmp_path, create=True) as memory:
         imported(memory)
-        before = memory.dump_hash(group="g")
+        hash_before = memory.dump_hash(group="g")
 
-        again = imported(memory).ingestion
+        repeated = imported(memory).ingestion
 
-        assert (again.accepted, again.duplicate, again.committed) == (0, 3, 0)
-        assert memory.dump_hash(group="g") == before
+        assert (repeated.accepted, repeated.duplicate, repeated.committed) == (0, 3, 0)
+        assert memory.dump_hash(group="g") == hash_before
         neo4j_driver.execute_query(
             "MATCH ()-[f:RELATES_TO {uuid: 'f-3'}]->() SET f.invalid_at = datetime('2026-04-01T00:00:00Z')"
         )
         changed = imported(memory).ingestion
         assert (changed.duplicate, [r.field for r in changed.refusals]) == (2, ["id"])
-        assert memory.dump_hash(group="g") == before
+        assert memory.dump_hash(group="g") == hash_before
         replaced = imported(memory, replace=True).ingestion
         assert (replaced.duplicate, replaced.accepted, replaced.refused) == (2, 1, 0)
         assert facts(memory)["Ann Lee works at Beta"][1] == "2026-04-01T00:00:00.000000Z"

@@ -70,7 +70,7 @@ def everything(store: Store, group: str) -> dict[str, Any]:
     view = view_now(store, group)
     people = entities_like(store, group, "", 50)
     facts = [fact for row in people for fact in history_of(store, view, row.entity.id, None, None).facts]
-    # By words and without a tail: scores count the stored rows, so they change with each piece.
+    # A search by words and without a tail: scores count the stored rows, so they change with each piece.
     words = Recipe(methods=("bm25",), weights=Weights(floor=0.0, tail=0.0))
     results = [
         asyncio.run(

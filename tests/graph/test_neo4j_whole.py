@@ -170,7 +170,7 @@ def test_concurrent_processes_can_create_the_same_database(stores, own_neo4j, as
 
 @pytest.mark.seldom_on_neo4j
 def test_queries_about_all_groups_cover_all_groups(stores):
-    """As on the embedded store (test_store_log), in a database of its own."""
+    """The same as on the embedded store (test_store_log), in a separate database."""
     store = stores.open()
     assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
     append(store, draft("a"), draft("b"), draft("a", group="h"))

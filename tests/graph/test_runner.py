@@ -318,7 +318,7 @@ def test_a_slow_model_gets_each_request_once(tmp_path: Path) -> None:
 
     with engine.store.writing():
         asyncio.run(Runner(replace(engine.parts, extractor=Slow(), window=1, late_s=0.05)).run())
-    # By the clock alone all twelve would be late; here the first may be, and any unusually long extraction.
+    # With a fixed limit all twelve would be late; here the first may be, and any unusually long extraction.
     assert len(calls) < 20
 
 
@@ -554,7 +554,7 @@ def test_a_fast_model_is_asked_at_the_commit(tmp_path: Path, monkeypatch: pytest
 def test_slow_questions_are_asked_ahead_even_if_extractions_are_fast(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if a cache held extractions, and no answers: one question at a time would take minutes."""
+    """A cache may have extractions and no answers: one question at a time would take minutes."""
     monkeypatch.setattr("kgray.ingest.flight.AT_ONCE_S", (60.0, 0.05))
     calls_in_flight = max_in_flight = 0
 

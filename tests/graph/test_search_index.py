@@ -49,7 +49,7 @@ def contents(index: GroupIndex) -> dict[str, Any]:
 
 
 def followed(played: Played, steps: list[Any]) -> set[int]:
-    """Play a history that one `Indexes` follows, at two of three steps; return the ids of its indexes."""
+    """Play a history that `Indexes` follows at two of three steps; return the ids of its indexes."""
     store, width = played.engine.store, SMALL.dimensions
     indexes, observations = Indexes(store, width), set()
     for number, step in enumerate(steps):

@@ -26,7 +26,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def refusal(folder: Path, **options: object) -> str:
-    """Return the one line that refuses the opening; nothing in the folder may change."""
+    """Return the single error line of a refused opening; the folder must not change."""
     files_before = files(folder)
     with pytest.raises(StoreError) as caught:
         small(folder, **options)

@@ -141,7 +141,7 @@ def test_the_lease_is_renewed_while_a_write_takes_long(stores, ask, monkeypatch,
     beat = "MATCH (o:KgrayShard {id: 0}) RETURN o.beat > $since"
 
     def late(counters):
-        """As if the write had begun some seconds ago."""
+        """Pretend that the write began some seconds ago."""
         events.append("write")
         ask("MATCH (o:KgrayShard {id: 0}) SET o.beat = o.beat - 11000")
         ((started,),) = ask("RETURN timestamp() - 5000")
@@ -166,7 +166,7 @@ def test_writes_of_different_groups_do_not_wait_for_each_other(stores, monkeypat
     rows_of, events = groups.group_rows, list[str]()
 
     def late(counters):
-        """As if the first write took long: the second begins and ends during the first."""
+        """Delay the first write: the second begins and ends during the first."""
         events.append("write")
         if len(events) == 1:
             pool.submit(store.apply, [statement_commit(1, "Bo", "two", 10, group=other_group)]).result(

@@ -42,7 +42,7 @@ from tests.neo4j_dump import load as load_dump
 DATA = Path(__file__).parent.parent / "data"
 FIRST, SECOND = DATA / "version-0.1", DATA / "version-0.2"
 neo4j = pytest.mark.neo4j
-# This version's rules differ from those of version 0.1: sentences are texts of facts
+# The rules of this version differ from version 0.1: sentences are texts of facts
 # (R18a), and no model speaks about relation names (R17).
 CHANGED = {"fact": {"text"}, "relation": {"judge", "cardinality", "same_as", "inverse_of"}}
 # Ends the command by force at its n-th call of a function of this name, or of any, in these files; prints how

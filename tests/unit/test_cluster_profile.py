@@ -61,12 +61,12 @@ def test_an_engine_worker_accepts_one_chunk_per_seat(tmp_path):
     from kgray.runtime.spec import spec_of
 
     profile = profile_of({"engine": {"max_num_seqs": 128}}, "here")
-    taken = {}
+    chunks = {}
     for values in ({"model_backend": "rules"}, {"model_backend": "vllm", "model_name": "m"}):
         settings = load_settings(None, environ={}, overrides={"store_backend": "neo4j"} | values)
         plan = plan_of(spec_of(settings, tmp_path, profile.values()), detached=True)
-        taken[values["model_backend"]] = plan["models-0"][1]["max_concurrency"]
-    assert taken == {"rules": 64, "vllm": 256}
+        chunks[values["model_backend"]] = plan["models-0"][1]["max_concurrency"]
+    assert chunks == {"rules": 64, "vllm": 256}
 
 
 def test_the_write_deadline_is_longer_than_the_transaction_timeout():

@@ -262,13 +262,13 @@ def test_a_sentence_may_have_the_date_of_a_relative_time_expression():
 def test_states_of_two_relations_do_not_share_a_sentence():
     """One of them may end before the other, whose text would then be wrong."""
     alice, acme = ExtractedEntity(name="Alice"), ExtractedEntity(name="Acme")
-    sentence, left = "Alice works at Acme as a designer", "Alice left Acme as a designer"
+    sentence, end_sentence = "Alice works at Acme as a designer", "Alice left Acme as a designer"
     role = Value("text", "designer")
     facts = (
         ExtractedFact(source=0, relation="WORKS_AT", target=1, text=sentence),
         ExtractedFact(source=0, relation="HAS_ROLE", value=role, text=sentence),
-        ExtractedFact(source=0, relation="WORKS_AT", target=1, text=left, kind="ended"),
-        ExtractedFact(source=0, relation="HAS_ROLE", value=role, text=left, kind="ended"),
+        ExtractedFact(source=0, relation="WORKS_AT", target=1, text=end_sentence, kind="ended"),
+        ExtractedFact(source=0, relation="HAS_ROLE", value=role, text=end_sentence, kind="ended"),
         ExtractedFact(source=0, relation="KNOWS", target=1, text="Alice knows Acme well"),
     )
     extraction = Extraction(entities=(alice, acme), facts=facts)
@@ -278,7 +278,7 @@ def test_states_of_two_relations_do_not_share_a_sentence():
     assert texts == [
         "Alice works at Acme",
         "Alice has the role designer",
-        left,
-        left,
+        end_sentence,
+        end_sentence,
         "Alice knows Acme well",
     ]

@@ -122,7 +122,7 @@ def test_a_line_that_does_not_fit_is_skipped_for_a_shorter_line():
 
 
 def test_the_best_hits_of_all_scopes_come_first():
-    """By score, for any scope and length."""
+    """Hits are chosen by score, for any scope and length."""
     best = [message_hit(n, f"word {n} " * 10, score=0.9) for n in (1, 4, 7)]
     worse = [fact_hit(f"Al is in Rome {n}", score=0.2, id_=f"f{n}") for n in range(9)]
     assert write([*worse, *best], 150).hits == tuple(best)

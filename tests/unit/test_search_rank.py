@@ -103,7 +103,7 @@ def test_a_named_speaker_counts_more_in_addition_to_matching_words():
 
 
 def test_the_longer_neighbour_gets_a_larger_share():
-    """By its length in words as a share of the group's mean, four times that at most."""
+    """The share grows with its length in words relative to the group's mean, up to four times the mean."""
     texts = ["oh", "which apple", "the green ones from the tree behind our old house", "word " * 100]
     weights = Weights(words=1.0, vectors=0.0, length=1.0, neighbours=((1.0, 1.0),), session=0.0, tail=0.0)
     index = index_of(*texts)

@@ -34,7 +34,7 @@ def test_the_token_counter_gives_the_expected_counts(text, tokens):
 @pytest.mark.parametrize(
     ("text", "measured"),
     [
-        # By o200k_base, Tekken (2024-09), Qwen and cl100k_base, in this order.
+        # Counts by o200k_base, Tekken (2024-09), Qwen and cl100k_base, in this order.
         pytest.param(
             "- [12] [2026-03-01] Alice Webb: I work at Acme now, and I moved to Oslo last week.",
             (30, 35, 35, 30),

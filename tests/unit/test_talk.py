@@ -93,7 +93,7 @@ def _messages(*rows: tuple[str, str, str]) -> list[Message]:
 
 
 def test_the_plain_search_adds_its_signals():
-    """By hand: shares of the best by words and vectors, halved; then factors, neighbours, session."""
+    """Worked by hand: shares of the best by words and vectors, halved; then factors, neighbours, session."""
     messages = _messages(("Ann", "a kettle", "1"), ("Bob", "a kettle", "1"), ("Bob", "the sea", "2"))
     vectors = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
     plain = Together(messages, vectors)
