@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Stop where the workers would not keep to their groups: two Rays, two servers, and no word of it."""
+    """Fail if the workers would ignore test groups: two Rays or two servers would start unnoticed."""
     # A search for garbage among 4,000 tests and all that they import takes a second, again and again.
     gc.collect()
     gc.freeze()

@@ -213,7 +213,7 @@ class Played:
             assert set(distinct["entities"]) <= born.keys() | self._ids_of_splits()
 
     def _earlier_dumps_are_reproduced(self, dumps: list[tuple[int, set[int], list[Row]]]) -> None:
-        """R4: the dump at an earlier moment equals the dump taken then, except for later removals."""
+        """R4: a dump with an earlier known_at equals the dump at that time, except for later removals."""
         for known_at, stored, earlier in dumps:
             current = rows(self.engine.dump(known_at))
             if stored.isdisjoint(self.erased):

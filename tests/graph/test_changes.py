@@ -22,7 +22,7 @@ def since_then(store, group, start, limit):
 
 @pytest.fixture
 def read(store, monkeypatch):
-    """Count the rows that are taken of each read."""
+    """Count the rows that are consumed from each read."""
     result: Counter[str] = Counter()
     rows = store.rows
 

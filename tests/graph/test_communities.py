@@ -696,10 +696,10 @@ def test_an_incomplete_summary_is_not_reused(memory, monkeypatch):
     refreshed(memory, model, group="rings")
     memory.add_many([episode_of_pairs("n2", [("Elsewhere", "Far Away")])])
     refreshed(memory, model, group="rings")
-    told_of = [
+    part_counts = [
         len(tagged_json(request, "PARTS")) for request in model.requests if tagged_json(request, "PARTS")
     ]
-    assert told_of == [1, 2]
+    assert part_counts == [1, 2]
 
 
 def test_a_large_community_is_not_summarised_without_its_parts(memory, monkeypatch):

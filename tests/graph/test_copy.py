@@ -1,4 +1,4 @@
-"""A group from one store to another: every row, every record time, and nothing of it before it is whole."""
+"""Copies of a group to another store: every row and record time, invisible until the copy is complete."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_an_impossible_copy_is_refused_with_its_reason(store_pair, tmp_path):
 @pytest.mark.neo4j
 @pytest.mark.seldom_on_neo4j
 def test_appends_to_a_group_during_its_copy_to_a_server_are_refused(neo4j_server, neo4j_driver, tmp_path):
-    """It would take sequences that the copy brings; the line says what to do."""
+    """An append would use sequences of the copy; the error names the remedy."""
     source = opened(SqliteStores(tmp_path))
     stores = Neo4jStores(neo4j_server, neo4j_driver)
     engine = Engine(store=source.store, prefix=stores.prefix)
@@ -313,7 +313,7 @@ class OneAcme(WildJudge):
 
 @pytest.mark.parametrize("store_pair", ["sqlite-sqlite"], indirect=True)
 def test_a_copy_includes_entities_made_by_a_split(store_pair):
-    """The correction records the entity's birth at an earlier place, after the births of later episodes."""
+    """The correction records its birth at an earlier sequence, after the births of later episodes."""
     source, target = map(opened, store_pair)
     engine = Engine(store=source.store, prefix=store_pair[1].prefix, judge=OneAcme())
     for at, name in enumerate(("Acme Corporation", "Acme Corp", "Acme", "Zed Later")):

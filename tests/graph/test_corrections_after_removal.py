@@ -142,7 +142,7 @@ def test_a_split_entity_is_matched_by_name_after_its_first_mention_is_removed(
 
 
 def test_merged_entities_stay_merged_when_the_first_is_removed(engine: Engine) -> None:
-    """R16: ids stay; the dumped merges are those merges that still join remaining entities."""
+    """R16: ids stay; a dump lists only merges that still join remaining entities."""
     for number, name in enumerate(("Alice", "Bob", "Carl")):
         engine.add(triples(number, fact(name, "KNOWS", "Acme"), client_id=name))
     result = ids(engine)

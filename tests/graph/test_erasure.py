@@ -1,4 +1,4 @@
-"""Removal leaves no row behind that nothing names: one rule, worked out above the stores (R25, R26)."""
+"""Removal leaves no unreferenced row: one rule, implemented above the stores (R25, R26)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stored(engine: Engine) -> dict[str, list[Row]]:
 
 
 def loose(rows: dict[str, list[Row]], operations: list[Any]) -> dict[str, set[Any]]:
-    """Return by kind what belongs to no episode that is stored, or is named by no row."""
+    """Return by kind the rows that no stored episode owns or that no row refers to."""
     stored_sequences = {row.sequence for row in rows["episodes"]}
     removals = {row.sequence for row in rows["operations"] if row.kind == "remove"}
     records = UnpackedRecords()
@@ -270,7 +270,7 @@ def test_removals_complete_when_the_embedder_fails(
 def test_a_hanging_embedder_delays_one_removal_and_only_if_texts_need_vectors(
     tmp_path: Path, carried_out: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R27: also where an earlier removal has left something that still waits."""
+    """R27: this includes texts of an earlier removal that still wait for vectors."""
     for module in (committer, correct):
         monkeypatch.setattr(module, "EMBEDDER_S", 0.3)
     engine, embedder = with_two_removals(tmp_path), Refusing()

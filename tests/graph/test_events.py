@@ -16,7 +16,7 @@ from tests.graph.stores import EMBEDDED, Stores
 def restarted(
     at: float, text: str, kind: str = "happened", relation: str = "RESTARTED", **fields: Any
 ) -> Any:
-    """Return an episode about Tom and the printer, said on a day."""
+    """Return an episode about Tom and the printer, dated to a day."""
     fact = {"source": "Tom", "target": "printer", "relation": relation, "fact": text, "kind": kind} | fields
     return reading(at, [], [fact], client_id=text)
 

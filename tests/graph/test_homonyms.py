@@ -289,7 +289,7 @@ def test_a_changed_value_raises_doubt_only_for_persons(tmp_path: Path) -> None:
 
 
 def test_distinct_entities_are_not_candidates_for_each_other(tmp_path: Path) -> None:
-    """R16: a known name is asked about because another is like it, until the two are said to be distinct."""
+    """R16: a known name is compared with a similar name until a correction declares the two distinct."""
 
     def works_at_acme(at: float, name: str) -> Draft:
         fact = {
@@ -323,7 +323,7 @@ def test_distinct_entities_are_not_candidates_for_each_other(tmp_path: Path) -> 
 
 
 def test_a_repair_ignores_an_undone_distinction(tmp_path: Path) -> None:
-    """The operation that it undid is stored, so the undo is not set aside."""
+    """The undone operation is stored, so the undo stays in force."""
     engine = Engine(tmp_path)
     engine.add(triples(1, works("Acme")), triples(2, works("Beta")))
     both = {entity.name: entity.id for entity in engine.view().all_entities()}

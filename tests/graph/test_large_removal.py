@@ -1,4 +1,4 @@
-"""A removal too large for one transaction goes in pieces: from the first on nothing of it is read (R27)."""
+"""A removal too large for one transaction runs in pieces, and hides its rows from the first one on (R27)."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def every_row(store: Store, group: str) -> dict[str, list[Any]]:
     indirect=["stores"],
 )
 def test_a_source_is_invisible_from_the_first_piece_of_its_removal(stores: Stores, kind: str) -> None:
-    """R25, R27: ended in the middle again and again, each time a little later."""
+    """R25, R27: the removal is interrupted repeatedly, each time a little later."""
     engine = engine_on(stores)
     add_jobs(engine)
     sequence = begin(engine, kind, pieces=1)
@@ -136,7 +136,7 @@ def test_a_source_is_invisible_from_the_first_piece_of_its_removal(stores: Store
 
 @EMBEDDED
 def test_an_answer_about_a_partly_removed_source_is_not_stored(stores: Stores) -> None:
-    """R25: a model was asked before the removal; its rows of answers may have been looked for already."""
+    """R25: a model may answer a question from before the removal, after its stored answers were deleted."""
     engine = engine_on(stores)
     add_jobs(engine)
     begin(engine, "remove", pieces=1)
@@ -152,7 +152,7 @@ def test_an_answer_about_a_partly_removed_source_is_not_stored(stores: Stores) -
 def test_a_removal_in_pieces_leaves_the_same_rows_as_a_single_change(
     stores: Stores, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R25, R26: as many of each kind, and evidence that shows or does not."""
+    """R25, R26: rows of each kind are equal, including evidence that is visible or not."""
     store, rows = stores.open(), []
     for limit in (10_000, 0):
         monkeypatch.setattr(withdrawing, "AT_ONCE", limit)

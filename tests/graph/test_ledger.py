@@ -153,7 +153,7 @@ def test_replace_of_a_failed_row_leaves_nothing_to_retry(store):
     "named", [{"episodes": ("c",)}, {"source": "s"}, {"everything": True}], ids=["id", "source", "all"]
 )
 def test_content_under_a_pending_removal_is_accepted_again(store, named):
-    """The order is that of acceptance: rows accepted after the request are not part of it."""
+    """A removal covers only rows that were accepted before its request."""
     sent = draft("a", client_id="c")
     accept(store, [sent], now=1)
     request(store, Operation(group="g", kind="remove", **named))
@@ -203,7 +203,7 @@ def test_an_invalid_group_name_is_refused_and_nothing_is_accepted(store):
 
 
 def test_bulk_episodes_are_distinguished_from_interactive_episodes(store):
-    """A group is live as long as anything else of it is pending: an episode or a correction."""
+    """A group is live while another episode or a correction is pending."""
     accept(store, [draft("a", group=name) for name in "ghi"], now=1, bulk=True)
     assert statuses(accept(store, [draft("a")], now=1)) == [("duplicate", 1)]
     assert pending_groups(store) == {"g": False, "h": False, "i": False}
@@ -260,7 +260,7 @@ def test_retracted_declarations_are_visible_only_before_the_retraction(store):
 
 
 def test_previous_context_follows_the_rule(store):
-    """R22 and case z: same group and source, smaller sequence, said no later; oldest first; at most n."""
+    """R22, case z: same group and source, smaller sequence, no later time; oldest first; at most n."""
     times_and_sources = enumerate([(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")], 1)
     accept(store, [draft(str(n), reference_time=t, source=s) for n, (t, s) in times_and_sources], now=1)
     items = {item.sequence: item for item in pending(store, "g", 9)}

@@ -1,4 +1,4 @@
-"""The runner's event loop never waits for one group's load, correction or derivation: other groups go on."""
+"""The runner's event loop does not wait for loads, corrections or derivations: other groups continue."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_other_groups_continue_while_a_removal_is_derived(
 def test_a_removal_frees_its_derived_state_in_small_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once, a graph of 100,000 facts would keep the interpreter's lock for 0.4 s when it is dropped."""
+    """Dropping a graph of 100,000 facts in one step would hold the interpreter's lock for 0.4 s."""
     engine, built = Engine(tmp_path), list[GroupGraph]()
     first = drafts(5, 24, 2)
     engine.accept(*first)
@@ -118,7 +118,7 @@ def test_a_removal_frees_its_derived_state_in_small_steps(
 
 
 def test_the_collector_waits_for_the_last_of_several_long_calls() -> None:
-    """It would look at all that they have made at once, and every thread would wait for it."""
+    """A collection during the calls would scan all their new objects, and block every thread."""
     first, second = threading.Event(), threading.Event()
 
     async def overlapping() -> bool:

@@ -1,4 +1,4 @@
-"""Ten thousand groups: a look costs what changed, counts and failures are one query each."""
+"""Ten thousand groups: a poll costs in proportion to changes; counts and failures are one query each."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_pending_groups_include_corrections_and_retries(store, mine, group):
 
 @pytest.mark.slow
 def test_reads_of_ten_thousand_groups_are_fast(stores: Stores, store):
-    """A look at one change <= 20 ms, counts of all <= 1 s."""
+    """A poll with one change takes <= 20 ms, the counts of all groups <= 1 s."""
     names = [f"{stores.prefix}g{n:05}" for n in range(10_000)]
     for start in range(0, len(names), 500):
         append(store, *(draft(f"{name} says it", group=name) for name in names[start : start + 500]))

@@ -109,7 +109,7 @@ def test_an_end_applies_to_every_variant_unless_it_names_a_variant(
 
 
 def test_an_end_of_every_variant_applies_to_variants_that_arrive_later(tmp_path: Path) -> None:
-    """R6, R13: by when it was said, not by when it arrived; it makes a span of its own variant alone."""
+    """R6, R13: the reference time decides, not the arrival; the end has a span only of its own variant."""
     engine = Engine(tmp_path, ontology=shipped().extended({"WORKS_AT": {"cardinality": "many"}}))
     engine.add(worked(0, PLAIN), worked(20, "Alice left Acme", "ended"), worked(10, PART_TIME))
     engine.check()
@@ -120,7 +120,7 @@ def test_an_end_of_every_variant_applies_to_variants_that_arrive_later(tmp_path:
 
 
 def test_a_repeated_declaration_does_not_change_record_times(tmp_path: Path) -> None:
-    """R2: `expired_at` is that of the last record needed, kept and derived alike."""
+    """R2: `expired_at` is the time of the last required record, in cached and derived state."""
     item = shipped().extended({"AA": {"cardinality": "single"}, "BB": {"same_as": "AA"}})
     engine = Engine(tmp_path, ontology=item)
     for at, name in ((0, "x"), (1, "y")):
@@ -446,7 +446,7 @@ LEFT_ACME = "Alice left Acme on day 4"
 def test_an_end_under_another_relation_name_ends_the_state(
     tmp_path: Path, kind: str, dates: dict[str, str], spans: set[tuple[str, Any, Any]]
 ) -> None:
-    """R17b: at its own instant, else when it was said; an event and a new state stay as well."""
+    """R17b: the end is at its stated instant or its reference time; an event and a new state remain."""
     judge = ByRelation({("left", "works at"): "ends"})
     engine = Engine(tmp_path, judge=judge)
     engine.add(asserts(0, "Alice", "WORKS_AT", "Acme", "Alice works at Acme"))

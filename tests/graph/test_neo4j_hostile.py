@@ -191,7 +191,7 @@ def test_a_megabyte_of_text_is_stored_and_searchable(pair):
 
 
 def test_the_statements_of_a_read_do_not_depend_on_its_values(pair, monkeypatch):
-    """Every statement is a constant: no text of a caller ever becomes part of one."""
+    """Every statement is constant: no text of a caller becomes part of a statement."""
     from kgray.storage.neo4j.connection import Connection
 
     store, group = pair[0].open(), f"{pair[0].prefix}g"

@@ -50,7 +50,7 @@ def test_reading_a_hub_costs_only_the_rows_read(stores, neo4j_driver, group):
 
 
 def test_reading_the_previous_context_costs_only_the_rows_read(stores, neo4j_driver, group):
-    """R22: asked once an episode; all of the group read each time would make a backfill quadratic."""
+    """R22: reading the whole group for each episode would make a backfill quadratic."""
     store = stores.open()
     append(store, *(draft(f"said {n}", reference_time=n, group=group) for n in range(400)))
     last = pending(store, group, 1, after=399)[0]
@@ -62,7 +62,7 @@ def test_reading_the_previous_context_costs_only_the_rows_read(stores, neo4j_dri
 
 
 def test_the_check_for_pending_rows_costs_the_same_in_a_large_group(stores, neo4j_driver, group):
-    """Each write asks for it: with the index of the key it read all episodes of its groups each time."""
+    """Each write checks for pending rows; by the key's index it would read all episodes of its groups."""
     store = stores.open()
     append(store, *(draft(f"said {n}", group=group) for n in range(400)))
     ended = Patch(

@@ -1,4 +1,4 @@
-"""A Neo4j database as a whole: founded, refused, read by Graphiti's searches, free of the removed."""
+"""A complete Neo4j database: its creation, refusals, Graphiti's searches, and removals."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def waits():
 def test_a_constraint_that_cannot_be_created_gives_a_clear_error(
     stores, own_neo4j, neo4j_driver, ask, monkeypatch
 ):
-    """At once if stored rows contradict it; after a bounded time if its lock is not free."""
+    """The error comes at once if stored rows contradict it; after a bounded time if its lock is held."""
     from kgray.storage.neo4j import schema
 
     stores.open()
@@ -230,7 +230,7 @@ UNION ALL MATCH ()-[r]->() RETURN [type(r)] AS kinds, properties(r) AS held
 
 @pytest.mark.seldom_on_neo4j
 def test_a_removal_deletes_the_words_of_episodes_from_all_properties(stores, ask, group):
-    """R25: nothing of it is left in any node or relationship, derived, indexed or journaled."""
+    """R25: no node or relationship, whether derived, indexed or journaled, contains its words."""
     store = stores.open()
     with store.writing():
         tell(store, "Kept", "keptvalue", client_id="keptclient", group=group)

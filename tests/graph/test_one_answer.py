@@ -53,7 +53,7 @@ def second_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture(scope="module", autouse=True)
 def always_decide_ahead() -> Iterator[None]:
-    """Have episodes decided ahead, though the models of these tests answer at once."""
+    """Have episodes decided ahead, although the models of these tests answer at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kgray.ingest.flight.AT_ONCE_S", (0.0, 0.0))
         yield
@@ -200,7 +200,7 @@ def test_a_wrong_contradiction_does_not_make_a_relation_single_valued(tmp_path: 
 
 
 def test_a_wrong_same_affects_only_one_fact(tmp_path: Path) -> None:
-    """R17c: that Bob fixed his bike is taken for having it; every other FIXED and HAS is as it was said."""
+    """R17c: "Bob fixed his bike" wrongly supports "Bob has a bike"; all other statements are unchanged."""
     judge = Scripted({("Bob fixed bike", "Bob has bike"): "same"})
     engine = Engine(tmp_path, judge=judge)
     sentences = [
@@ -284,7 +284,7 @@ def test_an_end_under_a_listed_name_does_not_rename_the_state(tmp_path: Path) ->
 
 
 def test_a_relation_name_that_ended_a_state_does_not_support_it(tmp_path: Path) -> None:
-    """R17b: "Alice quit the club" as a state, said again, is no evidence that she coaches it."""
+    """R17b: a repeated "Alice quit the club" as a state is no evidence that she coaches it."""
     engine = Engine(tmp_path, judge=Scripted({("Alice quit club", "Alice coaches club"): "ends"}))
     engine.add(says(0, "Alice COACHES club"), says(1, "Alice QUIT club"), says(2, "Alice QUIT club"))
 

@@ -76,9 +76,9 @@ def checked(engine: Engine, steps: list[tuple[str, int]]) -> None:
     """Assert that each episode was reported committed once, is, and that the graph matches the records."""
     assert len(steps) == len(set(steps))
     for group in map(engine.named, GROUPS):
-        told_of = {sequence for name, sequence in steps if name == group}
+        reported = {sequence for name, sequence in steps if name == group}
         rows = engine.store.rows(EPISODE_HEADS, group)
-        assert {row.sequence for row in rows if row.state == COMMITTED} == told_of
+        assert {row.sequence for row in rows if row.state == COMMITTED} == reported
         assert differences(engine.store, group) == []
 
 

@@ -19,7 +19,7 @@ PLACES = ["Oslo", "Lund", "Turku", "Bergen"]
 
 
 def stories(seed):
-    """Return episodes whose facts end one another, with names that are said in several forms."""
+    """Return episodes whose facts end one another, with names in several forms."""
     rng = random.Random(seed)
     for number in range(60):
         person, second_person = rng.sample(PEOPLE, 2)

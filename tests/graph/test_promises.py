@@ -80,7 +80,7 @@ def fact_of(fields: dict[str, Any], at: int) -> dict[str, Any]:
 
 
 def play(engine: Engine, history: list[Any], dumps: list[tuple[int, list[str]]] | None = None) -> None:
-    """Carry a history out step by step; `dumps` collects what stood at each record time."""
+    """Carry out a history step by step; `dumps` collects the dump at each record time."""
     for number, step in enumerate(history):
         carry_out(engine, number, step)
         if dumps is not None:
@@ -132,7 +132,7 @@ def second_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 def test_cached_state_and_stored_index_equal_the_derivation_from_records(
     fresh: Fresh, history: list[Any]
 ) -> None:
-    """Design section 5: loaded state equals kept state, after every step, however wild the answers."""
+    """Design section 5: loaded state equals cached state after every step, for any answers."""
     engine = fresh()
     for number, step in enumerate(history):
         carry_out(engine, number, step)
@@ -248,7 +248,7 @@ def test_removing_any_episode_leaves_the_graph_of_the_other_episodes(
 
 
 def test_a_cleared_group_is_empty_and_keeps_only_its_sequence(tmp_path: Path) -> None:
-    """R27, section 1: all rows go; the sequence goes on where it stood."""
+    """R27, section 1: all rows are deleted; the sequence continues."""
     engine = Engine(tmp_path)
     engine.add(triples(0, {"source": "Alice", "relation": "LIKES", "target": "tea"}))
     engine.ask("remove", everything=True)

@@ -73,7 +73,7 @@ def fact_spans(engine: Engine) -> list[tuple[str, str, str, float, float | None]
 def test_a_record_that_is_updated_twice_has_one_value_a_field_at_a_time(
     stores: Stores, window: int, backwards: bool
 ) -> None:
-    """In either order of arrival: the record's own times say what came after what."""
+    """In either order of arrival, the times of the records decide their order."""
     engine = records(stores, window=window)
     second = ACCOUNT | {"owner": "Lee Park", "arr": 150000, "stage": "customer", "city": "Kiel"}
     third = ACCOUNT | {"account_name": "Nordlicht SE", "arr": 90000, "active": False, "stage": "churned"}

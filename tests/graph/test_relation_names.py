@@ -95,7 +95,7 @@ def test_a_return_under_another_name_is_the_same_state(tmp_path):
 
 
 def test_an_end_does_not_rename_the_state_that_it_ends(tmp_path):
-    """SOLD is a listed name, and HOLDS_TITLE_TO is none: still there was no sale while she had it."""
+    """SOLD is a listed name and HOLDS_TITLE_TO is not, but there was no sale while she owned it."""
     assert spans(
         tmp_path,
         (0, "HOLDS_TITLE_TO", "Ingrid Dahl holds title to Skybike", "Product", "holds"),

@@ -26,7 +26,7 @@ from tests.waiting import until
 
 
 class Asking:
-    """Asks for retractions and removals while a run goes on, of episodes that are committed or pending."""
+    """Requests retractions and removals of committed or pending episodes during a run."""
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self._engine, self._rng = engine, random.Random(seed)
@@ -171,7 +171,7 @@ def test_a_correction_in_its_place_is_finished_before_a_removal(tmp_path):
 @EMBEDDED
 @pytest.mark.parametrize("kind", ["retract", "remove"])
 def test_removed_pending_episodes_appear_in_no_dump(stores: Stores, kind: str) -> None:
-    """A pending episode that is withdrawn was never known: it is neither pending, failed nor ever dumped."""
+    """A withdrawn pending episode was never known: it is not pending, not failed, and in no dump."""
     engine = engine_on(stores)
     engine.add(reading(1, [], [works("Acme")], client_id="a"))
     dump_before, known_at = engine.dump(), engine.last_recorded()

@@ -39,7 +39,7 @@ COUNT = 40  # episodes of the histories that runs are compared on
 
 @pytest.fixture(autouse=True)
 def always_decide_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have episodes decided ahead, though the models of these tests answer at once."""
+    """Have episodes decided ahead, although the models of these tests answer at once."""
     monkeypatch.setattr("kgray.ingest.flight.AT_ONCE_S", (0.0, 0.0))
 
 
@@ -200,7 +200,7 @@ def test_an_unreachable_model_ends_the_run_without_losing_episodes(tmp_path: Pat
 
 
 def test_a_late_extraction_at_the_head_is_sent_twice(tmp_path: Path) -> None:
-    """The first answer of the two counts, and the line goes on."""
+    """The first answer of the two is used, and the queue continues."""
     engine = Engine(tmp_path)
     engine.accept(*drafts(1, 20))
     inner = engine.parts.extractor
@@ -280,7 +280,7 @@ def test_a_run_of_some_groups_leaves_other_groups_pending(tmp_path, kind):
 
 
 def test_a_text_that_the_embedder_refuses_fails_its_episode_alone(tmp_path: Path) -> None:
-    """R24: as the plain loop, in every window; the other episodes and groups go on."""
+    """R24: like the plain loop, in every window; other episodes and groups continue."""
 
     class Choosy:
         identity, dimensions = SMALL.identity, SMALL.dimensions
@@ -386,7 +386,7 @@ async def test_raising_the_limit_during_a_run_allows_more_decisions_ahead(tmp_pa
 
 
 def test_bulk_and_live_in_one_group_keep_its_order(tmp_path: Path) -> None:
-    """R20: a lane is about waiting, never about the order inside a group; the graph does not know of it."""
+    """R20: a lane affects waiting, not the order inside a group; the graph does not depend on it."""
     plain_engine = Engine(tmp_path / "plain", judge=WildJudge())
     plain_engine.accept(*drafts(7, 40))
     plain_engine.run()
@@ -427,7 +427,7 @@ def test_commits_of_another_process_during_a_run_are_read(tmp_path: Path, plain:
 
 
 def test_many_groups_take_turns_and_each_poll_reads_few_groups(tmp_path: Path) -> None:
-    """However many groups have a backlog, none waits for another's end; the store is not asked about all."""
+    """No group waits for the end of another group's backlog; a poll does not read all groups."""
     engine = Engine(tmp_path)
     messages = [reading(n, [], [works(f"F{n}")]) for n in range(12)]
     group_names = [f"g{n:02}" for n in range(20)]
@@ -536,7 +536,7 @@ async def test_decisions_are_limited_to_a_window_while_the_writer_is_away(tmp_pa
 
 
 def test_a_fast_model_is_asked_at_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is decided ahead for it, but at first; the graph is the plain loop's."""
+    """Only the first episodes are decided ahead for it; the graph equals the plain loop's."""
     monkeypatch.setattr("kgray.ingest.flight.AT_ONCE_S", (60.0, 60.0))
     engine, plain = (
         Engine(tmp_path / "windowed", judge=WildJudge()),

@@ -110,7 +110,7 @@ def test_sparse_search_finds_and_explains_a_match_of_word_parts(stores: Stores) 
 def test_an_extended_index_gives_the_hits_of_a_loaded_index(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where only the signs of vectors are held: weights are held whole."""
+    """Even an index with only the signs of vectors has complete weights in memory."""
     engine = reader(stores)
     grown = Searcher(engine.store, engine.parts.embedder)
     for n, (name, text) in enumerate((*MESSAGES, *((f"{name} again", text) for name, text in MESSAGES))):

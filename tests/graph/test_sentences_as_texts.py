@@ -142,7 +142,7 @@ def is_true(text: str, fact: Fact, moment: int) -> bool:
 
 
 def moments(fact: Fact) -> list[int]:
-    """Return five moments of a fact's span; one without an end goes on for 400 days."""
+    """Return five moments of a fact's span; a span without an end lasts for 400 days."""
     start = fact.valid_at if fact.valid_at is not None else day(0)
     end = fact.invalid_at if fact.invalid_at is not None else max(start, day(0)) + 400 * DAY
     return [start + (end - start - 1) * part // 4 for part in range(5)] if end > start else []

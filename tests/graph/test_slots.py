@@ -150,7 +150,7 @@ def test_a_missing_slot_is_not_moved_and_no_slot_is_moved_to_a_missing_shard(own
 
 
 def test_an_added_shard_writes_alongside_the_shards_that_gave_it_slots(stores, mine, group):
-    """From one shard to two: the owner of the first goes on, unless it sends what went."""
+    """From one shard to two: the first owner continues, and only its writes to moved slots are refused."""
     first, second = stores.open(), stores.open()
     append(first, draft("Al says one", group=group))
     if "Sqlite" in type(stores).__name__:

@@ -137,7 +137,7 @@ class Refuses:
 
 
 def test_a_correction_whose_write_was_refused_is_not_done(tmp_path: Path) -> None:
-    """The runner may hold the group before the correction goes on."""
+    """The runner may pause the group before the correction continues."""
     engine = Engine(tmp_path)
     engine.add(triples(1, works("Acme"), client_id="a"))
     operation = Operation(group="g", kind="retract", episodes=("a",))
@@ -153,7 +153,7 @@ def test_a_correction_whose_write_was_refused_is_not_done(tmp_path: Path) -> Non
 
 
 def test_answers_journaled_by_another_process_are_used(tmp_path: Path) -> None:
-    """R21: after some questions the keys of the journal are kept in memory, but only for one run."""
+    """R21: after some questions the keys of the journal are cached, but only for one run."""
     engine = Engine(tmp_path)
     engine.accept(triples(1, works("Acme")))
     (episode,) = pending(engine.store, "g", 1)

@@ -1,4 +1,4 @@
-"""R18: a fact's text follows the names of its ends and its relation's words, kept and derived alike."""
+"""R18: a fact's text follows the names of its ends and its relation's words, in cached and derived state."""
 
 from __future__ import annotations
 

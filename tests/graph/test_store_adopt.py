@@ -1,4 +1,4 @@
-"""A group taken over from another store, on every store: all of it at once, or nothing."""
+"""A group adopted from another store, on every store: completely or not at all."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.seldom_on_neo4j
 
 @pytest.fixture
 def source(tmp_path, group):
-    """Yield a store with a group that has been through what leaves rows of its own."""
+    """Yield a store with a group whose history leaves rows of every kind."""
     store = small(tmp_path / "source")
     with store.writing():
         for name in ("Al", "Bo", "Cy", "Di"):

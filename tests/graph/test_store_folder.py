@@ -86,7 +86,7 @@ def test_an_emptied_store_file_is_not_reinitialised(tmp_path, create):
 
 @pytest.mark.parametrize("place", [0.1, 0.25, 0.5, 0.75, 0.9])
 def test_a_damaged_file_refuses_writes(tmp_path, place):
-    """64 KB of noise anywhere: a message reported as kept would be lost with the file."""
+    """64 KB of noise at any place: a message reported as stored would be lost with the file."""
     store = small(tmp_path)
     append(store, *(draft(f"printer {n} " * 20, client_id=str(n)) for n in range(2000)))
     with store.writing():
@@ -107,7 +107,7 @@ def test_a_damaged_file_refuses_writes(tmp_path, place):
 
 
 def replies_of_an_older_version(folder: Path, application_id: int, *, killed: bool) -> apsw.Connection:
-    """Write replies as kgray 0.1 kept them; killed: the process ended before its log was in the file."""
+    """Write the reply cache of kgray 0.1; killed: the process ended before its log was in the file."""
     connection = apsw.Connection(str(folder / "cache.sqlite3"))
     connection.pragma("journal_mode", "wal")
     connection.execute("CREATE TABLE entries (reply BLOB NOT NULL) STRICT")
@@ -120,7 +120,7 @@ def replies_of_an_older_version(folder: Path, application_id: int, *, killed: bo
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_reply_cache_of_an_older_version_is_deleted(tmp_path, killed):
-    """They quote episodes, and no removal would reach them."""
+    """Cached replies quote episodes, and no removal would delete them."""
     small(tmp_path).close()
     files_before = sorted(files(tmp_path))
     connection = replies_of_an_older_version(tmp_path, 0x6B677263, killed=killed)
@@ -213,7 +213,7 @@ def test_another_schema_is_refused_unchanged(tmp_path, version, opener, what_to_
 
 
 def test_a_store_records_the_embedder_of_its_vectors(tmp_path):
-    """A command without an embedder opens it; a command with an embedder compares (kgray.runtime.wiring)."""
+    """A command without an embedder opens the store; others compare embedders (kgray.runtime.wiring)."""
     assert "kgray init" in refusal(tmp_path, embedder="")
     small(tmp_path).close()
     for difference in ({"embedder": "another"}, {"dimensions": 32}, {"embedder": "", "dimensions": 0}):

@@ -216,7 +216,7 @@ def test_reads_of_a_missing_group_are_empty(store, group):
 
 
 def test_previous_context_has_the_latest_earlier_messages_of_its_source(store, group):
-    """R22: same source, smaller sequence, said no later, live; greatest (reference time, sequence) first."""
+    """R22: same source, smaller sequence, no later reference time, live; greatest (time, sequence) first."""
     times_and_sources = [(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")]
     append(
         store,
@@ -298,7 +298,7 @@ def test_an_operation_ends_once(store, group):
 
 
 def test_a_failure_is_recorded_once(store, group):
-    """R24: a failed row does not fail again, and its record time is not taken twice."""
+    """R24: a failed row does not fail again, and takes only one record time."""
     append(store, draft("a", group=group))
     with store.writing():
         store.apply([failed(1, 100, "no JSON", group=group, raw="bad output")])

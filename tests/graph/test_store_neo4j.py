@@ -325,7 +325,7 @@ def test_a_copy_is_complete_after_lost_answers(deaf, tmp_path, ask, group):
 
 @pytest.mark.parametrize("groups", [1, 12])
 def test_one_query_checks_all_groups_for_foreign_changes(stores, monkeypatch, groups):
-    """Each run checks the groups in memory with one query: thousands of groups need no thousand queries."""
+    """Each run checks all groups in memory with one query."""
     engine = engine_on(stores)
     drafts = [in_group(triples(1, works("Acme")), f"g{n}") for n in range(groups)]
     engine.add(*drafts)
@@ -424,7 +424,7 @@ def killed(monkeypatch, stores):
 
 
 def test_a_large_group_is_removed_in_pieces_and_invisible_from_the_first(stores, small_pieces, killed, group):
-    """R25, R27: more than the server's heap would hold goes in parts; a killed process loses nothing."""
+    """R25, R27: a group beyond the server's heap is removed in pieces; a killed process loses nothing."""
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one", group=group, client_id="c1")
@@ -450,7 +450,7 @@ def test_a_large_group_is_removed_in_pieces_and_invisible_from_the_first(stores,
 
 
 def test_episodes_added_during_a_large_removal_are_kept(stores, small_pieces, killed, group):
-    """R19, R27: an append meets a group on its way, and goes on with the removal first."""
+    """R19, R27: an append to a group under removal continues the removal first."""
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one", group=group, client_id="c1")
@@ -473,10 +473,10 @@ def test_episodes_added_during_a_large_removal_are_kept(stores, small_pieces, ki
 
 @pytest.mark.seldom_on_neo4j
 def test_the_next_ingest_continues_a_large_removal(stores, small_pieces, killed, ask):
-    """R25, R27: through the engine, ended in the middle again and again."""
-    told_of = [triples(n, works(f"Firm {n}"), client_id=f"c{n}") for n in range(8)]
+    """R25, R27: through the engine, with repeated interruptions."""
+    drafts = [triples(n, works(f"Firm {n}"), client_id=f"c{n}") for n in range(8)]
     engine = engine_on(stores)
-    engine.add(in_group(told_of[0], "other"), *told_of)
+    engine.add(in_group(drafts[0], "other"), *drafts)
     firms = [entity.id for entity in engine.view().all_entities() if entity.name in ("Firm 1", "Firm 2")]
     engine.ask("merge", entities=tuple(firms))
     other_dump = engine.dump(group="other")
@@ -503,7 +503,7 @@ def test_the_next_ingest_continues_a_large_removal(stores, small_pieces, killed,
 
 
 def test_a_scan_of_a_group_that_changes_during_the_read_fails(stores, group):
-    """Neo4j has no snapshots: a scan that a commit met is not taken for one moment."""
+    """Neo4j has no snapshots: a scan during a commit is not consistent."""
     store, writer = stores.open(), stores.open()
     with writer.writing():
         tell(writer, "Al", "one", group=group)

@@ -54,7 +54,7 @@ def test_every_statement_is_an_index_look_up(store):
 
 
 def test_every_look_up_uses_an_index_of_its_value(store):
-    """Look-ups use the group and the value; the group alone would read every row of it."""
+    """Look-ups use the group and the value; the group alone would read all its rows."""
     wrong = {}
     for read, statement in sql.OF_READ.items():
         if read.by is not None:

@@ -302,11 +302,11 @@ def stored_rows(store: Store, group: str) -> Mapping[str, Any]:
     return results
 
 
-def followed(played: Played, told_here: list[Any]) -> Index:
+def followed(played: Played, events: list[Any]) -> Index:
     """Play a history that an index follows, at two of three steps; return the index."""
     store, group = played.engine.store, played.engine.named()
     index = Index(store, group)
-    for number, step in enumerate(told_here):
+    for number, step in enumerate(events):
         played.carry_out(number, step)
         if number % 3 != 1:
             index.follow()
@@ -322,6 +322,9 @@ def test_rows_change_only_by_appending_while_removals_are_unchanged(stores: Stor
     for seed in range(5 if not store.remote else 1):
         reader = Refuses()
         engine = Engine(store=store, prefix=stores.fresh(), judge=Quoting(), extractor=reader)
-        told_here = history(seed, steps=12)
-        steps, reloads = steps + len(told_here), reloads + followed(Played(engine, reader), told_here).reloads
-    assert reloads < steps / 2, "an index that is always made anew follows nothing"
+        events = history(seed, steps=12)
+        steps, reloads = (
+            steps + len(events),
+            reloads + followed(Played(engine, reader), events).reloads,
+        )
+    assert reloads < steps / 2, "an index that is always reloaded follows nothing"

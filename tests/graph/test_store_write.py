@@ -61,7 +61,7 @@ def visible_state(group, other_group):
 
 
 def of_all_kinds(group, other_group):
-    """Return changes of each sort and more, of two groups, in an order that a run would have."""
+    """Return changes of each kind, of two groups, in the order of a run."""
     return [
         extracted(1, READ, group=group),
         answered(1, "k", {"duplicate_of": None}, calls=1, group=group),
@@ -115,7 +115,7 @@ def test_a_batch_of_several_groups_equals_its_separate_writes(
 
 
 def test_a_repeated_batch_changes_nothing(two_groups, writes, visible_state, group):
-    """R23: its outcome was not known, or half of it came in a batch before."""
+    """R23: its outcome was unknown, or an earlier batch had half of it."""
     store = two_groups
     with store.writing():
         store.apply(writes[:5])
@@ -198,7 +198,7 @@ def test_repeated_batches_of_any_size_give_the_same_rows(stores, reference):
 def test_a_batch_is_all_or_nothing(
     two_groups, writes, wrong, error, match, visible_state, group, other_group
 ):
-    """One change of it cannot be done: nothing of any group is changed, and the rest can be sent alone."""
+    """If a change of the batch fails, no group changes, and the rest can be sent separately."""
     store = two_groups
     wrong = wrong((group, other_group))
     state_before = visible_state(store)
@@ -228,7 +228,7 @@ def test_record_times_must_increase(store, group):
 
 
 def test_a_commit_behind_a_record_time_of_another_process_is_refused(store, stores, group):
-    """A retry takes a record time, and a writer that did not know of it gets an error."""
+    """A retry takes a record time, and a writer with an earlier record time gets an error."""
     other_memory = stores.open()
     append(store, draft("a", group=group), draft("Bo says two", group=group))
 
@@ -326,7 +326,7 @@ def test_appenders_and_the_writer_share_one_order(store, stores, group, other_gr
 
 
 def test_an_older_epoch_changes_nothing(two_groups, stores, visible_state, group):
-    """R23: its hold was lost unseen, and another writes."""
+    """R23: the writer lost its lease without notice, and another process writes."""
     store, newer = two_groups, stores.open()
     with store.writing() as old:
         state_before = visible_state(newer)
@@ -347,7 +347,7 @@ def test_an_older_epoch_changes_nothing(two_groups, stores, visible_state, group
 
 
 def test_an_adopted_epoch_can_write(two_groups, stores, writes, group, mine):
-    """A writer that was restarted serves the run that it served before."""
+    """A restarted writer continues its earlier run."""
     with two_groups.writing() as epoch:
         two_groups.apply(writes[:3])
     second_memory = stores.open()

@@ -20,7 +20,7 @@ def store(tmp_path):
 
 
 def carried_out(store, at, puts, drops=None):
-    """Apply rows as a correction would."""
+    """Apply rows like a correction."""
     operation = Operation(group="g", kind="merge")
     operation = Operation(group="g", kind="merge", sequence=ask(store, operation))
     store.apply([ended(operation, at, puts=puts, drops=drops or {})])

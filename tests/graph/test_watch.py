@@ -20,7 +20,7 @@ FEW_S = 1.0  # four looks of a run that looks for itself
 
 
 class CountedReads:
-    """A store that counts how often it was asked for pending work."""
+    """A store that counts requests for pending work."""
 
     def __init__(self, store: Store) -> None:
         self._store, self.looks = store, 0

@@ -224,7 +224,7 @@ def test_y_many_valued_relations_and_values(engine: Engine, order: tuple[int, in
 @pytest.mark.parametrize("late_first", [False, True], ids=["given", "reversed"])
 @pytest.mark.seldom_on_neo4j
 def test_z_the_previous_context_of_a_late_message(stores: Stores, late_first: bool) -> None:
-    """z, R22: those said no later than it, of its group and source, at most n, among smaller sequences."""
+    """z, R22: at most n messages of its group and source, with smaller sequences and no later time."""
     engine = engine_on(stores)
     chat = [message(f"m{n}", n * 10, f"chat {n}") for n in range(8)]
     engine.accept(*(reversed(chat) if late_first else chat))

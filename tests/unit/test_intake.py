@@ -1,4 +1,4 @@
-"""Input files to drafts: fields, refusals, formats; no file is held whole, none raises."""
+"""Input files to drafts: fields, refusals, formats; no file is loaded completely, none raises."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def ends_of(items: list[dict]) -> list[int]:
     "around", ["{}", "<think>{{ [</think> {}", "```json\n{}"], ids=["bare", "think", "fence"]
 )
 def test_a_truncated_reply_keeps_exactly_its_complete_items(around):
-    """Brackets inside a text are no brackets, wherever the cut is."""
+    """Brackets inside a string do not count, at any cut."""
     head_length = len(around.format(""))
     for cut in range(len(REPLY)):
         entities = [item for item, end in zip(ENTITIES, ends_of(ENTITIES), strict=True) if end <= cut]
@@ -57,6 +57,6 @@ def test_the_last_object_with_the_wanted_keys_is_the_reply():
     "text", ["{" * 50_000, "[" * 50_000, '{"a":' * 20_000, '{"entities":[{"a":"' + "}" * 50_000]
 )
 def test_a_text_of_brackets_is_not_a_reply(text):
-    """And it costs no quadratic time: this test would not end soon."""
+    """Reading takes no quadratic time: with it, this test would not end soon."""
     assert (read_object(text, KEYS), salvage(text, KEYS)) == (None, None)
     assert not breaks_off("[" + text.replace("{", "["))

@@ -131,7 +131,7 @@ async def test_a_waiter_is_not_delayed_by_continuous_posts():
 
 
 async def test_only_commits_of_a_refused_group_are_not_reported_durable() -> None:
-    """Nor is it where the group was forgiven while the parts of the others were still being written."""
+    """This includes a group that was resumed while batches of other groups were being written."""
     written: list[str] = []
 
     class Refuses(Slow):
@@ -151,7 +151,7 @@ async def test_only_commits_of_a_refused_group_are_not_reported_durable() -> Non
 
 
 class Lanes:
-    """A writer whose batches end when released; notes the batches that are on their way at once."""
+    """A writer whose batches end when released; it records concurrent batches."""
 
     def __init__(self) -> None:
         self.going: dict[tuple[str, ...], asyncio.Future[None]] = {}

@@ -36,7 +36,7 @@ def up(pool: Pool) -> list[str]:
 
 
 class Hands:
-    """A worker of this process: it answers each part as the test says, all at once, as they end."""
+    """A worker in this process: it answers calls concurrently by the test's function."""
 
     def __init__(self, name: str, answers: Answers) -> None:
         self.name, self.answers = name, answers
@@ -155,7 +155,7 @@ async def test_a_hanging_worker_is_restarted_and_its_calls_go_to_another_worker(
 
 
 async def test_a_worker_that_never_answered_is_not_restarted():
-    """It loads a model for longer than any deadline, or has no node yet: one of the others is enough."""
+    """It loads a model for longer than any deadline, or has no node yet; another worker answers."""
     loading, healthy = Hands("loading", never), Hands("other", echo)
     loading.hangs = True
     calls = Chunker(pool_of(loading, healthy, deadline_s=0.02), size=1, linger_s=0.0)
@@ -192,7 +192,7 @@ async def test_an_answer_during_a_blocked_event_loop_is_not_a_timeout():
 
 
 async def test_calls_that_a_live_worker_does_not_answer_go_to_another_worker():
-    """Its stream was lost on the way: the worker is asked for its health, and has nothing to be ended for."""
+    """Its answer stream was lost: the worker passes its health check, so it is not restarted."""
 
     async def all_but_one(request: Any) -> Any:
         return await (never if request == "lost" else echo)(request)
@@ -299,7 +299,7 @@ class Bad(Hands):
 
 @pytest.mark.parametrize(("workers", "calls"), [(8, 2000), (100, 4000)])
 async def test_a_worker_that_failed_to_start_gets_no_calls(workers: int, calls: int) -> None:
-    """Nor is that an outage: no caller waits. After a successful start it works like the others."""
+    """It is no outage, because no caller waits. After a successful start it works like the others."""
     bad = Bad("bad", echo)
     pool = pool_of(*(Hands(f"good {n}", echo) for n in range(workers - 1)), bad)
     chunks = Chunker(pool, size=4, linger_s=0.0)
@@ -352,7 +352,7 @@ async def test_a_settings_error_fails_calls_only_if_every_worker_reports_it(amon
 
 
 async def test_a_settings_error_of_one_worker_fails_no_call() -> None:
-    """Its node lacks the key, for example: after a while, and then after longer ones, it is tried again."""
+    """Its node may lack the key: the worker is tried again after growing pauses."""
 
     async def unknown(_: Any) -> Any:
         raise SettingsError("the server does not take the key")
@@ -438,7 +438,7 @@ async def test_a_cancelled_call_frees_its_worker():
 
 
 async def test_two_routers_over_one_worker_use_different_call_numbers():
-    """Shards share workers, and a router that was killed leaves calls behind: a number is of one call."""
+    """Shards share workers, and a killed router leaves calls behind, so call numbers must be unique."""
     worker = Hands("one", echo)
     for _ in range(2):
         await asyncio.gather(*(Chunker(pool_of(worker), size=1, linger_s=0.0).ask(n) for n in range(3)))

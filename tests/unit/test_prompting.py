@@ -235,7 +235,7 @@ def test_a_prompt_has_the_episode_only_for_entity_questions():
 
 
 def test_comparison_examples_use_every_answer_word():
-    """A small model says no word that it has not seen in an example."""
+    """A small model uses only words that it has seen in an example."""
     words = set()
     for data, reply in shown_examples("compare"):
         for question, answer in zip(data["QUESTIONS"], reply["answers"], strict=True):
@@ -286,7 +286,7 @@ def test_the_folder_of_the_prompts_is_next_to_the_package_in_a_checkout():
 
 
 def test_the_bytes_of_requests_are_unchanged():
-    """R21: journals and kept replies identify a request by these bytes; other bytes cause new requests."""
+    """R21: journals and cached replies identify a request by these bytes; other bytes cause new requests."""
 
     def digest(value: object) -> str:
         return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()[:16]

@@ -319,7 +319,7 @@ class Connected:
 
 
 def test_concurrent_threads_start_the_actors_once(tmp_path: Path, monkeypatch: Any) -> None:
-    """Summaries of several groups ask at once; of two starts, neither would be this process's own."""
+    """Summaries of several groups need the actors concurrently; two starts would conflict."""
     from kgray.runtime import deploy, session
     from kgray.runtime.ingest import RayIngest
 
@@ -699,7 +699,7 @@ def test_workers_are_maintained_even_if_missing_actors_cannot_start(tmp_path: Pa
 def test_the_ray_session_is_left_only_after_actors_failed_to_start(
     come_up: bool, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Its head is back when they are up; where they did not come up, it is left."""
+    """The session stays open if the actors start, and is closed if they do not."""
     from kgray.runtime import deploy, ingest, session
 
     def ensure(*_: object, **__: object) -> Any:

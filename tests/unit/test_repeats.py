@@ -34,7 +34,7 @@ def cleaned(
     context: tuple[tuple[str, str], ...] = (),
     kind: Any = "message",
 ) -> Extraction:
-    """Return an extraction of a text with these facts, without those that say nothing new."""
+    """Return an extraction of a text with these facts, without repeated facts."""
     episode = utterance(*text, kind=kind)
     previous = tuple(utterance(*each, sequence=n) for n, each in enumerate(context, start=1))
     extraction = parse_extraction({"entities": [], "facts": list(facts)}, episode)

@@ -238,7 +238,7 @@ def test_a_statement_about_a_successor_gives_no_replacement_fact(text):
     ],
 )
 def test_facts_of_a_message_that_end_each_other_are_dropped(text, dropped):
-    """One of them was misread, and a span that its own message ends is no history."""
+    """The extractor misread one of the facts: a message does not end its own span."""
     extraction = read(text)
     assert (extraction.facts, len(extraction.dropped)) == ((), dropped)
 
@@ -363,7 +363,7 @@ def test_words_with_a_colon_may_introduce_a_clause(text, facts):
 @pytest.mark.parametrize("end", [":", ".", ",", "!", ""])
 @pytest.mark.parametrize("name", ["B. Smith", "Smith", "Bob Smith", "Hi, Bob"])
 def test_only_the_speakers_name_at_the_start_keeps_the_first_person(name, end):
-    """The speaker's own name, or a short form of it, opens his message; another's makes "I" unknown."""
+    """The name of the speaker, or a short form, may open the message; another name makes "I" ambiguous."""
     text = f"{name} here{end} I quit my job."
     previous = (("Bob Smith", "I work at Acme."),)
     assert triples_in(text, speaker="Bob Smith", previous=previous) == [

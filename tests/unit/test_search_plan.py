@@ -1,4 +1,4 @@
-"""The query value refuses what cannot be asked, with one line and the field."""
+"""Invalid queries are refused with one line and the field."""
 
 from __future__ import annotations
 

@@ -379,7 +379,7 @@ def test_entity_types_are_read_like_relations(tmp_path):
 
 
 def test_entity_types_come_from_variables_too(tmp_path):
-    """A label that the file declares is meant in capitals too; another is taken as it is typed."""
+    """A declared label is matched in capitals too; an undeclared label is used as typed."""
     config = write(tmp_path, '[ontology.entities.Ship]\ndescription = "a vessel"\n')
     environ = {
         "KGRAY_ONTOLOGY_ENTITIES_SHIP_ATTRIBUTES": "draught, flag",

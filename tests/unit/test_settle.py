@@ -24,7 +24,7 @@ CHANGE: Any = object()
 
 
 async def attempt(answers: Answers) -> Decision:
-    """Open two questions at once, and a third with the answer to the first of them."""
+    """Open two questions together, and a third with the answer to the first question."""
     expectation = [FIRST, SLOW, *([LATER] if FIRST in answers.by_question else [])]
     return Decision(
         questions=Questions(open=[q for q in expectation if q not in answers.by_question]), change=CHANGE

@@ -1,4 +1,4 @@
-"""The stages of an episode on its way through a window: only those that the table allows."""
+"""The stages of an episode in a window: only transitions of the table are allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up conversations: the same each time, with evidence where it is said to be; and the plain searches."""
+"""Generated conversations: repeatable, with correct evidence; and the plain searches."""
 
 from __future__ import annotations
 

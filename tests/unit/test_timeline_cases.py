@@ -143,7 +143,7 @@ def test_a_span_lists_its_opening_its_end_and_its_support():
 
 
 def test_an_ended_span_lists_the_evidence_of_its_end():
-    """Own `ended` (l), the stated end that stands (y2), what knew better (p), a rival's end (y5)."""
+    """Its own `ended` (l), a stated end in force (y2), a later correction (p), the end of a rival (y5)."""
     start, end = H.at(A, 0).ended(A, 31, 90).claims
     assert timeline([start, end], Slot())[A] == (Span(A, start, "start", 0, 31, end, (start, end)),)
 
@@ -158,12 +158,12 @@ def test_an_ended_span_lists_the_evidence_of_its_end():
 
 
 def test_a_statement_that_was_only_denied_has_no_spans():
-    """R6: a denial sets aside, it derives nothing."""
+    """R6: a denial cancels claims and creates no span."""
     assert timeline(H.at(A, 0).never(A, 80).claims, Slot()) == {A: ()}
 
 
 def test_two_statements_with_unknown_starts_leave_no_empty_span():
-    """R12: one from unknown to unknown is none; the later news holds."""
+    """R12: a span from unknown to unknown is empty; the later statement holds."""
     claims = H.began(A, None, 10).began(B, None, 20).claims
     assert timeline(claims, Slot()) == {
         A: (Span(A, claims[0], "confirmation", 10, 10, claims[1], (claims[0],)),),
@@ -172,7 +172,7 @@ def test_two_statements_with_unknown_starts_leave_no_empty_span():
 
 
 def test_an_empty_interruption_resumes_the_span_at_its_end():
-    """R11: no rival span of positive length lies between, so the confirmed span goes on at its end."""
+    """R11: no rival span of positive length lies between, so the confirmed span continues from its end."""
     claims = H.began(A, 18, 25).began(X, 21, 22).ended(X, 21, 23).claims
     assert rows(claims) == [(A, 18, 21, 1), (X, 21, 21, 2), (A, 21, None, 1)]
 
@@ -198,7 +198,7 @@ def test_an_empty_interruption_resumes_the_span_at_its_end():
     ],
 )
 def test_claims_of_one_time_are_ordered_by_sequence(history, first_then_second, second_then_first):
-    """R6: said later means the later sequence where the reference times are equal."""
+    """R6: for equal reference times, the larger sequence is the later statement."""
     assert rows(history.claims) == first_then_second
     assert rows(history.arriving([2, 1]).claims) == second_then_first
 
@@ -251,7 +251,7 @@ def ends(count: int) -> list[Claim]:
 
 
 def ends_in_between(count: int) -> list[Claim]:
-    """One value that others interrupt, each confirmed after its end: where does it go on? (R11)."""
+    """Return a history of a value with interruptions, each followed by a confirmation (R11)."""
     history = H
     for day in range(0, 5 * count, 5):
         history = history.began(f"{day}", day + 1, day + 3, end=day + 2).began(A, day, day + 4)

@@ -155,7 +155,7 @@ def test_any_order_and_batches_give_the_same_spans(claims, group, data):
 )
 @settings(max_examples=tries(150))
 def test_a_slot_of_present_tense_follows_the_same_rules(present, second_claim, group, data):
-    """R9-R11: the short way of such slots, and the moment something else is said in one."""
+    """R9-R11: the fast path of such slots, and its end with another kind of claim."""
     claims = [Claim(name, (day, 0, 0), "holds", day, None, True, 0) for name, day in present]
     claims = numbered([*claims, *([second_claim] if second_claim else [])], range(3, 99))
     sweep = Sweep(group)
@@ -187,7 +187,7 @@ def test_spans_of_a_statement_and_its_rivals_do_not_overlap(claims, group):
 @given(histories(), GROUPS)
 @settings(max_examples=tries(100))
 def test_denied_evidence_does_not_affect_spans(claims, group):
-    """R6: the spans come from the evidence that no later denial of its statement sets aside."""
+    """R6: spans depend only on evidence without a later denial of its statement."""
     denials = [claim for claim in claims if claim.kind == "denied"]
     claims_left = [
         c for c in claims if not any(d.statement == c.statement and c.said < d.said for d in denials)

@@ -72,7 +72,7 @@ class WorldEpisode:
 
 
 def reply(mentions: Iterable[tuple[str, str, str]], stated: Iterable[ToldFact]) -> dict[str, Any]:
-    """Return the extraction reply that tells this and no more."""
+    """Return the extraction reply with exactly these mentions and facts."""
     entities = [{"name": surface, "type": kind} for surface, _, kind in mentions]
     at = {entity["name"]: place for place, entity in enumerate(entities)}
     facts = []
@@ -178,7 +178,7 @@ class Teller:
     def __init__(
         self, plan: WorldPlan, group: str, entities: Iterable[WorldEntity], register: Register
     ) -> None:
-        """Start with nothing told."""
+        """Start without any stated fact."""
         self._first_names = {t.id: t.name.split()[0] for t in entities if t.kind == "Person"}
         self._plan = plan
         self._group = group
