@@ -21,7 +21,7 @@ def log_of(store, group, start):
     return asyncio.run(GroupReads(store).log(group=group, after=start, limit=10))
 
 
-def test_keys_are_kept_without_their_secrets(stores, store):
+def test_stored_keys_contain_no_secret(stores, store):
     access, second_access = Access(store), Access(stores.open())
     changes_before = access.changes()
     created = access.add(["team", "project-/*"], ["read", "add"], rate=5)
@@ -65,7 +65,7 @@ def test_the_audit_log_lists_entries_after_a_sequence(store, group):
 
 @EMBEDDED
 @pytest.mark.parametrize("start", [(1 << 62) + 1, 1 << 64, -1])
-def test_an_invalid_sequence_is_refused_in_one_line(store, group, start):
+def test_an_invalid_sequence_gets_a_clear_error(store, group, start):
     with pytest.raises(InputError, match="after must be a sequence, or 0"):
         Access(store).audited(start)
     with pytest.raises(InputError, match="after must be a sequence, or 0"):

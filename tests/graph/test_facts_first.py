@@ -156,7 +156,7 @@ async def test_a_fact_hit_includes_its_message_and_older_messages_are_outdated(w
     assert (old.outdated, old.as_dict()["outdated"]) == (True, True)
 
 
-async def test_facts_of_one_sentence_are_one_hit_with_all_participants(world):
+async def test_facts_of_a_sentence_form_one_hit_with_all_participants(world):
     results = [hit for hit in await hits(world, "Whom did Ann Reed meet?") if hit.fact]
     met = [hit for hit in results if hit.fact.relation == "MET"]
     assert [set(hit.participants) for hit in met] == [{"Ann Reed", "Ben Cole", "Dan Fox"}]
@@ -195,7 +195,7 @@ async def test_a_context_shows_a_hyper_edge_once_and_marks_an_outdated_message(w
     assert "(outdated): Ann Reed works at Acme. Where does she live?" in text
 
 
-async def test_the_template_of_the_paper_has_facts_and_entities_alone(world):
+async def test_the_template_of_the_paper_has_only_facts_and_entities(world):
     block = await built(world, "Where does Ann Reed work?", tokens=400, template="paper")
     assert block.text.startswith("FACTS and ENTITIES represent relevant context to the current conversation.")
     assert "- Ann Reed works at Beta (Date range: 2026-01-10 - present)" in block.text

@@ -271,7 +271,7 @@ def test_another_group_and_a_missing_group_have_no_suggestions(hand, other_group
     assert replace(hand, name=other_group).suggestion_rows() == []
 
 
-def test_a_memory_suggests_by_its_own_ontology_and_checks_it(hand):
+def test_a_memory_uses_its_own_ontology_for_suggestions_and_checks(hand):
     hand.compare("PAINTED", "SKETCHED", False, False, False)
     ontology = shipped().extended({"PAINTED": {"independent": ["SKETCHED"]}, "WORK_AT": {}})
     for mine, count in ((shipped(), 1), (ontology, 0)):

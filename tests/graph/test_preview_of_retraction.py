@@ -61,7 +61,7 @@ def lines(rows):
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
-def test_a_preview_of_a_retraction_is_the_difference_of_the_whole_graphs(tmp_path, seed):
+def test_a_preview_of_a_retraction_equals_the_difference_of_complete_graphs(tmp_path, seed):
     with kgray.open(tmp_path / "data", create=True, settings={"model_backend": "rules"}) as memory:
         memory.add_many(list(stories(seed)))
         pair = memory.duplicates(group="g", limit=1)

@@ -185,7 +185,7 @@ def test_undoing_a_merge_restores_the_previous_graph(
 
 @SLOW
 @given(HISTORIES)
-def test_a_run_at_once_a_run_step_by_step_and_a_replay_agree(
+def test_a_batch_run_a_stepwise_run_and_a_replay_give_one_graph(
     fresh: Fresh, second_store: Store, history: list[Any]
 ) -> None:
     """R19, R20: submitting again changes nothing, and the graph does not depend on when it was ingested."""

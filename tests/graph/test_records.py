@@ -70,7 +70,7 @@ def fact_spans(engine: Engine) -> list[tuple[str, str, str, float, float | None]
 @EMBEDDED
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("window", [0, 8])
-def test_a_record_that_is_updated_twice_has_one_value_a_field_at_a_time(
+def test_an_updated_record_has_one_current_value_per_field(
     stores: Stores, window: int, backwards: bool
 ) -> None:
     """In either order of arrival, the times of the records decide their order."""
@@ -155,7 +155,7 @@ def test_a_removed_update_gives_the_former_value_back(stores: Stores) -> None:
 
 
 @EMBEDDED
-def test_a_list_has_many_values_and_a_message_may_add_one(stores: Stores) -> None:
+def test_a_list_field_has_many_values_and_a_message_may_add_one(stores: Stores) -> None:
     engine = records(stores)
     engine.add(record(0, {"id": "A-1", "name": "Acme", "tags": ["eu"]}))
     engine.add(record(1, {"id": "A-1", "name": "Acme", "tags": ["eu", "key"]}))

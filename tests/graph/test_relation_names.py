@@ -84,7 +84,7 @@ def test_states_with_ends_of_equal_type_are_compared_despite_unlike_sentences(tm
     ) == [("DWELLS_IN Longyearbyen", 0, 10), ("HAS_A_FLAT_IN Oslo", 10, None)]
 
 
-def test_a_return_under_another_name_is_the_same_state(tmp_path):
+def test_a_return_under_another_relation_name_is_the_same_state(tmp_path):
     """It does not meet the span of the state that it continues, which has ended."""
     assert spans(
         tmp_path,

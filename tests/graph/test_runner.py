@@ -279,7 +279,7 @@ def test_a_run_of_some_groups_leaves_other_groups_pending(tmp_path, kind):
     engine.store.close()
 
 
-def test_a_text_that_the_embedder_refuses_fails_its_episode_alone(tmp_path: Path) -> None:
+def test_a_text_refused_by_the_embedder_fails_only_its_episode(tmp_path: Path) -> None:
     """R24: like the plain loop, in every window; other episodes and groups continue."""
 
     class Choosy:
@@ -385,7 +385,7 @@ async def test_raising_the_limit_during_a_run_allows_more_decisions_ahead(tmp_pa
         assert (await running).committed == 20
 
 
-def test_bulk_and_live_in_one_group_keep_its_order(tmp_path: Path) -> None:
+def test_bulk_and_live_episodes_of_a_group_keep_their_order(tmp_path: Path) -> None:
     """R20: a lane affects waiting, not the order inside a group; the graph does not depend on it."""
     plain_engine = Engine(tmp_path / "plain", judge=WildJudge())
     plain_engine.accept(*drafts(7, 40))

@@ -240,7 +240,7 @@ async def test_node_distance_orders_by_steps_from_the_centre(world):
 
 
 @pytest.mark.parametrize("scope", ["fact", "entity", "episode"])
-async def test_mmr_gives_every_candidate_once_with_values_that_never_rise(world, scope):
+async def test_mmr_returns_every_candidate_in_order_of_score(world, scope):
     plain = await find(world, text="Ann knows Ben", scopes=(scope,), limit=20)
     hits = await find(world, text="Ann knows Ben", scopes=(scope,), limit=20, recipe="diverse")
     assert {hit.id for hit in hits} == {hit.id for hit in plain}
@@ -248,7 +248,7 @@ async def test_mmr_gives_every_candidate_once_with_values_that_never_rise(world,
     assert scores == sorted(scores, reverse=True)
 
 
-async def test_the_limit_counts_the_whole_list(world):
+async def test_the_limit_applies_to_all_scopes_together(world):
     """Without the rule that a fact and its messages count once, the list has all three scopes."""
     for limit in (1, 4, 9):
         assert len(await find(world, text=ALL, limit=limit)) == limit

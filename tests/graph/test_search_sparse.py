@@ -171,7 +171,7 @@ def test_a_parallel_run_stores_the_weights_of_the_plain_loop_from_the_passes_of_
 
 
 @EMBEDDED
-def test_an_embedder_without_weights_stores_none_and_is_not_asked_for_weights(stores: Stores) -> None:
+def test_an_embedder_without_weights_gives_no_sparse_signal(stores: Stores) -> None:
     engine = engine_on(stores, extractor=RulesExtractor(shipped()))
     engine.add(*(message(name, text, n) for n, (name, text) in enumerate(MESSAGES)))
     assert {weights for row_list in stored_weights(engine).values() for weights, _ in row_list} == {None}

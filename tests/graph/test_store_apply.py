@@ -188,7 +188,7 @@ def test_equal_ids_in_two_groups_are_separate_rows(store, group, other_group):
         assert worded(store, "fact", name, each) == [(1, 0)]
 
 
-def test_a_snapshot_nests_and_a_closed_store_stays_closed(store, stores, group):
+def test_snapshots_nest_and_a_store_can_be_closed_twice(store, stores, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
         with store.reading(), store.reading():

@@ -195,9 +195,7 @@ def test_repeated_batches_of_any_size_give_the_same_rows(stores, reference):
         ),
     ],
 )
-def test_a_batch_is_all_or_nothing(
-    two_groups, writes, wrong, error, match, visible_state, group, other_group
-):
+def test_a_batch_is_atomic(two_groups, writes, wrong, error, match, visible_state, group, other_group):
     """If a change of the batch fails, no group changes, and the rest can be sent separately."""
     store = two_groups
     wrong = wrong((group, other_group))

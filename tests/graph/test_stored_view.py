@@ -59,7 +59,7 @@ def test_recorded_ids_resolve_to_merged_and_split_entities(store):
     assert [entity.id for entity in view.entities_named("AL")] == ["E1"]
 
 
-def test_only_committed_live_rows_are_shown(store):
+def test_a_view_returns_only_committed_live_rows(store):
     with store.writing():
         tell(store, "Al", "one", client_id="c")
         append(store, draft("pending"))

@@ -396,7 +396,7 @@ def upgraded_copy(folder: Path, to: Path) -> Path:
     return copy
 
 
-def test_statements_that_a_model_called_the_same_become_one(folder):
+def test_statements_that_a_model_judged_equal_are_merged(folder):
     """Erin coaches Gil: of its own, as before the ruling that folded it into "Erin mentors Gil"."""
     own_id = statement_id("team", (11, 0))
     changed_folder(
@@ -487,7 +487,7 @@ def nodes_of(dump_: bytes) -> list[str]:
     ("version", "message"),
     [(8, "can upgrade data from schema 9 on"), (VERSION + 1, "was written by a newer kgray")],
 )
-def test_other_schemas_are_refused_in_one_line(folder, version, message):
+def test_other_schemas_get_a_clear_error(folder, version, message):
     changed_folder(folder, f"PRAGMA user_version = {version}")
 
     with pytest.raises(StoreError, match=re.escape(message)) as raised:
@@ -496,7 +496,7 @@ def test_other_schemas_are_refused_in_one_line(folder, version, message):
     assert "\n" not in str(raised.value)
 
 
-def test_a_folder_without_a_store_is_refused_and_one_of_this_version_stays(folder, tmp_path):
+def test_an_upgrade_refuses_an_empty_folder_and_keeps_a_current_store(folder, tmp_path):
     with pytest.raises(NoStore), open_earlier(Settings(), tmp_path / "none", alone=True):
         pass
     upgraded(folder)

@@ -84,7 +84,7 @@ def test_h_removing_the_successor_reopens_the_first(
     engine.check()
 
 
-def test_i_the_same_episode_three_times_is_one(engine: Engine) -> None:
+def test_i_a_repeated_episode_is_stored_once(engine: Engine) -> None:
     """i: 1 episode, 2 mentions, 1 fact."""
     for _ in range(3):
         engine.add(triples(0, works("Acme")))
@@ -92,7 +92,7 @@ def test_i_the_same_episode_three_times_is_one(engine: Engine) -> None:
     assert (kinds.count("episode"), kinds.count("mention"), kinds.count("fact")) == (1, 2, 1)
 
 
-def test_j_a_refused_episode_fails_alone_and_a_retry_takes_a_new_sequence(
+def test_j_only_the_refused_episode_fails_and_a_retry_takes_a_new_sequence(
     engine: Engine, tmp_path: Path
 ) -> None:
     """j: 2 committed, 1 failed with its reason; the retry equals the plain loop over the final sequences."""
@@ -121,7 +121,7 @@ def test_j_a_refused_episode_fails_alone_and_a_retry_takes_a_new_sequence(
 
 
 @WINDOWS
-def test_k_a_store_that_fails_at_the_last_statement_keeps_nothing(tmp_path: Path, window: int) -> None:
+def test_k_a_commit_that_fails_at_its_last_statement_stores_nothing(tmp_path: Path, window: int) -> None:
     """k, R23, R24: no row of the commit is stored; the runner holds the group; a second run completes it."""
     engine = Engine(tmp_path, window=window)
     engine.add(triples(0, works("Acme")))
@@ -155,7 +155,7 @@ def test_n_known_at_excludes_later_records(engine: Engine) -> None:
     assert [f.text for f in current_view.all_facts() if f.holds_at(today)] == ["Alice works at Beta"]
 
 
-def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(engine: Engine) -> None:
+def test_w_reports_of_two_years_and_equal_texts_of_two_groups_are_separate(engine: Engine) -> None:
     """w: two entities; no shared node, no shared fact, no hit across."""
     fact = {"target": "Finance", "relation": "PART_OF", "fact": "The report is part of Finance"}
     reports = [

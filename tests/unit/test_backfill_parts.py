@@ -151,7 +151,7 @@ def test_run_names_that_are_not_folder_names_are_refused():
 # --------------------------------------------------------------------------- progress
 
 
-def test_the_progress_of_a_run_is_one_line():
+def test_progress_is_printed_as_one_line():
     standing = RunProgress(accepted=1200, ended=800, failed=2, rate=40.0, total=29_600)
     assert printing.progress_line(standing) == (
         "1200 accepted, 798 committed, 2 failed, 40.0/s, about 12 min left"

@@ -455,7 +455,7 @@ def test_parquet_lists_of_structs_are_triples(tmp_path):
     ]
 
 
-def test_a_broken_parquet_file_is_one_refusal(tmp_path):
+def test_a_broken_parquet_file_gets_one_refusal(tmp_path):
     for content in (b"PAR1 nonsense", b"", b"PAR1" + b"\0" * 100 + b"PAR1"):
         (refusal,) = read(tmp_path, "a.parquet", content)
         assert isinstance(refusal, Refusal)

@@ -131,7 +131,7 @@ async def test_a_waiter_is_not_delayed_by_continuous_posts():
 
 
 async def test_only_commits_of_a_refused_group_are_not_reported_durable() -> None:
-    """This includes a group that was resumed while batches of other groups were being written."""
+    """Even if the group is resumed while batches of other groups are being written."""
     written: list[str] = []
 
     class Refuses(Slow):

@@ -128,7 +128,7 @@ async def test_a_query_does_not_wait_for_the_calls_before_it(loop):
     assert device.firsts.count(1) == 50
 
 
-async def test_a_pass_that_fails_fails_its_calls_alone(loop):
+async def test_a_failed_pass_fails_only_its_calls(loop):
     passes = loop(Device())
     good, bad = await asyncio.gather(
         passes.ask([row(12)], is_query=False),

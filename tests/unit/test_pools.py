@@ -370,7 +370,7 @@ async def test_a_settings_error_of_one_worker_fails_no_call() -> None:
     await pool.close()
 
 
-async def test_a_request_refused_by_the_settings_fails_and_the_others_succeed() -> None:
+async def test_a_request_with_a_settings_error_fails_and_others_succeed() -> None:
     async def answers(request: Any) -> Any:
         if request == "bad":
             raise SettingsError("no such model")
@@ -390,7 +390,7 @@ async def test_a_request_refused_by_the_settings_fails_and_the_others_succeed() 
     await pool.close()
 
 
-async def test_the_caller_gets_an_error_after_the_patience_if_no_worker_is_left():
+async def test_a_caller_gets_an_error_after_the_patience_if_no_worker_is_alive():
     dead = Hands("gone", echo)
     dead.lost.set()
     pool = pool_of(dead, patience_s=0.1)

@@ -180,7 +180,7 @@ async def test_a_server_with_invalid_answers_is_not_asked_text_by_text(
     assert batches == [["text 8"]]  # no caller waits for the other any longer
 
 
-async def test_each_refused_text_fails_alone(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_only_refused_texts_fail(tmp_path: Path, monkeypatch: Any) -> None:
     """A server that refuses everything is not asked text by text, and fails no text that it was not asked."""
     batches: list[Sequence[str]] = []
 
@@ -696,7 +696,7 @@ def test_workers_are_maintained_even_if_missing_actors_cannot_start(tmp_path: Pa
 
 
 @pytest.mark.parametrize("come_up", [True, False])
-def test_the_ray_session_is_left_only_after_actors_failed_to_start(
+def test_the_ray_session_is_closed_only_if_actors_fail_to_start(
     come_up: bool, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """The session stays open if the actors start, and is closed if they do not."""

@@ -38,7 +38,7 @@ def checked_fact(fact: dict) -> ExtractedFact | str:
     return answer
 
 
-def test_a_whole_reply_becomes_an_extraction():
+def test_a_complete_reply_becomes_an_extraction():
     text = "I joined Acme in 2024. Malice aside, Acme pays 100 EUR."
     reply = {
         "entities": [{"name": "Acme", "type": "company"}, {"name": "Alice", "type": "Person"}],
@@ -442,7 +442,7 @@ def test_an_answer_of_another_kind_of_question_is_invalid(kind, reply):
         ({"same": 1, "independent": [1]}, "independent: the candidate 1 is in 'same' too"),
     ],
 )
-def test_a_wrong_comparison_is_explained_in_one_line(reply, fault):
+def test_a_wrong_comparison_gets_a_clear_error(reply, fault):
     with pytest.raises(InvalidAnswer) as caught:
         parse_answer(Question(kind="compare", item="x", candidates=TWO), reply)
 

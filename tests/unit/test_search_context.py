@@ -240,7 +240,7 @@ def test_no_stored_text_can_close_its_section(hostile):
     assert not re.search(r"[<\uff1c][\s/\u200b]*[A-Za-z]", output)
 
 
-def test_text_that_is_no_tag_stays_unchanged():
+def test_text_that_is_not_a_tag_is_unchanged():
     assert safe("3 < 5 > 2, a <- b, <3") == "3 < 5 > 2, a <- b, <3"
 
 

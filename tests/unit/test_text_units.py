@@ -152,7 +152,7 @@ def test_a_json_record_that_is_not_a_list_is_not_cut():
     assert cut(canonical([{"source": "A"}] * 50), 20, 0, "triples") == [canonical([{"source": "A"}] * 50)]
 
 
-def test_each_unit_has_the_newest_previous_texts_as_long_as_one_unit():
+def test_previous_texts_of_a_unit_are_limited_to_the_length_of_a_unit():
     previous = [episode(f"Old text {n}. " + "It goes on and on. " * 3, sequence=n) for n in (1, 2, 3)]
     size = UnitSize(30, 0)
     request = ExtractionRequest(episode=episode(" ".join(SENTENCES)), previous=tuple(previous))
