@@ -46,7 +46,7 @@ class AddFigures:
     server_ms: float = 0.0
     rows: float | None = None
     rows_by_label: dict[str, float] = field(default_factory=dict)
-    stages: dict[str, float] = field(default_factory=dict)  # seconds, summed over what ran side by side
+    stages: dict[str, float] = field(default_factory=dict)  # seconds, summed over concurrent calls
 
 
 def run(

@@ -97,7 +97,7 @@ def _in_a_process(step: str, part: str, shape: Shape, folder: Path, seconds: flo
     try:
         _, err = process.communicate(timeout=max(1.0, seconds))
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)  # it ends its Ray, which is in a session of its own
+        process.send_signal(signal.SIGINT)  # it ends its Ray, which has a separate session
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=_END_S)
         raise InputError(
@@ -114,7 +114,7 @@ def _in_a_process(step: str, part: str, shape: Shape, folder: Path, seconds: flo
 
 
 def with_its_children_killed(process: subprocess.Popen[str]) -> None:
-    """End what is left of the session of a process that this module started."""
+    """End the remaining processes of a session that this module started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -142,7 +142,7 @@ def _embedder(folder: Path, shape: Shape, precision: str | None = None) -> Any: 
 
 
 def _speed(kind: str, precision: str, folder: Path, shape: Shape) -> Figures:
-    """Return texts and tokens a second of 16 calls at once, and the share of the passes that is padding."""
+    """Return texts and tokens a second of 16 concurrent calls, and the padded share of the passes."""
     embedder, texts = _embedder(folder, shape, precision), models.texts_of(*models.SIZES[shape][kind])
 
     async def work() -> float:
@@ -262,7 +262,7 @@ def _body(number: int, room: int, *, constrained: bool, head: str = "Write words
 
 
 async def _chat(engine: Any, bodies: Sequence[Figures]) -> float:  # noqa: ANN401 - kgray's
-    """Have an engine answer requests at once; return the seconds."""
+    """Have an engine answer requests concurrently; return the seconds."""
     from kgray.models.openai_api.client import TokensSpent
 
     began = time.perf_counter()

@@ -42,7 +42,7 @@ class ChaosOutcome:
     """The outcome of a run with kills.
 
     repeated, bound   requests that were answered twice, and how many may have been in flight at the kills
-    faults            what is wrong, one line each; none = the promises held
+    faults            broken promises, a line each; empty = all promises held
     """
 
     schedule: KillSchedule
@@ -147,7 +147,7 @@ def _undisturbed(schedule: KillSchedule, folder: Path) -> str:
 
 
 def _judge(backfill: KilledBackfill, outcome: ChaosOutcome) -> None:
-    """Hold the store, the epochs and the server's record against what was promised."""
+    """Check the store, the epochs and the server's record against the promises."""
     faults, schedule, store = outcome.faults, outcome.schedule, backfill.reader.store
     outcome.digest = asyncio.run(digest(backfill.reader))
     if outcome.digest != outcome.expected:

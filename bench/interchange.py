@@ -32,7 +32,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The cost of one command, in a process of its own.
+    """The cost of a command in a separate process.
 
     cpu_s    of the process, from the opened store on
     peak_mb  the largest private memory of the process, the interpreter included; pages of the store's file,

@@ -101,7 +101,7 @@ class KillLog:
     epochs    by actor, in the order of seeing them
     quarantined      workers that `kgray status` names at the end, with its reasons
     read_by_broken   extractions by workers that cannot load their model
-    faults    why it could not go on
+    faults    reasons why the run could not continue
     """
 
     kills: list[Kill] = field(default_factory=list)

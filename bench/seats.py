@@ -80,7 +80,7 @@ def simulate(
     """
     takes, used = random.Random(7), list[int]()  # noqa: S311 - a simulation
     for tick in range(round(begin / TICK_S), round(end / TICK_S)):
-        for place, decider in enumerate(deciders):  # they report one after another, never at one moment
+        for place, decider in enumerate(deciders):  # they report one after another, never simultaneously
             cost = decider.lease(seats, tick * TICK_S + place * TICK_S / len(deciders))
             if costs is not None:
                 costs.append(cost)

@@ -1,4 +1,4 @@
-"""`python -m bench store`: what deciding, committing, loading and searching cost as a group grows."""
+"""`python -m bench store`: the cost of deciding, committing, loading and searching in a growing group."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def _texts_of_facts(grown: GrowingStore, group: str) -> list[str]:
 
 
 def _is_found(grown: GrowingStore, text: str) -> bool:
-    """Return whether a fact of the small group is among the best when it is asked for by its sentence."""
+    """Return whether a search by its sentence finds a fact of the small group among the best hits."""
     query = Query(text=text, group=SMALL_GROUP, scopes=("fact",), limit=_RECALL_AT, any_time=True)
     hits = RUNNER.run(grown.searcher.search(query))
     return any(hit.subject and hit.object and hit.subject in text and hit.object in text for hit in hits)

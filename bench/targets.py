@@ -23,7 +23,7 @@ class Target(Protocol):
     """One thing that is killed."""
 
     def kill(self, chance: random.Random) -> bool:
-        """End it at once; False where it is not there now, because it comes back from an earlier kill."""
+        """Kill it; return False if it has not come back from an earlier kill."""
         ...
 
     def back(self) -> bool:
@@ -128,7 +128,7 @@ class RestartedTarget:
 
 
 class OutageTarget:
-    """Another target, away for longer: its other kills wait meanwhile."""
+    """Another target that stays away for longer; its other kills wait."""
 
     def __init__(self, target: RestartedTarget, outage_s: float) -> None:
         """Share the target."""
@@ -204,7 +204,7 @@ class CommandTarget:
 
 
 class Driver(ChildProcess):
-    """`kgray backfill` as a process of its own, whose run goes on when it is started again."""
+    """`kgray backfill` as a process; a restarted process continues its run."""
 
     def __init__(self, paths: Sequence[Path], data: Path, environ: Mapping[str, str]) -> None:
         """environ: all its variables."""

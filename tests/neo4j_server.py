@@ -30,7 +30,7 @@ NAMED_URI = os.environ.get("KGRAY_TEST_NEO4J_URI", "")
 NAMED_USER = os.environ.get("KGRAY_TEST_NEO4J_USER", "neo4j")
 NAMED_PASSWORD = os.environ.get("KGRAY_TEST_NEO4J_PASSWORD", "")
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # "gw0", "gw1"; "" where one process runs all tests
-# What Java has loaded: the next run's server starts in half the processor time.
+# Loaded Java classes: with them, the next run's server starts in half the processor time.
 JARS = Path(os.environ.get("NEO4J_JARS", Path.home() / ".cache/kgray/neo4j"))
 RELEASE = os.environ.get("NEO4J_VERSION") or re.findall(r"NEO4J_VERSION:-([\d.]+)", STARTER.read_text())[0]
 CLASSES = JARS / f"classes-{RELEASE}.jsa"

@@ -125,7 +125,7 @@ def nodes(
 @count("--rounds", 5)
 @out_option
 def calls(call: Call, calls: int, concurrency: int, rounds: int, out: Path | None) -> int:
-    """Ask a server of fixed replies, which runs in a process of its own, and measure this process alone.
+    """Call a server of fixed replies in a separate process, and measure only this process.
 
     python -m bench calls --calls 500
     """

@@ -121,7 +121,9 @@ class _Questions:
     messages_by_topic: dict[str, dict[str, list[str]]] = field(
         default_factory=lambda: defaultdict(dict)
     )  # topic, person
-    wrong: list[_QuestionWithEvidence] = field(default_factory=list)  # about somebody who said nothing of it
+    wrong: list[_QuestionWithEvidence] = field(
+        default_factory=list
+    )  # about a person who did not mention the topic
 
 
 def conversation(seed: int, number: int, shape: Shape | None = None) -> Conversation:
@@ -132,7 +134,7 @@ def conversation(seed: int, number: int, shape: Shape | None = None) -> Conversa
 
 class _Making:
     def __init__(self, dice: Dice, asking: Dice, shape: Shape) -> None:
-        """asking: chance of its own for the questions, so that other questions leave the messages alone."""
+        """asking: separate dice for the questions, so that their number does not change the messages."""
         self._dice, self._asking, self._shape = dice, asking, shape
         self._small = small_talk()
         self._topics = _some(dice, topics(), _TOPICS_IN_ALL)
@@ -258,7 +260,7 @@ class _Making:
     def _note(
         self, topic: Topic, person: _Person, value: tuple[str, str], message: str, *, dated: bool
     ) -> None:
-        """Note what can be asked of a message that tells a topic."""
+        """Record the possible questions about a message with a topic."""
         self._questions_so_far.messages_by_topic[topic.name].setdefault(person.name, []).append(message)
         for kind, texts in (("far", topic.q), ("near", topic.near)):
             for text in texts:

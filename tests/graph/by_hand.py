@@ -56,7 +56,7 @@ def small(folder: Path, **options: Any) -> SqliteStore:
     return open_sqlite(folder, **{"embedder": EMBEDDER, "dimensions": WIDTH, **options})
 
 
-draft = partial(make.draft, at=5)  # said at instant 5
+draft = partial(make.draft, at=5)  # reference time 5
 
 
 def pointing(*hot: int, width: int = WIDTH) -> Vector:

@@ -173,7 +173,7 @@ def test_a_removal_does_not_wait_for_an_embedder_and_the_next_run_embeds(tmp_pat
     second_engine.add(drafts[2])
     engine.run()
     vectors = [statement_vectors(each.store, "g") for each in (engine, second_engine)]
-    assert engine.store.heads(["g"])["g"].removals > removals  # of a statement that was said before
+    assert engine.store.heads(["g"])["g"].removals > removals  # of a statement with earlier evidence
     assert len(vectors[0]) == 1
     assert vectors[0] == vectors[1]
     assert "unembedded" not in str(list(engine.store.rows(OPERATIONS.all, "g")))

@@ -45,7 +45,7 @@ def test_many_histories_on_each_store(stores: Stores) -> None:
     for seed in range(seed_count):
         try:
             play(lambda **options: Engine(store=store, prefix=stores.fresh(), **options), seed)
-        except Exception as error:  # noqa: BLE001 - any is a finding: all are told
+        except Exception as error:  # noqa: BLE001 - every error is a finding, and all are reported
             failed[seed] = repr(error)[:200]
 
     assert failed == {}

@@ -12,7 +12,7 @@ from kgray.storage.ledger import dumped_episodes
 
 pytestmark = pytest.mark.neo4j
 
-# What `add_episode` leaves: properties as graphiti-core 0.31 saves them, instants as datetimes.
+# The result of `add_episode`: properties as graphiti-core 0.31 saves them, instants as datetimes.
 THEIRS = """
 CREATE (one:Episodic {uuid: 'e-1', group_id: 'main', name: 'chat 1', source: 'message',
     source_description: 'a chat', content: 'Ann: I joined Acme as an aviator.', entity_edges: ['f-1', 'f-2'],

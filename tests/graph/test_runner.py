@@ -373,7 +373,7 @@ async def test_raising_the_limit_during_a_run_allows_more_decisions_ahead(tmp_pa
             return sum(item.tried for window in windows for item in window.items.values())
 
         async with asyncio.timeout(HANGS_S):
-            while tried() != count:  # noqa: ASYNC110 - what it waits for has no event
+            while tried() != count:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
 
     with engine.store.writing():

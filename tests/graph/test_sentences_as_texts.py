@@ -84,7 +84,7 @@ class Claim(NamedTuple):
     sentence: str
     event: bool
     said_at: int  # day
-    start: int | None  # day; None = as it was said
+    start: int | None  # day; None = the reference time
 
 
 def _rendered() -> dict[str, str]:

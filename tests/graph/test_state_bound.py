@@ -13,7 +13,7 @@ from tests.graph.engine import Engine
 from tests.graph.test_runner import drafts
 
 GROUPS = 4
-BOUND = 3 << 18  # bytes; one group, which is never dropped while it is worked at, takes less
+BOUND = 3 << 18  # bytes; a group that is being worked at is never dropped, and takes less
 
 
 @pytest.mark.slow  # test_state_loads drops a state by default

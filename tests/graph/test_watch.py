@@ -96,7 +96,7 @@ async def test_the_watch_calls_shards_with_new_entries_until_they_answer(tmp_pat
 
     store = open_sqlite(tmp_path, embedder=SMALL.identity, dimensions=SMALL.dimensions)
     with store.writing(shard=0, shards=3):
-        pass  # which divides the slots
+        pass  # this divides the slots
     engine = Engine(store=store)
     owners = store.shard_map().owners
     groups = {owners[slot_of(name)]: name for name in (f"g{number}" for number in range(50))}

@@ -143,7 +143,7 @@ AMOUNT = as_value({"value": 100, "unit": "eur"})
             "Tom works at Acme",
             id="the-date-is-no-variant",
         ),
-        # An event: the past, and its date as precise as it was said.
+        # An event: past tense, and its date in the stated precision.
         pytest.param(
             text_of("RESTARTED", "Tom restarted it 2 times", "printer", kind="happened", valid_from=MARCH_5,
                     from_precision="instant"),

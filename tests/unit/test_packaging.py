@@ -53,7 +53,9 @@ def test_the_base_installation_needs_no_model_packages_and_no_ray():
 def test_the_image_is_pinned_and_contains_no_root_user_or_secret():
     assert re.search(r"^FROM \S+:3\.11\S*$", IMAGE, re.MULTILINE)
     assert "useradd --create-home --uid 1000 kgray" in IMAGE
-    assert "USER 1000\n" in IMAGE  # by its number: Kubernetes knows no names, and refuses what may be root
+    assert (
+        "USER 1000\n" in IMAGE
+    )  # by its number: Kubernetes resolves no names, and refuses a possible root user
     steps = [line.split()[0] for line in IMAGE.splitlines() if re.match(r"[A-Z]+ ", line)]
     assert steps.index("USER") < steps.index("CMD")
     assert "USER root" not in IMAGE

@@ -466,7 +466,7 @@ async def test_an_error_is_pickled_as_a_value(error):
     async def fails():
         raise error
 
-    back = pickle.loads(pickle.dumps(await outcome_of(fails())))  # noqa: S301 - what this line has packed
+    back = pickle.loads(pickle.dumps(await outcome_of(fails())))  # noqa: S301 - packed by this line
 
     assert (type(back), str(back), vars(back)) == (type(error), str(error), vars(error))
 
@@ -529,7 +529,7 @@ def test_a_pool_doubles_while_all_workers_are_full_and_ends_idle_workers():
 
     assert size.update({0: row(10)}, 5.0) == ([], [])  # once is no reason
     assert size.update({0: row(9)}, 10.0) == ([1], [])  # chunks do not divide evenly
-    assert size.update({0: row(10), 1: {}}, 15.0) == ([], [])  # it has no node yet: none is asked for more
+    assert size.update({0: row(10), 1: {}}, 15.0) == ([], [])  # it has no node yet, so the pool does not grow
     assert size.update({0: row(10), 1: row(0, loaded=False)}, 20.0) == ([], [])
     full = {0: row(12), 1: row(8)}
     assert [size.update(full, at) for at in (25.0, 30.0)] == [([], []), ([2, 3], [])]

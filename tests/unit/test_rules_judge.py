@@ -77,7 +77,7 @@ async def test_answers_are_in_the_order_of_the_questions():
         ("Alice never drinks coffee", "Alice drinks coffee", "contradicts"),
         ("Alice never drinks coffee", "Alice does not drink coffee", "independent"),
         ("Alice doesn't like tea", "Alice likes coffee", "independent"),
-        ("I don't like tea", "I like tea", "independent"),  # maybe said by two speakers
+        ("I don't like tea", "I like tea", "independent"),  # two speakers may have said them
         ("She left Acme", "She works at Acme", "independent"),
         ("Alice lives in Oslo", "Alice lives in Bergen", "independent"),
         ("", "", "same"),

@@ -56,7 +56,7 @@ def test_twenty_deciders_share_a_hundred_engines_of_128_seats() -> None:
     assert min(used[16:]) > 0.98 * seats.seats
     assert max(item.used for item in deciders) <= 1.1 * min(item.used for item in deciders)
 
-    deciders[5].waiting[LIVE].extend([20.0] * 6_000)  # one is asked for as much as half of all takes
+    deciders[5].waiting[LIVE].extend([20.0] * 6_000)  # live calls of one decider for nearly half of the seats
     used = simulate(deciders, seats, 20.0, 30.0)
     assert len(deciders[5].waited) == 6_000
     assert max(deciders[5].waited) < 4.0, "as long as seats take to become free; its share alone took 16 s"

@@ -58,7 +58,7 @@ def test_a_row_scores_its_share_of_the_question_weight_above_the_mean():
     question = read("what?", speakers=Speakers(), clock=CLOCK)
     result = FirstStage(index, question, ALONE, topic).messages(lambda _: [])
 
-    # 0.3125, 0.125 and 0.015625 of 0.3125; the last is less than what all share
+    # 0.3125, 0.125 and 0.015625 of 0.3125; the last is below the common share
     expectation = [1.0, (0.4 - SHARED) / (1 - SHARED), 0.0, 0.0, 0.0]
     assert result.signals["sparse"].tolist() == pytest.approx(expectation)
     assert result.score.tolist() == pytest.approx(expectation)

@@ -47,7 +47,7 @@ def log(tmp_path, monkeypatch):
 
     yield events
     for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
-        del sys.modules[name]  # the stand-in is no vLLM to other tests
+        del sys.modules[name]  # other tests must not import the stand-in as vLLM
 
 
 def built(name: str = "m", died: list[str] | None = None, **settings: Any):
@@ -76,7 +76,7 @@ async def test_concurrent_replies_are_parsed_like_replies_of_a_server(log):
     assert engine._engine.values["structured_outputs_config"]["disable_any_whitespace"]
     assert (
         1 < engine._engine.max_running <= 16
-    )  # at most twice what runs at once; the rest waits at the client
+    )  # at most twice the concurrent requests; the rest waits at the client
     # The heads were read at the start: each of the calls found its own in the cache.
     assert engine.counts["cached_tokens"] == 40 * 1000
     with pytest.raises(Exception, match="no usable reply"):  # the smallest reply answers no question
@@ -97,7 +97,7 @@ async def test_an_answer_arrives_in_pieces(log):
     cost = await answerer.answer(question("Who?"), pieces.append)
     assert (pieces, cost.calls, cost.completion_tokens) == (["hel", "lo"], 1, 5)
     schema = object_of(points=listed_of(TEXT))
-    # An answer goes before what ingestion asks; the heads were read at the start like ingestion.
+    # An answer precedes calls of ingestion; the heads were read at the start like ingestion.
     assert {*engine._engine.priorities[:-1]} == {0}
     assert engine._engine.priorities[-1] == -1
     pieces.clear()

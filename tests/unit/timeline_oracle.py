@@ -55,7 +55,7 @@ class Oracle:
     def __init__(self, evidence: Sequence[Claim], are_rivals: Callable[[str, str], bool]) -> None:
         self.rivals = lambda a, b: a != b and are_rivals(a, b)
         self.spans: list[_Span] = []
-        # R6: a denial sets aside all evidence of its statement said before it.
+        # R6: a denial cancels all earlier evidence of its statement.
         self.evidence = [
             claim
             for claim in evidence

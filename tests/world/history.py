@@ -17,8 +17,8 @@ from tests.world.things import WorldEntity
 
 ActForm = Literal["holds", "changed", "since", "always", "event", "future", "ended", "span", "denied"]
 WorldObject = WorldEntity | Value
-_TRIES = 20_000  # before a group is told to be out of news
-_LONG_AGO = 2000 * DAY  # before the world's start no past span is told
+_TRIES = 20_000  # tries before a group is reported as out of news
+_LONG_AGO = 2000 * DAY  # no text states a span before the world's start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ def reply(mentions: Iterable[tuple[str, str, str]], stated: Iterable[ToldFact]) 
         if fact.since:
             item["valid_at"] = None if fact.since == UNKNOWN else fact.since
         if fact.until:
-            # An end that is told as an event, or as a state of its own, has its date as the start.
+            # An end that is stated as an event, or as a separate state, has its date as the start.
             item["invalid_at" if fact.kind == kind else "valid_at"] = fact.until
         facts.append(item)
     return {"entities": entities, "facts": facts}

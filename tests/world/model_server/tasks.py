@@ -193,7 +193,7 @@ def _answer(oracle: Oracle, question: Mapping[str, Any], dice: Dice | None) -> d
 # ------------------------------------------------------------------------- any other schema
 
 
-def _instance(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever the schema describes
+def _instance(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any JSON value
     """Return the smallest value that a schema allows."""
     if "enum" in schema:
         return schema["enum"][0]
