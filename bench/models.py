@@ -239,8 +239,8 @@ def ingest(
     engine: a folder with a config and a tokenizer; vLLM generates the weights. up_s: seconds until all models
     were loaded; done: answered requests of each actor with a model
     """
-    folders = {"qwen": engine} if engine else {}
-    folders |= models(folder, shape, ("bge", "reranker") if engine else ("bge", "reranker", "qwen"))
+    paths = {"qwen": engine} if engine else {}
+    paths |= models(folder, shape, ("bge", "reranker") if engine else ("bge", "reranker", "qwen"))
     lines = [
         {"id": f"m{n}", "group": "bench", "speaker": "Alice", "at": "2026-01-01T09:00:00Z",
          "text": text}
@@ -252,21 +252,18 @@ def ingest(
         chosen.write_text(_profile(shape, loads_weights=engine is None))
     shutil.rmtree(data := folder / "data", ignore_errors=True)  # of an earlier run
     environ = os.environ | PROCESSOR | {
-        "KGRAY_MODEL_BACKEND": "vllm", "KGRAY_MODEL_NAME": str(folders["qwen"]),
-        "KGRAY_MODEL_TIMEOUT_S": "600",
-        "KGRAY_EMBEDDER_BACKEND": "bge", "KGRAY_EMBEDDER_NAME": str(folders["bge"]),
-        "KGRAY_RERANKER_BACKEND": "bge", "KGRAY_RERANKER_NAME": str(folders["reranker"]),
+        "KGRAY_MODEL_BACKEND": "vllm", "KGRAY_MODEL_NAME": str(paths["qwen"]), "KGRAY_MODEL_TIMEOUT_S": "600",
+        "KGRAY_EMBEDDER_BACKEND": "bge", "KGRAY_EMBEDDER_NAME": str(paths["bge"]),
+        "KGRAY_RERANKER_BACKEND": "bge", "KGRAY_RERANKER_NAME": str(paths["reranker"]),
         "KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_PROFILE": str(chosen),
     }  # fmt: skip
 
     def kgray(*arguments: str, ends: Sequence[int] = (0,)) -> Any:  # noqa: ANN401 - JSON
         command = [sys.executable, "-m", "kgray", *arguments, "--data", str(data), "--json"]
-        process = subprocess.run(command, env=environ, check=False, capture_output=True, text=True)  # noqa: S603
-        if process.returncode not in ends:
-            raise InputError(
-                f"{' '.join(arguments)} ended with {process.returncode}: {process.stderr[-2000:]}"
-            )
-        return json.loads(process.stdout)
+        run = subprocess.run(command, env=environ, check=False, capture_output=True, text=True)  # noqa: S603
+        if run.returncode not in ends:
+            raise InputError(f"{' '.join(arguments)} ended with {run.returncode}: {run.stderr[-2000:]}")
+        return json.loads(run.stdout)
 
     since = time.monotonic()
     try:

@@ -16,7 +16,7 @@ def reported(relations, entities=None):
 
 
 def test_the_shipped_ontology_has_no_fault():
-    assert reported(shipped()) == []
+    assert faults_of(shipped()) == []
 
 
 @pytest.mark.parametrize(
