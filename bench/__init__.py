@@ -6,7 +6,7 @@ model_server/   a model that knows a world, over HTTP
 
 quality.py      a graph against its world's truth; scoring.py: the measures
 ingest.py       how full a runtime keeps a model server
-store.py        what a group costs as it grows; growth.py: the steps, with clocks
+store.py        the cost of a growing group; growth.py: its timed steps
 equality.py     many ways to ingest, one graph
 chaos.py        a backfill under kills; kills.py: the run and its killer, targets.py: the killed processes
 soak.py         memory over a long backfill

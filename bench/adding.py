@@ -1,7 +1,7 @@
-"""`python -m bench add`: how fast a store takes what is decided, where a perfect model answers at once.
+"""`python -m bench add`: the write rate of a store when a perfect model answers at once.
 
 The model is in this process and takes no time, so that engine and store alone are measured. Times run from
-the start of the run to its last commit. Each round uses new groups; the first one of a new server includes
+the start of the run to its last commit. Each round uses new groups; the first round on a new server includes
 its compiler's warm-up.
 """
 
@@ -46,7 +46,7 @@ class AddFigures:
     server_ms: float = 0.0
     rows: float | None = None
     rows_by_label: dict[str, float] = field(default_factory=dict)
-    stages: dict[str, float] = field(default_factory=dict)  # seconds, summed over what ran side by side
+    stages: dict[str, float] = field(default_factory=dict)  # seconds, summed over concurrent calls
 
 
 def run(

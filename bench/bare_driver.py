@@ -53,7 +53,7 @@ def driver_of(place: EmptyStore) -> neo4j.Driver:
 def stored_rows(place: EmptyStore, prefix: str, *, lanes: int, transactions: int) -> StoredRows:
     """Return the rows of the groups with a prefix, in `transactions` of equal size for each lane.
 
-    A group is in one lane, so that no lane waits for a row of another one.
+    A group is in one lane, so that no lane waits for rows of another lane.
     """
     with driver_of(place) as driver:
         nodes = driver.execute_query(_NODES, prefix=prefix).records
@@ -117,10 +117,10 @@ def _matched(variable: str, label: str, row: str) -> str:
 
 
 def _put_node(label: str, labels: Iterable[str], properties: Mapping[str, Any]) -> str:
-    more = "".join(f":{name}" for name in sorted(labels) if name != label)
+    further_labels = "".join(f":{name}" for name in sorted(labels) if name != label)
     return (
         f"UNWIND $rows AS row MERGE {_matched('n', label, 'row')} SET n = row{_times('n', 'row', properties)}"
-        + (f", n{more}" if more else "")
+        + (f", n{further_labels}" if further_labels else "")
     )
 
 

@@ -57,10 +57,10 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     for name in STEPS[step]:
-        left = min(seconds, LONGEST_S) - (time.monotonic() - began)
+        remaining_s = min(seconds, LONGEST_S) - (time.monotonic() - began)
         if name in row["parts"]:
             continue
-        if left <= 0:
+        if remaining_s <= 0:
             tell(f"{step}: {seconds:.0f} s are over before {name}: run the step again, and it goes on there")
             break
         tell(f"{step}: {name}")
@@ -97,7 +97,7 @@ def _in_a_process(step: str, part: str, shape: Shape, folder: Path, seconds: flo
     try:
         _, err = process.communicate(timeout=max(1.0, seconds))
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)  # it ends its Ray, which is in a session of its own
+        process.send_signal(signal.SIGINT)  # it ends its Ray, which has a separate session
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=_END_S)
         raise InputError(
@@ -114,7 +114,7 @@ def _in_a_process(step: str, part: str, shape: Shape, folder: Path, seconds: flo
 
 
 def with_its_children_killed(process: subprocess.Popen[str]) -> None:
-    """End what is left of the session of a process that this module started."""
+    """End the remaining processes of a session that this module started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -143,16 +143,16 @@ def _embedder(folder: Path, shape: Shape, precision: str | None = None) -> Any: 
 
 
 def _speed(kind: str, precision: str, folder: Path, shape: Shape) -> Figures:
-    """Return texts and tokens a second of 16 calls at once, and the share of the passes that is padding."""
+    """Return texts and tokens a second of 16 concurrent calls, and the padded share of the passes."""
     embedder, texts = _embedder(folder, shape, precision), models.texts_of(*models.SIZES[shape][kind])
 
     async def work() -> float:
         await embedder.embed(models.texts_of(64, 20, seed=1))
-        before = dict(embedder.counts)
+        counts_before = dict(embedder.counts)
         began = time.perf_counter()
         await asyncio.gather(*(embedder.embed(texts[at::16]) for at in range(16)))
         seconds = time.perf_counter() - began
-        counts.update({name: embedder.counts[name] - count for name, count in before.items()})
+        counts.update({name: embedder.counts[name] - count for name, count in counts_before.items()})
         return seconds
 
     counts: dict[str, int] = {}
@@ -165,15 +165,15 @@ def _speed(kind: str, precision: str, folder: Path, shape: Shape) -> Figures:
 
 
 def _bits(folder: Path, shape: Shape) -> Figures:
-    """Return how many texts have other bits in other company, and in passes of fewer rows."""
+    """Return how many vectors differ in their bits between batches, and in passes of fewer rows."""
     embedder, texts = _embedder(folder, shape), models.texts_of(200, 20, seed=7)
 
     async def work() -> Figures:
         alone = np.stack([(await embedder.embed_query(text)).vector for text in texts])
         together = await embedder.embed(texts)
-        found = await asyncio.gather(*(embedder.embed(texts[at::8]) for at in range(8)))
+        row_parts = await asyncio.gather(*(embedder.embed(texts[at::8]) for at in range(8)))
         apart = np.empty_like(together)
-        for at, rows in enumerate(found):
+        for at, rows in enumerate(row_parts):
             apart[at::8] = rows
         return {
             "texts": len(texts),
@@ -189,16 +189,16 @@ async def _changed_by_fewer_rows(embedder: Any) -> list[int]:  # noqa: ANN401 - 
     """Return lengths whose rows have other bits in a pass of half the rows: such passes must stay whole."""
     from kgray.models.passes import rows_of
 
-    model = embedder._model  # noqa: SLF001 - its passes are what is measured
+    model = embedder._model  # noqa: SLF001 - the measurement is about its passes
     passes, rng, changed = model._passes, np.random.default_rng(3), []  # noqa: SLF001 - as above
     for length in (16, 32, 64, 128, 256):
         rows = rows_of(length, passes.tokens)
         ids = rng.integers(5, 50, (rows, length))
         mask = np.ones_like(ids)
         mask[:, -1], ids[:, -1] = 0, 1
-        whole = passes.forward(ids, mask)()
+        full = passes.forward(ids, mask)()
         half = passes.forward(ids[: max(1, rows // 2)], mask[: max(1, rows // 2)])()
-        if not all(np.array_equal(a[0], b[0]) for a, b in zip(whole, half, strict=False)):
+        if not all(np.array_equal(a[0], b[0]) for a, b in zip(full, half, strict=False)):
             changed.append(length)
     return changed
 
@@ -220,10 +220,14 @@ def _queries(folder: Path, shape: Shape) -> Figures:
         alone = await median()
         bulk = [asyncio.create_task(embedder.embed(texts)) for _ in range(4)]
         await asyncio.sleep(0.05)
-        beside = await median()
+        during_ingestion = await median()
         ended_early = all(task.done() for task in bulk)
         await asyncio.gather(*bulk)
-        return {"alone_s": alone, "beside_ingestion_s": beside, "ingestion_ended_before": ended_early}
+        return {
+            "alone_s": alone,
+            "beside_ingestion_s": during_ingestion,
+            "ingestion_ended_before": ended_early,
+        }
 
     return asyncio.run(work())
 
@@ -235,15 +239,15 @@ def _rerank(folder: Path, shape: Shape) -> Figures:
 # ------------------------------------------------------------------------------------------- vLLM
 
 
-def _engine(folder: Path, shape: Shape, which: str, *, seqs: int = 64) -> Any:  # noqa: ANN401 - kgray's
+def _engine(folder: Path, shape: Shape, size: str, *, seqs: int = 64) -> Any:  # noqa: ANN401 - kgray's
     """Return an engine, not yet started, that makes its weights while it loads."""
     from kgray.models.vllm_engine import EngineClient
     from kgray.settings.engine import EngineLimits
 
     os.environ.update(models.PROCESSOR if models.device() == "processor" else {"VLLM_NO_USAGE_STATS": "1"})
-    path = folder / f"{which}-{shape}"
+    path = folder / f"{size}-{shape}"
     if not path.exists():
-        random_models.config_alone(path, which, shape)
+        random_models.config_alone(path, size, shape)
     limits = EngineLimits(
         max_num_seqs=seqs, memory_share=0.5 if shape == "tiny" else 0.8, eager=shape == "tiny",
         max_model_len=4096, args={"load_format": "dummy"},
@@ -259,7 +263,7 @@ def _body(number: int, room: int, *, constrained: bool, head: str = "Write words
 
 
 async def _chat(engine: Any, bodies: Sequence[Figures]) -> float:  # noqa: ANN401 - kgray's
-    """Have an engine answer requests at once; return the seconds."""
+    """Have an engine answer requests concurrently; return the seconds."""
     from kgray.models.openai_api.client import TokensSpent
 
     began = time.perf_counter()
@@ -267,16 +271,16 @@ async def _chat(engine: Any, bodies: Sequence[Figures]) -> float:  # noqa: ANN40
     return time.perf_counter() - began
 
 
-async def _until(test: Callable[[], bool]) -> None:
+async def _wait_until(test: Callable[[], bool]) -> None:
     """Wait until a test succeeds. Raises TimeoutError after two minutes."""
     async with asyncio.timeout(120):
-        while not test():  # noqa: ASYNC110 - nothing tells of it
+        while not test():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.02)
 
 
-def _start(which: str, folder: Path, shape: Shape) -> Figures:
+def _start(size: str, folder: Path, shape: Shape) -> Figures:
     """Return the seconds of an engine's start, of its first reply, and of its end."""
-    engine = _engine(folder, shape, which)
+    engine = _engine(folder, shape, size)
 
     async def work() -> Figures:
         began = time.perf_counter()
@@ -308,34 +312,35 @@ def _killed(folder: Path, shape: Shape) -> Figures:
     engine = _engine(folder, shape, "8b")
 
     def used() -> int:
-        """Return the bytes of the card that are in use; on a processor those of the engine's processes."""
+        """Return the used bytes of the card; on a processor, of the engine's processes."""
         if models.device() != "processor":
             import torch
 
             free, total = torch.cuda.mem_get_info()
             return int(total - free)
-        there = [process for process in below if process.is_running()]
-        return sum(one.memory_info().rss for one in there if one.status() != psutil.STATUS_ZOMBIE)
+        running = [child for child in children if child.is_running()]
+        return sum(child.memory_info().rss for child in running if child.status() != psutil.STATUS_ZOMBIE)
 
-    below: list[Any] = []
+    children: list[Any] = []
 
     async def work() -> Figures:
-        before = used()
+        used_before = used()
         await engine.start()
-        below.extend(psutil.Process().children(recursive=True))
+        children.extend(psutil.Process().children(recursive=True))
         full = used()
-        for process in below:
+        for process in children:
             if "EngineCore" in process.name():
                 process.kill()
         began = time.perf_counter()
-        await _until(lambda: used() <= before + (full - before) * 0.05)
-        return {"bytes": full - before, "free_after_s": time.perf_counter() - began, "left": used() - before}
+        await _wait_until(lambda: used() <= used_before + (full - used_before) * 0.05)
+        free_after_s = time.perf_counter() - began
+        return {"bytes": full - used_before, "free_after_s": free_after_s, "left": used() - used_before}
 
     return asyncio.run(work())
 
 
 def _decode(seqs: int, constrained: bool, folder: Path, shape: Shape) -> Figures:
-    """Return reply tokens a second of so many requests at once, with a schema or free."""
+    """Return reply tokens a second of `seqs` concurrent requests, with a schema or without."""
     engine = _engine(folder, shape, "8b", seqs=seqs)
     room = 64 if shape == "tiny" else 256
 
@@ -343,9 +348,9 @@ def _decode(seqs: int, constrained: bool, folder: Path, shape: Shape) -> Figures
         await engine.start()
         try:
             await _chat(engine, [_body(0, 8, constrained=constrained)])
-            before = engine.counts["reply_tokens"]
+            tokens_before = engine.counts["reply_tokens"]
             seconds = await _chat(engine, [_body(n, room, constrained=constrained) for n in range(2 * seqs)])
-            tokens = engine.counts["reply_tokens"] - before
+            tokens = engine.counts["reply_tokens"] - tokens_before
         finally:
             await engine.stop()
         return {"requests": 2 * seqs, "reply_tokens": tokens, "reply_tokens_per_s": tokens / seconds}
@@ -362,11 +367,11 @@ def _prefix(folder: Path, shape: Shape) -> Figures:
         await engine.start()
         try:
             await _chat(engine, [_body(0, 1, constrained=False, head=heads[0])])
-            before = dict(engine.counts)
+            counts_before = dict(engine.counts)
             warm = await _chat(engine, [_body(n, 1, constrained=False, head=heads[0]) for n in range(64)])
-            counts = {name: engine.counts[name] - before[name] for name in before}
-            others = [_body(n, 1, constrained=False, head=f"{n} {heads[1]}") for n in range(64)]
-            cold = await _chat(engine, others)
+            counts = {name: engine.counts[name] - counts_before[name] for name in counts_before}
+            cold_bodies = [_body(n, 1, constrained=False, head=f"{n} {heads[1]}") for n in range(64)]
+            cold = await _chat(engine, cold_bodies)
         finally:
             await engine.stop()
         share = counts["cached_tokens"] / counts["prompt_tokens"]
@@ -383,21 +388,21 @@ def _cancel(folder: Path, shape: Shape) -> Figures:
         await engine.start()
         try:
             await _chat(engine, [_body(0, 1, constrained=False)])
-            asked = [
+            tasks = [
                 asyncio.create_task(_chat(engine, [_body(n, 3000, constrained=False)])) for n in range(256)
             ]
-            await _until(lambda: engine.counts["running"] >= 64)
+            await _wait_until(lambda: engine.counts["running"] >= 64)
             began = time.perf_counter()
-            for task in asked:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             requests = engine._engine.output_processor  # noqa: SLF001 - vLLM's own list
-            await _until(lambda: not requests.has_unfinished_requests())
+            await _wait_until(lambda: not requests.has_unfinished_requests())
             empty = time.perf_counter() - began
-            again = await _chat(engine, [_body(0, 1, constrained=False)])
+            next_reply = await _chat(engine, [_body(0, 1, constrained=False)])
         finally:
             await engine.stop()
-        return {"aborted": engine.counts["aborted"], "empty_after_s": empty, "next_reply_s": again}
+        return {"aborted": engine.counts["aborted"], "empty_after_s": empty, "next_reply_s": next_reply}
 
     return asyncio.run(work())
 

@@ -42,7 +42,7 @@ class ChaosOutcome:
     """The outcome of a run with kills.
 
     repeated, bound   requests that were answered twice, and how many may have been in flight at the kills
-    faults            what is wrong, one line each; none = the promises held
+    faults            broken promises, a line each; empty = all promises held
     """
 
     schedule: KillSchedule
@@ -147,7 +147,7 @@ def _undisturbed(schedule: KillSchedule, folder: Path) -> str:
 
 
 def _judge(backfill: KilledBackfill, outcome: ChaosOutcome) -> None:
-    """Hold the store, the epochs and the server's record against what was promised."""
+    """Check the store, the epochs and the server's record against the promises."""
     faults, schedule, store = outcome.faults, outcome.schedule, backfill.reader.store
     outcome.digest = asyncio.run(digest(backfill.reader))
     if outcome.digest != outcome.expected:
@@ -172,7 +172,7 @@ def _judge(backfill: KilledBackfill, outcome: ChaosOutcome) -> None:
     for name, epochs in outcome.log.epochs.items():
         if epochs != sorted(epochs):
             faults.append(f"the epoch of {name} went back: {epochs}")
-    answers = Counter(row.request for row in record.read(backfill.asked) if row.task != "probe")
+    answers = Counter(row.request for row in record.read(backfill.answers_path) if row.task != "probe")
     outcome.asked = answers.total()
     outcome.repeated = outcome.asked - len(answers)
     outcome.bound = sum(_in_flight(kill.kind, schedule) for kill in outcome.log.kills)
@@ -191,10 +191,10 @@ def _broken_faults(schedule: KillSchedule, log: KillLog) -> list[str]:
 
 
 def _in_flight(kind: str, schedule: KillSchedule) -> int:
-    """Return how many requests a kill may have had answered for nothing.
+    """Return how many answered requests a kill may have lost.
 
-    A writer's and a driver's death lose none. The next episode of a group, when it waited for an answer
-    that died with its worker, is asked again once. What a sequencer or a store had in hand is a window.
+    The death of a writer or a driver loses none. The next episode of each group may have waited for an answer
+    of the killed worker, which is requested again once. A sequencer or a store can lose a window.
     """
     next_episodes = schedule.plan.groups
     if kind in CHANGES:  # deciders drop or end windows; replaced workers give their calls back

@@ -281,7 +281,7 @@ def _listed(cluster: Cluster) -> Community:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManyGroups:
-    """Many small groups, refreshed by the tasks of a Ray with a writer that answers at once, then again."""
+    """Many small groups, refreshed twice by tasks of Ray with a writer that answers at once."""
 
     groups: int
     entities: int

@@ -102,7 +102,7 @@ class _Copies:
 
 
 class _Copy:
-    """One copy: its rows have other ids, names, sequences, vectors and times than those of the group."""
+    """A copy: its rows differ from the group's in ids, names, sequences, vectors and times."""
 
     def __init__(self, number: int, sequences: int, back: int, renamed: set[str]) -> None:
         """Make the copy with this number, from 0. sequences: of the group; back: how much earlier it is."""

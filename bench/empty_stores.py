@@ -73,7 +73,7 @@ class EmptyStore:
 def empty_store(kind: StoreKind, data: Path) -> Iterator[EmptyStore]:
     """Yield an empty store below a new folder, which is gone afterwards as far as it costs memory.
 
-    For Neo4j this process and its children have a password meanwhile.
+    For Neo4j, this process and its children have a password during the block.
     """
     data.mkdir(parents=True)
     if kind == "sqlite":

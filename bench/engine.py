@@ -196,7 +196,7 @@ def plain_parts(
 
 
 def plain_loop(parts: Parts, on_step: OnStep = ignore) -> Totals:
-    """Carry out what was accepted, one by one."""
+    """Carry out the accepted entries one by one."""
     with parts.store.writing():
         return asyncio.run(Loop(parts).run(on_step=on_step))
 
@@ -215,7 +215,7 @@ def shipped_models(base_url: str, pipeline: Mapping[str, str]) -> tuple[Extracto
 
 @contextmanager
 def one_ray() -> Iterator[str]:
-    """Start one Ray for all the stores that are opened meanwhile; yields its address."""
+    """Start a Ray for all stores that are opened in the block; yield its address."""
     from kgray.runtime import session
     from kgray.runtime.spec import load_profile
 

@@ -93,7 +93,7 @@ def run(
     profile: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> EqualityResult:
-    """Ingest a world in each of these ways; the plain loop of a model stands before its others.
+    """Ingest a world in each of these ways; the plain loop of a model comes before its other ways.
 
     profile: of Ray's actors, None = the laptop's.
     """

@@ -37,7 +37,7 @@ class FixedReplies(ChildProcess):
 
 
 def app() -> Any:  # noqa: ANN401 - an application of ASGI
-    """Return the application: each reply comes whole, or in pieces where a stream is asked for."""
+    """Return the application: each reply is complete, or in pieces if the request wants a stream."""
     usage = {"prompt_tokens": 1000, "completion_tokens": PIECES}
     message = {"message": {"role": "assistant", "content": _REPLY}, "finish_reason": "stop"}
     complete = [json.dumps({"choices": [message], "usage": usage}).encode()]

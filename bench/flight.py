@@ -124,7 +124,7 @@ async def _measured(
                 samples.clear()
             began, cpu = time.monotonic(), time.process_time()
             await asyncio.sleep(seconds)
-            took, spent, done, wakes = (
+            took, spent, ended_count, wakes = (
                 time.monotonic() - began,
                 time.process_time() - cpu,
                 len(ended),
@@ -138,9 +138,9 @@ async def _measured(
             serving.cancel()
             await asyncio.gather(probing, serving, return_exceptions=True)
     return FlightFigures(
-        seats=parts.streams, groups=in_use, call_s=model.mean_s, episodes_per_s=done / took,
+        seats=parts.streams, groups=in_use, call_s=model.mean_s, episodes_per_s=ended_count / took,
         wakes_per_s=len(wakes) / took, wake_ms=1000 * mean(wakes), wake_p99_ms=1000 * _p99(wakes),
-        cpu_ms=1000 * spent / max(1, done), lag_p99_ms=1000 * lag, live=len(waits),
+        cpu_ms=1000 * spent / max(1, ended_count), lag_p99_ms=1000 * lag, live=len(waits),
         live_p50_s=quantiles(waits, n=2)[0], live_most_s=max(waits),
     )  # fmt: skip
 

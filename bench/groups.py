@@ -1,4 +1,4 @@
-"""`python -m bench groups`: what many groups cost, on either store: a look, the counts, loads, memory."""
+"""`python -m bench groups`: the costs of many groups on either store: a poll, the counts, loads, memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kgray.ports import ExtractionRequest, Extractor
 from kgray.storage.ledger import accept, failures, pending_groups
 
 _AT_ONCE = 500  # drafts of one accepting transaction
-_SETTLED_S = 6.0  # a look at Neo4j finds again what was appended in the 5 s before the newest append
+_SETTLED_S = 6.0  # a poll of Neo4j returns again the entries of the 5 s before the newest append
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

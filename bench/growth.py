@@ -60,7 +60,7 @@ class GrowthCosts:
 
 
 class _Collecting(Outbox):
-    """An outbox that only keeps what is posted, to be written by its owner."""
+    """An outbox that only collects posted changes; its owner writes them."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(Direct(store), most=store.batch)
@@ -80,7 +80,7 @@ class GrowingStore:
     """
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
-        """Take an empty store, which is held for writing meanwhile."""
+        """Take an empty store that stays locked for writing."""
         self._clock, self._reader, judge = ModelClock(), ReplyReader(), RulesJudge()
         models = TimedModels(self._reader, judge, embedder, self._clock)
         self.store, self.embedder, self.searcher = store, models, Searcher(store, models)
@@ -147,7 +147,7 @@ class GrowingStore:
         self._outbox.post(commit)
 
     def _write(self, costs: GrowthCosts) -> None:
-        """Write what was posted, in one transaction; its CPU is spread over its episodes."""
+        """Write the posted changes in one transaction; its CPU time is spread over its episodes."""
         changes, self._outbox.changes = self._outbox.changes, []
         episodes = sum(change.recorded_at is not None for change in changes)
         start, wall = time.process_time(), time.perf_counter()

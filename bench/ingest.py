@@ -64,9 +64,9 @@ class Throughput:
     memory_mb: float = 0.0  # growth of the peak over the run
     failed: int = 0
     cpu_by_role: dict[str, float] = field(default_factory=dict)  # seconds of the whole run
-    stages: dict[str, float] = field(default_factory=dict)  # seconds, summed over what ran side by side
+    stages: dict[str, float] = field(default_factory=dict)  # seconds, summed over concurrent calls
     digest: str = ""
-    refreshes: int = 0  # of groups with news, meanwhile
+    refreshes: int = 0  # of groups with changes during the run
     calls_by_task: dict[str, float] = field(
         default_factory=dict
     )  # an episode, answers that were not used too
@@ -83,10 +83,10 @@ def cold(plan: WorldPlan) -> WorldPlan:
 def run(
     plan: WorldPlan, setup: Way, *, latency: Latency, profile: Path | None = None, refreshing: bool = False
 ) -> Throughput:
-    """Ingest a world through a model server of its own process and the `openai` backend.
+    """Ingest a world through a model server in a separate process and the `openai` backend.
 
     For `ray` a Ray must be up (`engine.one_ray`); profile: of its actors, None = the laptop's.
-    refreshing: another process finds the communities of all groups meanwhile, again and again, 2 s apart
+    refreshing: another process refreshes the communities of all groups during the run, 2 s apart
     """
     if not plan.episodes:
         raise InputError("--episodes 0: there is nothing to ingest")
@@ -146,7 +146,7 @@ class _Refreshes:
 
 @contextmanager
 def _refreshes(settings_table: Mapping[str, Any], data: Path) -> Iterator[_Refreshes]:
-    """Have a process refresh all groups meanwhile, with texts that need no model."""
+    """Have a process refresh all groups during the run, with texts that need no model."""
     store = {
         name: value for name, value in settings_table.items() if name.startswith(("store_", "embedder_"))
     }

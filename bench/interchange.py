@@ -32,7 +32,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The cost of one command, in a process of its own.
+    """The cost of a command in a separate process.
 
     cpu_s    of the process, from the opened store on
     peak_mb  the largest private memory of the process, the interpreter included; pages of the store's file,
@@ -67,9 +67,9 @@ def run(
 
     def measure(work: Callable[..., Figures], *args: object) -> None:
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            found = pool.submit(work, *args).result()
-        figures.append(found)
-        say("  ".join(aligned(_COLUMNS, [found])[1].split()))
+            figure = pool.submit(work, *args).result()
+        figures.append(figure)
+        say("  ".join(aligned(_COLUMNS, [figure])[1].split()))
 
     with TemporaryDirectory(dir=stores) as name:
         folder = Path(name)
@@ -174,7 +174,7 @@ def _private_kb() -> int:
 
 
 def _size(path: Path) -> int:
-    return sum(one.stat().st_size for one in [path, *path.rglob("*")] if one.is_file())
+    return sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
 
 
 def _delete(path: Path) -> None:

@@ -52,7 +52,7 @@ class KillSchedule:
     """The schedule of kills. kills: kinds in order, each with the number of committed episodes before it.
 
     missing   reading workers without room on any node until the kill "arrival"
-    broken    reading workers, the last ones, that cannot load their model
+    broken    number of the last reading workers that cannot load their model
     address   of a Ray that runs; None = a simulated cluster of `nodes` worker nodes is started for this
     """
 
@@ -101,7 +101,7 @@ class KillLog:
     epochs    by actor, in the order of seeing them
     quarantined      workers that `kgray status` names at the end, with its reasons
     read_by_broken   extractions by workers that cannot load their model
-    faults    why it could not go on
+    faults    reasons why the run could not continue
     """
 
     kills: list[Kill] = field(default_factory=list)
@@ -128,12 +128,12 @@ class KilledBackfill:
     ) -> None:
         """Start all but the driver; `ends` ends them."""
         self._schedule, self._progress = schedule, progress
-        self._counted_at, self._said = 0.0, 0
+        self._counted_at, self._log_offset = 0.0, 0
         self._owners: Sequence[int] = ()  # of the slots, before a change of their number
-        self.asked, world = folder / "asked.tsv", folder / "world.jsonl"
+        self.answers_path, world = folder / "asked.tsv", folder / "world.jsonl"
         write(schedule.plan, world, None)
         latency = schedule.latency
-        server = ends.enter_context(ServerProcess(_server_flags(schedule, self.asked)))
+        server = ends.enter_context(ServerProcess(_server_flags(schedule, self.answers_path)))
         # The reader must see the store and never start anything: it is a local one.
         local = given_of(Way(), place, server.base_url)
         self.reader: AsyncMemory = opened(settings_of(local), place.data)
@@ -180,18 +180,18 @@ class KilledBackfill:
 
         def updated() -> Iterator[ChildProcess]:
             for number in itertools.count(1):
-                more = {"KGRAY_MODEL_TIMEOUT_S": str(60 + number)}
-                more["KGRAY_RUNTIME_WINDOW"] = str(self._schedule.window // 2 + number)
-                self.driver.use(more)  # later commands have the new settings
-                environ.update(more)
-                self._said = log.stat().st_size if log.exists() else 0
+                variables = {"KGRAY_MODEL_TIMEOUT_S": str(60 + number)}
+                variables["KGRAY_RUNTIME_WINDOW"] = str(self._schedule.window // 2 + number)
+                self.driver.use(variables)  # later commands have the new settings
+                environ.update(variables)
+                self._log_offset = log.stat().st_size if log.exists() else 0
                 yield ChildProcess("kgray", ["up", "--data", str(data)], environ=environ, log=log)
 
         def has_moved() -> bool:
             return bool(self.reader.store.shard_map().owners != self._owners)
 
         def has_replaced() -> bool:
-            return b"replacing models" in log.read_bytes()[self._said :]
+            return b"replacing models" in log.read_bytes()[self._log_offset :]
 
         scales, updates, end = scaled(), updated(), self.actors.refresh
         targets = {
@@ -201,7 +201,7 @@ class KilledBackfill:
             "up-killed": CommandTarget(updates, log, end, has_replaced),
         }
         for target in targets.values():
-            target.others = [*targets.values()]
+            target.siblings = [*targets.values()]
         return {**targets}
 
     def run(self, log: KillLog) -> None:
@@ -291,7 +291,7 @@ class KilledBackfill:
         return True
 
     def missed_cuts(self, log: KillLog) -> list[str]:
-        """Return a line for each kind of command of which not all were killed midway."""
+        """Return a line for each kind of command that was not always killed midway."""
         lines = []
         for kind, target in self.targets.items():
             if isinstance(target, CommandTarget) and kind.endswith("-killed"):
@@ -335,7 +335,7 @@ def _targets_of(cluster: SimulatedCluster, actors: Actors, missing: int) -> dict
         arrived = True
         cluster.add()
 
-    def of(kind: str) -> RestartedTarget:
+    def target_of(kind: str) -> RestartedTarget:
         def end(_: random.Random) -> None:
             while (stats := actors.stats(f"{kind}-0")) is None:
                 time.sleep(_LOOK_S)
@@ -352,8 +352,8 @@ def _targets_of(cluster: SimulatedCluster, actors: Actors, missing: int) -> dict
             down_s=_NOTICE_S,
             answers=work,
         ),
-        "sequencer-node": of("sequencer"),
-        "writer-node": of("writer"),
+        "sequencer-node": target_of("sequencer"),
+        "writer-node": target_of("writer"),
         "head": RestartedTarget(lambda _: cluster.kill_head(), cluster.start_head, down_s=_HEAD_AWAY_S),
     }
 

@@ -31,7 +31,7 @@ from tests.world.growing import FACTS_AN_EPISODE, growing
 
 LARGE = "large"
 _SMALL = 40  # groups beside it
-_TURN_S = 0.0002  # between two turns that are asked for
+_TURN_S = 0.0002  # between two requested turns
 _METRIC = re.compile(r'^ray_kgray_loop_lag_seconds_bucket{.*?le="([^"]+)".*} (\S+)$', re.MULTILINE)
 _REPORTED_S = 15.0  # Ray's processes tell their metrics every 10 s
 

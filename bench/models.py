@@ -1,7 +1,7 @@
 """Models in the processes that run them, on random weights: embed, rerank, extract, and a whole ingest.
 
 The weights are made here, at a tiny shape or at that of the real models, so nothing is downloaded; a random
-model is as fast as a trained one of its shape. The ingest runs `kgray backfill` with vLLM and BGE in Ray's
+model is as fast as a trained model of its shape. The ingest runs `kgray backfill` with vLLM and BGE in Ray's
 actors, and a search that embeds and reranks there: all on one card where there is one.
 """
 
@@ -35,7 +35,7 @@ from kgray.runtime.fit import config_of, parameters
 PARTS = ("embed", "rerank", "extract", "ingest")
 Figures = dict[str, Any]
 _AT = times.parse("2026-01-01T09:00:00Z")[0]
-# Of a card in bf16 without sparsity, in 10^12 operations a second, from the makers' data sheets.
+# Peak rates of cards in bf16 without sparsity, in 10^12 operations a second, from the makers' data sheets.
 _PEAKS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "A10": 125.0}
 # vLLM's build for processors: how much cache, and no binding of threads, which starves a busy machine.
 PROCESSOR = {
@@ -104,36 +104,36 @@ def measure(
     """Return the figures of each part. folder: for weights and the store, new or empty."""
     if shape == "tiny":  # before torch is imported: threads that share a busy processor wait for each other
         os.environ["OMP_NUM_THREADS"] = "1"
-    found: Figures = {"device": device(), "shape": shape}
+    figures: Figures = {"device": device(), "shape": shape}
     if "embed" in parts:
-        found["embed"] = asyncio.run(embed(folder, shape))
+        figures["embed"] = asyncio.run(embed(folder, shape))
     if "rerank" in parts:
-        found["rerank"] = asyncio.run(rerank(folder, shape))
+        figures["rerank"] = asyncio.run(rerank(folder, shape))
     if "extract" in parts:
-        found["extract"] = asyncio.run(extract(folder, shape))
+        figures["extract"] = asyncio.run(extract(folder, shape))
     if "ingest" in parts:
-        found["ingest"] = ingest(folder, shape, episodes=episodes, profile=profile)
-    return found
+        figures["ingest"] = ingest(folder, shape, episodes=episodes, profile=profile)
+    return figures
 
 
 def models(folder: Path, shape: Shape, names: Sequence[str] = ("bge", "reranker", "qwen")) -> dict[str, Path]:
-    """Make the named random models, unless they are there; return their folders."""
-    made = {name: folder / f"{name}-{shape}" for name in names}
-    for name, path in made.items():
+    """Write the named random models that are missing; return their folders."""
+    folders = {name: folder / f"{name}-{shape}" for name in names}
+    for name, path in folders.items():
         if path.exists():
             continue
         if name == "qwen":
             random_models.qwen(path, shape)
         else:
             random_models.bge(path, shape, reranker=name == "reranker")
-    return made
+    return folders
 
 
 def texts_of(count: int, words: int, seed: int = 3) -> list[str]:
-    """Return distinct texts, most of about so many words."""
-    rng, known = random.Random(seed), random_models.WORDS.split()  # noqa: S311 - data of a measurement
+    """Return distinct texts with about `words` words each."""
+    rng, vocabulary = random.Random(seed), random_models.WORDS.split()  # noqa: S311 - data of a measurement
     lengths = [max(3, round(rng.gauss(words, words / 4))) for _ in range(count)]
-    return [f"{n} " + " ".join(rng.choices(known, k=length)) for n, length in enumerate(lengths)]
+    return [f"{n} " + " ".join(rng.choices(vocabulary, k=length)) for n, length in enumerate(lengths)]
 
 
 async def embed(folder: Path, shape: Shape) -> Figures:
@@ -147,15 +147,15 @@ async def embed(folder: Path, shape: Shape) -> Figures:
     await embedder.embed(texts_of(20, 20))  # loads it
     peak = next((peak for name, peak in _PEAKS.items() if name in device()), None)
     layers, _ = parameters(config_of(str(model)))
-    found: Figures = {}
+    figures: Figures = {}
     for kind in ("chat", "documents"):
         texts = texts_of(*SIZES[shape][kind])
-        count = sum(len(one.ids) for one in tokenizer.encode_batch(texts))
+        count = sum(len(encoding.ids) for encoding in tokenizer.encode_batch(texts))
         seconds = await _seconds(embedder.embed(texts))
         rate = count / seconds
         row = {"texts": len(texts), "tokens_a_text": count / len(texts), "tokens_per_s": rate}
-        found[kind] = row | ({"share_of_peak": 2 * layers * rate / (peak * 1e12)} if peak else {})
-    return found
+        figures[kind] = row | ({"share_of_peak": 2 * layers * rate / (peak * 1e12)} if peak else {})
+    return figures
 
 
 async def rerank(folder: Path, shape: Shape) -> Figures:
@@ -170,7 +170,7 @@ async def rerank(folder: Path, shape: Shape) -> Figures:
 
 
 async def extract(folder: Path, shape: Shape) -> Figures:
-    """Return requests and tokens a second, the prompts' share that was cached, and the first token's time.
+    """Return requests and tokens a second, the cached share of the prompts, and the time to the first token.
 
     The prompts are ours: `head_share` of their tokens is the fixed head.
     """
@@ -196,10 +196,10 @@ async def extract(folder: Path, shape: Shape) -> Figures:
     try:
         spent = TokensSpent()
         firsts = [await _seconds(engine.chat(body(text, 1), spent)) for text in texts_of(8, 12, seed=5)]
-        before = dict(engine.counts)
+        counts_before = dict(engine.counts)
         bodies = [body(text, sizes["room"]) for text in texts_of(sizes["requests"], 12)]
-        seconds = await _seconds(asyncio.gather(*(engine.chat(one, spent) for one in bodies)))
-        counts = {name: count - before[name] for name, count in engine.counts.items()}
+        seconds = await _seconds(asyncio.gather(*(engine.chat(body_, spent) for body_ in bodies)))
+        counts = {name: count - counts_before[name] for name, count in engine.counts.items()}
         head = await engine.chat(Dialect().chat(prompt.head, "", room=1, temperature=0.0), spent)
     finally:
         await engine.stop()
@@ -234,13 +234,13 @@ def _profile(shape: Shape, *, loads_weights: bool) -> str:
 def ingest(
     folder: Path, shape: Shape, *, episodes: int, profile: Path | None = None, engine: Path | None = None
 ) -> Figures:
-    """Return how a backfill through the actors ended, how fast it was, and a reranked search's hits.
+    """Return the outcome and the speed of a backfill through the actors, and the hits of a reranked search.
 
-    engine: a config and a tokenizer, of which vLLM makes the weights. up_s: until all models were loaded;
-    done: how many requests each of the actors with a model has answered
+    engine: a folder with a config and a tokenizer; vLLM generates the weights. up_s: seconds until all models
+    were loaded; done: answered requests of each actor with a model
     """
-    made = {"qwen": engine} if engine else {}
-    made |= models(folder, shape, ("bge", "reranker") if engine else ("bge", "reranker", "qwen"))
+    paths = {"qwen": engine} if engine else {}
+    paths |= models(folder, shape, ("bge", "reranker") if engine else ("bge", "reranker", "qwen"))
     lines = [
         {"id": f"m{n}", "group": "bench", "speaker": "Alice", "at": "2026-01-01T09:00:00Z",
          "text": text}
@@ -252,18 +252,18 @@ def ingest(
         chosen.write_text(_profile(shape, loads_weights=engine is None))
     shutil.rmtree(data := folder / "data", ignore_errors=True)  # of an earlier run
     environ = os.environ | PROCESSOR | {
-        "KGRAY_MODEL_BACKEND": "vllm", "KGRAY_MODEL_NAME": str(made["qwen"]), "KGRAY_MODEL_TIMEOUT_S": "600",
-        "KGRAY_EMBEDDER_BACKEND": "bge", "KGRAY_EMBEDDER_NAME": str(made["bge"]),
-        "KGRAY_RERANKER_BACKEND": "bge", "KGRAY_RERANKER_NAME": str(made["reranker"]),
+        "KGRAY_MODEL_BACKEND": "vllm", "KGRAY_MODEL_NAME": str(paths["qwen"]), "KGRAY_MODEL_TIMEOUT_S": "600",
+        "KGRAY_EMBEDDER_BACKEND": "bge", "KGRAY_EMBEDDER_NAME": str(paths["bge"]),
+        "KGRAY_RERANKER_BACKEND": "bge", "KGRAY_RERANKER_NAME": str(paths["reranker"]),
         "KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_PROFILE": str(chosen),
     }  # fmt: skip
 
     def kgray(*arguments: str, ends: Sequence[int] = (0,)) -> Any:  # noqa: ANN401 - JSON
         command = [sys.executable, "-m", "kgray", *arguments, "--data", str(data), "--json"]
-        done = subprocess.run(command, env=environ, check=False, capture_output=True, text=True)  # noqa: S603
-        if done.returncode not in ends:
-            raise InputError(f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}")
-        return json.loads(done.stdout)
+        run = subprocess.run(command, env=environ, check=False, capture_output=True, text=True)  # noqa: S603
+        if run.returncode not in ends:
+            raise InputError(f"{' '.join(arguments)} ended with {run.returncode}: {run.stderr[-2000:]}")
+        return json.loads(run.stdout)
 
     since = time.monotonic()
     try:
@@ -299,14 +299,14 @@ def _episode(text: str) -> Episode:
     )  # fmt: skip
 
 
-def faults(found: Figures) -> list[str]:
+def faults(figures: Figures) -> list[str]:
     """Return a line for each figure that is a failure."""
     lines = []
-    if (row := found.get("extract")) and row["cached_share"] < row["head_share"] / 2:
+    if (row := figures.get("extract")) and row["cached_share"] < row["head_share"] / 2:
         lines.append(
             f"of the prompts {row['cached_share']:.2f} were cached; their head is {row['head_share']:.2f}"
         )
-    if row := found.get("ingest"):
+    if row := figures.get("ingest"):
         report = row["report"]
         if (
             report["accepted"] != report["committed"] + report["failed"]
@@ -316,28 +316,28 @@ def faults(found: Figures) -> list[str]:
     return lines
 
 
-def table(found: Figures) -> str:
+def table(figures: Figures) -> str:
     """Return the figures as lines of text."""
-    lines = [f"device: {found['device']}; random weights at the {found['shape']} shape"]
-    for kind, row in (found.get("embed") or {}).items():
+    lines = [f"device: {figures['device']}; random weights at the {figures['shape']} shape"]
+    for kind, row in (figures.get("embed") or {}).items():
         peak = row.get("share_of_peak")
         share = f", {peak:.0%} of the card's bf16 peak" if peak else ""
         lines.append(
             f"embed {kind}: {row['tokens_per_s']:.0f} tokens/s, {row['tokens_a_text']:.0f} a text{share}"
         )
-    if row := found.get("rerank"):
+    if row := figures.get("rerank"):
         lines.append(f"rerank: {row['pairs_per_s']:.0f} pairs/s")
-    if row := found.get("extract"):
+    if row := figures.get("extract"):
         lines.append(
             f"extract: {row['requests_per_s']:.1f} requests/s, {row['reply_tokens_per_s']:.0f} tokens/s; "
             f"{row['cached_share']:.2f} of the prompts cached (their head is {row['head_share']:.2f}); "
             f"first token after {row['first_token_s']:.2f} s"
         )
-    if row := found.get("ingest"):
+    if row := figures.get("ingest"):
         report = row["report"]
         lines.append(
             f"ingest: {report['accepted']} episodes in {row['seconds']:.0f} s, "
             f"{report['committed']} committed, {report['failed']} failed with a reason; "
             f"{len(row['hits'])} hits reranked"
         )
-    return "\n".join([*lines, *faults(found)])
+    return "\n".join([*lines, *faults(figures)])

@@ -112,10 +112,10 @@ class _HeadCalls:
 
     def a_second(self, seconds: float) -> dict[str, float]:
         """Return the calls of each name in a second, over the next `seconds`."""
-        before, began = self._next()
+        earlier, began = self._next()
         time.sleep(seconds)
-        after, ended = self._next()
-        rates = {name: (count - before.get(name, 0)) / (ended - began) for name, count in after.items()}
+        later, ended = self._next()
+        rates = {name: (count - earlier.get(name, 0)) / (ended - began) for name, count in later.items()}
         ordered = sorted(rates.items(), key=lambda rate: -rate[1])
         return {"all": round(sum(rates.values()), 2)} | {n: round(r, 2) for n, r in ordered if r >= 0.01}
 
@@ -126,7 +126,7 @@ class _HeadCalls:
             time.sleep(_LOOK_S)
         written_at = time.monotonic()
         time.sleep(_LOOK_S)  # it writes a table for each of its threads
-        rows = _COUNT.findall(self._log.read_text(errors="replace"))  # the last one of each name counts
+        rows = _COUNT.findall(self._log.read_text(errors="replace"))  # the last row of each name counts
         return {f"{service}.{name}": int(count) for service, name, count in rows}, written_at
 
 

@@ -74,7 +74,7 @@ class Loop:
                         on_step(group, entry.sequence, outcome)
 
     async def _withdraw(self, group: str, on_step: OnStep) -> bool:
-        """Carry out what is to be retracted or removed in the group; return whether anything was."""
+        """Carry out the requested retractions and removals of the group; return whether there were any."""
         if group not in self._parts.store.withdrawing():
             return False
         for sequence, outcome in await self.committer.withdraw(group):

@@ -1,7 +1,7 @@
 """Searches for comparison with kgray: BM25, cosine, and both with the structure of a conversation.
 
 BM25 (Robertson and Zaragoza 2009): k1 1.2, b 0.75, idf log(1 + (N - n + 0.5) / (n + 0.5)); English stems, no
-stop list. No sessions, no neighbours, no speakers unless they stand in the text.
+stop list. No sessions, no neighbours, no speakers unless the text names them.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def nearest(query: Vector, vectors: Matrix, limit: int) -> list[int]:
 
 
 class Together:
-    """Words and vectors in halves, times who and when is asked for, with credit of neighbours and sessions.
+    """Halves of word and vector scores, times factors for speakers and dates, with neighbours and sessions.
 
-    Over messages alone, each signal written out in the plainest way, with round weights: what a search that
-    does more is held against. It shares with kgray how a question is read (names, dates) and the stop list.
+    It ranks messages by plain signals with round weights: the baseline for a more complex search. It shares
+    with kgray the parsing of a question (names, dates) and the stop list.
     """
 
     SPEAKER, DATES, SESSION = 1.3, 1.5, 0.3

@@ -81,11 +81,11 @@ class ChildProcess:
         return code
 
     def kill(self) -> None:
-        """End it at once. Idempotent."""
+        """Kill it. Idempotent."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it in order; at once where that takes too long. Idempotent."""
+        """Stop it by signal, and kill it if that takes too long. Idempotent."""
         self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:
@@ -162,7 +162,7 @@ def free_port() -> int:
 
 
 def kill(pid: int) -> None:
-    """End a process at once; a process that has ended already is no fault."""
+    """Kill a process; a process that has already ended is no error."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
@@ -179,7 +179,7 @@ def require_psutil() -> None:
 
 
 def rss_mb(pid: int) -> float | None:
-    """Return a process's resident memory, less what it shares with others; None where it is gone."""
+    """Return a process's resident memory without shared pages, or None if the process has ended."""
     import psutil
 
     try:

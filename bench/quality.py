@@ -30,7 +30,7 @@ class QualityResult:
     """One world, ingested and scored.
 
     baseline_*  accuracy of the timeline over the same extractions with true identities, where
-                the reader errs; the engine's own accuracy is in `scores`, both against what was told
+                the reader makes errors; `scores` has the accuracy of the engine; both against stated facts
     cpu_*       the engine's CPU seconds an episode, the models' own taken off: all, the 100 episodes
                 around the 100th, the last 100
     """
@@ -94,7 +94,7 @@ def run(
     embedder: Embedder | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> QualityResult:
-    """Ingest a world into a store of its own and score its first group.
+    """Ingest a world into a new store and score its first group.
 
     pipeline: extraction and resolution, as the settings of these names. embedder: None = hashing
     """
@@ -200,7 +200,7 @@ TARGETS: Mapping[str, float] = {
     "acc_asof": 0.995,
     "acc_asknown": 0.995,
 }
-# The same with free relation names, where what two sentences have to do with each other must be asked.
+# The same with free relation names, where the model must compare sentences.
 FREE_TARGETS: Mapping[str, float] = {
     "er_f1": 0.99,
     "fact_recall": 0.95,

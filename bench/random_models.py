@@ -17,7 +17,7 @@ WORDS = (
     "Alice works at Acme in Berlin and likes tea. Bob moved to Paris last May. The quick brown fox jumps "
     "over the lazy dog while Dana sails to Oslo. "
 ) * 20
-_PLACES = 514  # of the tiny encoder, of which two are for no token
+_PLACES = 514  # positions of the tiny encoder; two of them are unused by tokens
 _BGE = config_of("BAAI/bge-m3")
 _QWEN = config_of("Qwen/Qwen3-8B-FP8")
 _ENCODER: Mapping[Shape, dict[str, Any]] = {
@@ -38,33 +38,33 @@ def tokenizer(folder: Path, *, unigram: bool, length: int) -> int:
 
     if unigram:
         special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-        made = Tokenizer(models.Unigram())
-        made.pre_tokenizer = pre_tokenizers.Metaspace()
-        made.decoder = decoders.Metaspace()
+        result = Tokenizer(models.Unigram())
+        result.pre_tokenizer = pre_tokenizers.Metaspace()
+        result.decoder = decoders.Metaspace()
         trainer: Any = trainers.UnigramTrainer(vocab_size=300, special_tokens=special, unk_token=special[3])
         names = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>"}
         names |= {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}
     else:
         special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-        made = Tokenizer(models.BPE())
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        made.decoder = decoders.ByteLevel()
+        result = Tokenizer(models.BPE())
+        result.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        result.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(vocab_size=344, special_tokens=special, initial_alphabet=alphabet)
         names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
-    made.train_from_iterator([WORDS], trainer)
+    result.train_from_iterator([WORDS], trainer)
     if unigram:
-        ids = [(one, made.token_to_id(one)) for one in ("<s>", "</s>")]
-        made.post_processor = processors.TemplateProcessing(
+        ids = [(token, result.token_to_id(token)) for token in ("<s>", "</s>")]
+        result.post_processor = processors.TemplateProcessing(
             single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ids
         )
-    _write_tokenizer(folder, made, length, names, chat=not unigram)
-    return int(made.get_vocab_size())
+    _write_tokenizer(folder, result, length, names, chat=not unigram)
+    return int(result.get_vocab_size())
 
 
-def _write_tokenizer(folder: Path, made: Any, length: int, names: Mapping[str, str], *, chat: bool) -> None:  # noqa: ANN401 - of tokenizers
+def _write_tokenizer(folder: Path, result: Any, length: int, names: Mapping[str, str], *, chat: bool) -> None:  # noqa: ANN401 - of tokenizers
     """Write a tokenizer and its config. chat: with a template of messages."""
-    made.save(str(folder / "tokenizer.json"))
+    result.save(str(folder / "tokenizer.json"))
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "attention_mask"],
@@ -88,9 +88,10 @@ def bge(folder: Path, shape: Shape = "tiny", *, reranker: bool = False) -> Path:
     torch.manual_seed(7)
     sizes = _ENCODER[shape]
     places = sizes["max_position_embeddings"]
-    known = tokenizer(folder, unigram=True, length=places - 2)
+    token_count = tokenizer(folder, unigram=True, length=places - 2)
     config = XLMRobertaConfig(
-        **{"vocab_size": known, **sizes}, type_vocab_size=1, bos_token_id=0, pad_token_id=1, eos_token_id=2,
+        **{"vocab_size": token_count, **sizes}, type_vocab_size=1, bos_token_id=0, pad_token_id=1,
+        eos_token_id=2,
         num_labels=1, initializer_range=0.5 if shape == "tiny" else 0.02,
     )  # fmt: skip
     if reranker:
@@ -102,7 +103,7 @@ def bge(folder: Path, shape: Shape = "tiny", *, reranker: bool = False) -> Path:
     return folder
 
 
-# Shapes of engines whose weights vLLM makes itself: of the models with these names, or tiny.
+# Models whose weights vLLM generates: their configs are used at the real shape.
 _CONFIGS: Mapping[str, str] = {"8b": "Qwen/Qwen3-8B-FP8", "30b": "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8"}
 _FP8 = {
     "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]
@@ -120,27 +121,27 @@ def wide_tokenizer(folder: Path, count: int) -> int:
     vocabulary = {name: at for at, name in enumerate([*names, *pre_tokenizers.ByteLevel.alphabet()])}
     merges: list[tuple[str, str]] = []
     pairs = [a + b for a in letters for b in letters]
-    for left, right in [*((pair[0], pair[1]) for pair in pairs), *((a, b) for a in pairs for b in letters)]:
+    for first, second in [*((pair[0], pair[1]) for pair in pairs), *((a, b) for a in pairs for b in letters)]:
         if len(vocabulary) >= count:
             break
-        merges.append((left, right))
-        vocabulary[left + right] = len(vocabulary)
-    made = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(names)
-    _write_tokenizer(folder, made, 8192, {"eos_token": names[2], "pad_token": names[0]}, chat=True)
+        merges.append((first, second))
+        vocabulary[first + second] = len(vocabulary)
+    result = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    result.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    result.decoder = decoders.ByteLevel()
+    result.add_special_tokens(names)
+    _write_tokenizer(folder, result, 8192, {"eos_token": names[2], "pad_token": names[0]}, chat=True)
     return len(vocabulary)
 
 
-def config_alone(folder: Path, which: str, shape: Shape = "tiny") -> Path:
-    """Write the config and the tokenizer of an engine, without weights. which: 8b, or 30b with experts."""
+def config_alone(folder: Path, size: str, shape: Shape = "tiny") -> Path:
+    """Write the config and the tokenizer of an engine, without weights. size: 8b, or 30b with experts."""
     folder.mkdir(parents=True)
-    known = wide_tokenizer(folder, 2000 if shape == "tiny" else _WIDE)
-    moe = which == "30b"
+    token_count = wide_tokenizer(folder, 2000 if shape == "tiny" else _WIDE)
+    moe = size == "30b"
     sizes: dict[str, Any] = dict(_ENGINE["tiny"])
     if shape == "real":
-        sizes = {**config_of(_CONFIGS[which]), "quantization_config": _FP8}
+        sizes = {**config_of(_CONFIGS[size]), "quantization_config": _FP8}
     elif moe:
         sizes |= {"num_experts": 8, "moe_intermediate_size": 64}
     config = {
@@ -148,16 +149,16 @@ def config_alone(folder: Path, which: str, shape: Shape = "tiny") -> Path:
         "model_type": "qwen3_moe" if moe else "qwen3",
         "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1_000_000, "max_position_embeddings": 8192,
         "dtype": "bfloat16", "bos_token_id": 0, "pad_token_id": 0, "eos_token_id": 2,
-        **(_EXPERTS if moe else {}), **sizes, "vocab_size": max(known, sizes.get("vocab_size", 0)),
+        **(_EXPERTS if moe else {}), **sizes, "vocab_size": max(token_count, sizes.get("vocab_size", 0)),
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 
-def config_alone_of(folder: Path, which: str, shape: Shape) -> Path:
-    """Return the folder of an engine's config and tokenizer, written unless it is there."""
-    path = folder / f"{which}-{shape}"
-    return path if path.exists() else config_alone(path, which, shape)
+def config_alone_of(folder: Path, size: str, shape: Shape) -> Path:
+    """Return the folder of an engine's config and tokenizer; write it if it is missing."""
+    path = folder / f"{size}-{shape}"
+    return path if path.exists() else config_alone(path, size, shape)
 
 
 def qwen(folder: Path, shape: Shape = "tiny") -> Path:
@@ -167,9 +168,9 @@ def qwen(folder: Path, shape: Shape = "tiny") -> Path:
 
     folder.mkdir(parents=True)
     torch.manual_seed(7)
-    known = tokenizer(folder, unigram=False, length=8192)
+    token_count = tokenizer(folder, unigram=False, length=8192)
     config = Qwen3Config(
-        **{"vocab_size": known, **_ENGINE[shape]},
+        **{"vocab_size": token_count, **_ENGINE[shape]},
         max_position_embeddings=8192,
         eos_token_id=2,
         pad_token_id=0,

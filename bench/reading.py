@@ -1,4 +1,4 @@
-"""The one place where the bench reads what the engine made: the ledger, the dump's hash, the graph."""
+"""The only module of the bench that reads the engine's results: the ledger, the dump's hash, the graph."""
 
 from __future__ import annotations
 

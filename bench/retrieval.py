@@ -1,4 +1,4 @@
-"""`python -m bench retrieval`: what searches and contexts hold of the evidence that questions have.
+"""`python -m bench retrieval`: recall of searches and contexts for the evidence of questions.
 
 Conversations are ingested through the engine into stores that are kept. Later runs only ask, until the
 messages or the code that ingests change. Beside kgray stand BM25 and cosine over the messages alone.
@@ -39,10 +39,10 @@ from kgray.memory import AsyncMemory
 from kgray.models.prompting.tokens import count_tokens
 
 HANDMADE = Path(__file__).parent / "data" / "conversation.jsonl"
-_STORES = 2  # each with half of the conversations, ingested and asked by a process of its own
+_STORES = 2  # each with half of the conversations, in a separate process
 _CROWD = 7  # people of a conversation in channels; every fifth is one
-_LONG, _LONG_TURNS = 100, 600  # the number of the first long one
-# The parts of the package on which the stored graph depends.
+_LONG, _LONG_TURNS = 100, 600  # the number of the first long conversation
+# The parts of the package that determine the stored graph.
 _INGESTING = ("domain", "graph", "ingest", "io", "language", "models", "schema", "storage", "timeline")
 
 
@@ -134,7 +134,7 @@ def _row(system: str, result: Result) -> dict[str, Any]:
 
 
 def _part(arguments: tuple[RetrievalPlan, Path, int]) -> list[Row]:
-    """Ask the conversations of one store; in a process of its own."""
+    """Ask the questions about the conversations of a store, in a separate process."""
     plan, folder, part = arguments
     settings = settings_of({"embedder_backend": plan.embedder})
     talks, marker = plan.talks()[part::_STORES], folder / f"{part}.done"
@@ -161,7 +161,7 @@ async def _searched(memory: AsyncMemory, talks: Sequence[Conversation], budgets:
 
 
 async def _plain(memory: AsyncMemory, talk: Conversation) -> list[Row]:
-    """Ask what knows only the messages."""
+    """Ask the searches over messages alone."""
     texts = [message.text for message in talk.messages]
     named = [f"{message.speaker}: {message.text}" for message in talk.messages]
     bm25, with_speakers = PlainBM25(texts), PlainBM25(named)

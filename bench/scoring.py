@@ -24,7 +24,7 @@ class Scores:
     """Shares of 1, days, and counts. Accuracy: the whole set of objects of a slot is as it should be.
 
     ended, inv_*   spans that ended, in the truth; their recall and precision, the day of the end included
-    named_*        those of them whose end was told under a name of its own: "left", "sold"
+    named_*        of them, facts whose end has its own relation name: "left", "sold"
     """
 
     mentions: int = 0
@@ -159,7 +159,7 @@ def score_facts(graph: ShownGraph, matched: Matched, truth: Truth, scores: Score
 
 
 def _paired(true: list[TrueFact], facts: list[Fact]) -> list[tuple[TrueFact | None, Fact | None]]:
-    """Pair the spans of one statement: equal starts first, then what is left in order."""
+    """Pair the spans of a statement: equal starts first, then the remaining spans in order."""
     pairs: list[tuple[TrueFact | None, Fact | None]] = []
     remaining = list(facts)
     unpaired = []

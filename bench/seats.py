@@ -25,7 +25,7 @@ _PHASE_S = 10.0
 
 @dataclass(slots=True)
 class Decider:
-    """Makes calls while it has seats: those of its live lane first, as a decider's gate lets them in."""
+    """Makes calls while it has seats, calls of its live lane first, like the gate of a decider."""
 
     name: str
     waiting: tuple[deque[float], deque[float]] = field(default_factory=lambda: (deque(), deque()))
@@ -42,45 +42,45 @@ class Decider:
     @property
     def demand(self) -> tuple[int, int]:
         """Return the calls in flight or in the window, by lane, as a decider's gate counts them."""
-        running = [sum(of == lane for _, of in self.running) for lane in (LIVE, BULK)]
+        running = [sum(call_lane == lane for _, call_lane in self.running) for lane in (LIVE, BULK)]
         window = max(128, 2 * self.width)
         live = running[LIVE] + min(window, len(self.waiting[LIVE]))
         return live, running[BULK] + min(window, len(self.waiting[BULK]))
 
-    def lease(self, seats: Seats, now: float) -> float:
+    def lease(self, seats: Seats, instant: float) -> float:
         """Renew the lease; return the seconds of processor time that the registry spends."""
-        asked = wants(self.demand, self.used, self.width, self.used + sum(map(len, self.waiting)))
+        demand = wants(self.demand, self.used, self.width, self.used + sum(map(len, self.waiting)))
         report = Renewal(
-            holder=self.name, process="1", wants=asked, width=self.width, used=self.used,
+            holder=self.name, process="1", wants=demand, width=self.width, used=self.used,
             bulk_used=sum(lane == BULK for _, lane in self.running),
         )  # fmt: skip
         began = time.thread_time()
-        self.width = seats.renew(report, now)
+        self.width = seats.renew(report, instant)
         return time.thread_time() - began
 
-    def work(self, now: float, takes: random.Random) -> None:
-        """End the calls whose time is over, and begin others."""
-        while self.running and self.running[0][0] <= now:
+    def work(self, instant: float, takes: random.Random) -> None:
+        """End the calls whose time is over, and begin waiting calls."""
+        while self.running and self.running[0][0] <= instant:
             heapq.heappop(self.running)
             self.ended += 1
         for lane in (LIVE, BULK):
             while self.waiting[lane] and self.used < self.width:
                 start_time = self.waiting[lane].popleft()
                 if lane == LIVE:
-                    self.waited.append(now - start_time)
-                heapq.heappush(self.running, (now + takes.uniform(0.5, 3.0), lane))
+                    self.waited.append(instant - start_time)
+                heapq.heappush(self.running, (instant + takes.uniform(0.5, 3.0), lane))
 
 
 def simulate(
     deciders: Sequence[Decider], seats: Seats, begin: float, end: float, costs: list[float] | None = None
 ) -> list[int]:
-    """Let time pass; return how many seats were in use at each tick. Raises KgrayError above the seats.
+    """Simulate a time span; return the used seats at each tick. Raises KgrayError above the number of seats.
 
     costs   gets the processor time of each renewal
     """
     takes, used = random.Random(7), list[int]()  # noqa: S311 - a simulation
     for tick in range(round(begin / TICK_S), round(end / TICK_S)):
-        for place, decider in enumerate(deciders):  # they report one after another, never at one moment
+        for place, decider in enumerate(deciders):  # they report one after another, never simultaneously
             cost = decider.lease(seats, tick * TICK_S + place * TICK_S / len(deciders))
             if costs is not None:
                 costs.append(cost)
@@ -120,7 +120,7 @@ class SeatFigures:
 
 
 def run(engines: int, seats_each: int, shards: int) -> SeatFigures:
-    """Give two deciders a backfill, then all, then one of them live calls for half of the seats."""
+    """Simulate a backfill of two deciders, then of all, then live calls of one for half of the seats."""
     seats, costs = Seats(engines * seats_each, _LEASE_S), list[float]()
     deciders = [Decider(f"sequencer-{number}") for number in range(shards)]
     for item in deciders[:2]:

@@ -35,8 +35,8 @@ _IDLE_S = 5.0  # searches of an idle server
 _QUESTION = {"query": "Where does Person 7 work?", "limit": 10}
 _BACKLOG = 2_000  # episodes that may wait to be ingested
 _BATCH = 200  # episodes of a batch before the load
-_BATCHES = 12  # at most; a fresh Neo4j server compiles its queries during the first ones
-_STEADY = 1.1  # a batch that is less than this times as fast as the fastest one before it ends the warm-up
+_BATCHES = 12  # at most; a fresh Neo4j server compiles its queries during the first batches
+_STEADY = 1.1  # a batch that is less than this times as fast as the fastest earlier batch ends the warm-up
 _METRIC = re.compile(r"^kgray_(oldest_pending_seconds|pending_episodes) (\S+)", re.MULTILINE)
 
 
@@ -115,7 +115,7 @@ def run(
         try:
             ingesting.start()
             run_clients(_up(port))
-            searchers = searchers if ingests else 0  # accepting alone says what an append costs
+            searchers = searchers if ingests else 0  # the phase without ingestion shows the cost of an append
             rates = run_clients(_warmed_up(port))
             idle = run_clients(_searched(port, searchers))
             calm = _checked(port, _IDLE_S)
@@ -196,7 +196,7 @@ def table(results: list[Served]) -> str:
 
 @contextmanager
 def _runtime(place: EmptyStore, *, ray: bool) -> Iterator[dict[str, str]]:
-    """Yield the variables of the commands on a store; if through Ray, a deployment runs meanwhile."""
+    """Yield the variables of the commands on a store; with Ray, a deployment runs during the block."""
     environ = environ_of({**place.settings, **({"runtime_backend": "ray"} if ray else {})})
     command = [sys.executable, "-m", "kgray"]
     if ray:
@@ -262,7 +262,7 @@ def _wait_for_all(port: int) -> None:
 async def _loaded(
     port: int, server: ChildProcess, clients: int, seconds: float, searchers: int
 ) -> _LoadResult:
-    """Append, search and check the health for so long; kill the server while they go on."""
+    """Append, search and check the health for a time; kill the server meanwhile."""
     appended, searched, ids = Responses(), Responses(), set[str]()
     server_cpu_before, own_cpu_before = cpu_s(server.pid), time.process_time()
 
@@ -277,7 +277,7 @@ async def _loaded(
         return append
 
     work = [*(appends(n) for n in range(clients)), *(_asks(port, searched) for _ in range(searchers))]
-    # In a process of its own: here a check would wait for the other clients, not for the server.
+    # In a separate process: here a check would wait for the other clients, not for the server.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         checking = asyncio.get_running_loop().run_in_executor(pool, _checked, port, seconds)
         committed_before = (await asyncio.to_thread(_counts, port)).get("committed", 0)

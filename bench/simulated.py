@@ -50,7 +50,7 @@ sys.meta_path.insert(0, Broken())
 
 
 def broken_environ(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """Return the environment of a pool in which the workers with these names cannot load their model."""
+    """Return the environment of a pool whose workers with these names cannot load their model."""
     if not names:
         return {}
     (folder / "sitecustomize.py").write_text(_BROKEN_START.replace("{names!r}", repr(set(names))))
@@ -82,8 +82,8 @@ class SimulatedCluster:
         room: workers that a node has room for; None: all that are not missing, so that the death of a node
               costs no place
         broken: names of workers that cannot load their model
-        apart: the sequencer and the writer of one shard stand on nodes of their own
-        redis: where the head keeps what it knows
+        apart: the sequencer and the writer of a shard run on separate nodes
+        redis: the store of the head's state
         """
         token = new_token()
         self._folder = token.parent
@@ -138,7 +138,7 @@ class SimulatedCluster:
         self._nodes.append(self._cluster.add_node(**self._room))
 
     def kill(self, chance: random.Random) -> None:
-        """End all processes of one worker node at once, as a power cut does."""
+        """Kill all processes of a worker node, like a power cut."""
         node = self._nodes.pop(chance.randrange(len(self._nodes)))
         self._cluster.remove_node(node, allow_graceful=False)
 
@@ -157,7 +157,7 @@ class SimulatedCluster:
             raise KgrayError(f"the node is not drained: {reason}")
 
     def end_noticed(self) -> None:
-        """End the announced node's processes at once, and start another node."""
+        """Kill the announced node's processes, and start another node."""
         self._cluster.remove_node(self._noticed, allow_graceful=False)
         self.add()
 
@@ -176,7 +176,7 @@ class SimulatedCluster:
         self._cluster.remove_node(node, allow_graceful=False)
 
     def kill_head(self) -> None:
-        """End the process that keeps what is known of the cluster."""
+        """Kill the process that has the state of the cluster."""
         self._head.kill_gcs_server()
 
     def start_head(self) -> None:

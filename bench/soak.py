@@ -28,8 +28,8 @@ _MB = 1 << 20
 _EVERY_S = 2.0
 _AT_MOST_PER_S = 250  # episodes that are generated for each second: more than two cores carry
 _BLOCK = 100  # episodes of one group in a row, then the next group's
-# What a slope may be beyond the state's: the allocator's and the page cache's noise over minutes; and how far
-# the state's own measure, a count times a mean, may be off.
+# The tolerance of a slope above the state's slope, for noise of the allocator and the page cache; and the
+# relative error of the state's size, which is a count times a mean.
 NOISE_MB_PER_MIN = 2.0
 STATE_ERROR = 0.25
 
@@ -46,7 +46,7 @@ class SoakPhase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySample:
-    """One look. mb: resident memory by role, without what is shared with other processes."""
+    """A sample. mb: resident memory by role, without pages shared with other processes."""
 
     at_s: float
     committed: int
@@ -97,7 +97,7 @@ def both_phases(minutes: float) -> list[SoakPhase]:
 
 
 def run(phases: Sequence[SoakPhase], progress: Callable[[str], None] = lambda _: None) -> list[SoakResult]:
-    """Carry out the phases, each on a store of its own."""
+    """Carry out the phases, each on a separate store."""
     require_psutil()
     results = []
     with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder, one_ray() as address:
@@ -169,7 +169,7 @@ def _look(elapsed: float, actors: Actors, driver: Driver) -> MemorySample | None
 
 
 def _judge(soaked: SoakResult) -> None:
-    """Work out slopes, and hold them against what is allowed."""
+    """Compute slopes, and compare them with the limits."""
     late_samples = soaked.samples[len(soaked.samples) // 3 :]
     if len(late_samples) < 5:
         raise KgrayError(
@@ -187,7 +187,7 @@ def _judge(soaked: SoakResult) -> None:
         allowed = NOISE_MB_PER_MIN + (1 + STATE_ERROR) * held_slope
         if slope > allowed:
             soaked.faults.append(f"{role} grows by {slope:.2f} MB/min; {allowed:.2f} are explained")
-    # One state at least is kept, however large; here all are of a size.
+    # At least one state stays in memory, of any size; here all have equal sizes.
     largest = soaked.held_most_mb / soaked.phase.groups
     if soaked.held_most_mb > soaked.phase.state_mb + largest:
         bound = soaked.phase.state_mb

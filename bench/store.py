@@ -1,4 +1,4 @@
-"""`python -m bench store`: what deciding, committing, loading and searching cost as a group grows."""
+"""`python -m bench store`: the cost of deciding, committing, loading and searching in a growing group."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class BesideFigures:
     """The searches of a small group next to the large group; a third of its facts end at its hub, an entity.
 
     recall      of the 20 nearest of its own statements, against exact search
-    found       share of its world's facts that are among the 20 best when asked for in their own words
+    found       share of its world's facts among the 20 best hits of a search by their own words
     hub_ms      p50 and p95 of reading the 20 newest facts of the hub
     hub_right   they are the first 20 of all its facts
     """
@@ -108,8 +108,8 @@ def run(
 ) -> StoreResult:
     """Grow a group through the sizes (numbers of facts) and measure at each.
 
-    settings: where they name a Neo4j server, that one is measured, which keeps the groups; else one is
-    started. Raises InputError where the server holds groups of these names.
+    settings: if they name a Neo4j server, it is measured and keeps the groups; otherwise a server is started.
+    Raises InputError if the server has groups of these names.
     """
     result = StoreResult(store=kind)
     with ExitStack() as stack:
@@ -223,7 +223,7 @@ def _texts_of_facts(grown: GrowingStore, group: str) -> list[str]:
 
 
 def _is_found(grown: GrowingStore, text: str) -> bool:
-    """Return whether a fact of the small group is among the best when it is asked for by its sentence."""
+    """Return whether a search by its sentence finds a fact of the small group among the best hits."""
     query = Query(text=text, group=SMALL_GROUP, scopes=("fact",), limit=_RECALL_AT, any_time=True)
     hits = RUNNER.run(grown.searcher.search(query))
     return any(hit.subject and hit.object and hit.subject in text and hit.object in text for hit in hits)

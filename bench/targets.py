@@ -23,7 +23,7 @@ class Target(Protocol):
     """One thing that is killed."""
 
     def kill(self, chance: random.Random) -> bool:
-        """End it at once; False where it is not there now, because it comes back from an earlier kill."""
+        """Kill it; return False if it has not come back from an earlier kill."""
         ...
 
     def back(self) -> bool:
@@ -128,7 +128,7 @@ class RestartedTarget:
 
 
 class OutageTarget:
-    """Another target, away for longer: its other kills wait meanwhile."""
+    """Another target that stays away for longer; its other kills wait."""
 
     def __init__(self, target: RestartedTarget, outage_s: float) -> None:
         """Share the target."""
@@ -157,7 +157,7 @@ class CommandTarget:
         midway: Callable[[], bool] | None = None,
     ) -> None:
         """commands: the next command of each change; end: called when a change is complete."""
-        self.others: Sequence[CommandTarget] = ()  # a change waits for the end of theirs
+        self.siblings: Sequence[CommandTarget] = ()  # a change waits until their commands have ended
         self._commands, self._log, self._end, self._midway = commands, log, end, midway
         self._command: ChildProcess | None = None
         self._cut_at: float | None = None  # when the command is killed, by time.monotonic
@@ -166,7 +166,7 @@ class CommandTarget:
 
     def kill(self, chance: random.Random) -> bool:
         """Start the next command."""
-        if any(target.is_running for target in (self, *self.others)):
+        if any(target.is_running for target in (self, *self.siblings)):
             return False
         self._command, self._cut_at, self._delay_s = next(self._commands), None, chance.uniform(0.0, 1.0)
         self._is_due = self._midway is not None
@@ -204,7 +204,7 @@ class CommandTarget:
 
 
 class Driver(ChildProcess):
-    """`kgray backfill` as a process of its own, whose run goes on when it is started again."""
+    """`kgray backfill` as a process; a restarted process continues its run."""
 
     def __init__(self, paths: Sequence[Path], data: Path, environ: Mapping[str, str]) -> None:
         """environ: all its variables."""

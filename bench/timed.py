@@ -1,4 +1,4 @@
-"""Models whose CPU time is told apart from the engine's."""
+"""Models whose CPU time is measured separately from the engine's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ModelClock:
 
     @contextmanager
     def model(self) -> Iterator[None]:
-        """Count what runs inside as a model's."""
+        """Count the time inside the block as a model's."""
         start = time.process_time()
         try:
             yield
@@ -40,7 +40,7 @@ class TimedModels:
     """Extractor, judge and embedder with a shared clock. In this process they run one at a time."""
 
     def __init__(self, extractor: Extractor, judge: Judge, embedder: Embedder, clock: ModelClock) -> None:
-        """Stand for all three of them."""
+        """Wrap all three models."""
         self._extractor, self._judge, self._embedder, self._clock = extractor, judge, embedder, clock
         self.identity = extractor.identity
         self.dimensions = embedder.dimensions

@@ -18,7 +18,7 @@ def board() -> dict[str, Any]:
 
 
 def asked(prefix: str) -> dict[str, set[str]]:
-    """Return {metric: labels that panels use of it}, of the metrics that begin so."""
+    """Return {metric: labels that panels use} for the metrics with a prefix."""
     results: dict[str, set[str]] = {}
     for panel in board()["panels"]:
         for target in panel.get("targets", []):

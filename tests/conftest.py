@@ -41,7 +41,7 @@ if (
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# What is imported and collected is no garbage: searches for garbage wait for the end of the collection.
+# Imports and collection produce no garbage, so the collector is off until the end of the collection.
 gc.disable()
 
 # A test that needs Ray asks for `ray_session`: else the first call would start a Ray by itself, unseen.
@@ -58,7 +58,7 @@ hypothesis.settings.load_profile(FEW)
 
 @pytest.hookimpl(tryfirst=True)  # the group is to be known before xdist reads it
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests that one worker must run alone into one group, and the longest tests first."""
+    """Put tests that need the same worker into a group, and the longest tests first."""
     for item in items:
         if {"neo4j_server", "own_neo4j"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("neo4j")
@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Stop where the workers would not keep to their groups: two Rays, two servers, and no word of it."""
+    """Fail if the workers would ignore test groups: two Rays or two servers would start unnoticed."""
     # A search for garbage among 4,000 tests and all that they import takes a second, again and again.
     gc.collect()
     gc.freeze()

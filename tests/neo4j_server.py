@@ -30,12 +30,12 @@ NAMED_URI = os.environ.get("KGRAY_TEST_NEO4J_URI", "")
 NAMED_USER = os.environ.get("KGRAY_TEST_NEO4J_USER", "neo4j")
 NAMED_PASSWORD = os.environ.get("KGRAY_TEST_NEO4J_PASSWORD", "")
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # "gw0", "gw1"; "" where one process runs all tests
-# What Java has loaded: the next run's server starts in half the processor time.
+# Loaded Java classes: with them, the next run's server starts in half the processor time.
 JARS = Path(os.environ.get("NEO4J_JARS", Path.home() / ".cache/kgray/neo4j"))
 RELEASE = os.environ.get("NEO4J_VERSION") or re.findall(r"NEO4J_VERSION:-([\d.]+)", STARTER.read_text())[0]
 CLASSES = JARS / f"classes-{RELEASE}.jsa"
-# It lives for minutes and is never warm: half the processor time without the best compiler. Without that one
-# Java has 48 MB for compiled code, which these tests fill: it would drop code and compile it again.
+# The server lives for minutes and is never warm: without the optimising compiler it needs half the processor
+# time. Java then reserves 48 MB for compiled code, which these tests fill, so the size is set.
 JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 NOT_INSTALLED = 3  # the starter's exit code
 

@@ -105,7 +105,7 @@ def over_ray(
 
 
 def deployment_of(memory: Memory | AsyncMemory, settings: Settings | None = None) -> Any:
-    """Return the actors of a memory's store; None if there are none. settings: those that name its server."""
+    """Return the actors of a memory's store, or None. settings: the settings with its server."""
     from kgray.runtime.deploy import find
     from kgray.runtime.spec import spec_of
 

@@ -163,7 +163,7 @@ def test_every_module_has_a_layer():
         ("agents", "adapters"),
     ],
 )
-def test_an_outsider_has_one_door(contract, door):
+def test_only_one_package_imports_a_restricted_library(contract, door):
     """A new module must not be able to slip past a contract by not being listed in it.
 
     Ray is open to the bench, which starts a cluster of several nodes on one machine.
@@ -174,7 +174,7 @@ def test_an_outsider_has_one_door(contract, door):
     )
 
 
-def test_the_tree_of_the_page_is_the_tree():
+def test_the_tree_in_the_architecture_equals_the_folders():
     block = ARCHITECTURE.split("## The tree")[1].split("```")[1]
     listed = {line.split()[0] for line in block.splitlines() if line and not line.startswith(" ")}
     paths = {f"kgray/{part}/" if (ROOT / "kgray" / part).is_dir() else f"kgray/{part}.py" for part in PARTS}
@@ -208,11 +208,11 @@ def test_every_command_has_help_with_an_example_and_a_line_in_the_readme():
     assert (silent, unlisted) == ([], [])
 
 
-def test_the_readme_names_no_command_that_does_not_exist():
+def test_the_readme_lists_only_existing_commands():
     assert set(re.findall(r"^\| `kgray ([a-z]+)", README, re.MULTILINE)) <= set(commands())
 
 
-def test_links_of_the_pages_lead_somewhere():
+def test_links_of_the_pages_have_targets():
     broken = []
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
@@ -242,7 +242,7 @@ def test_pages_use_plain_sentences():
     assert dense == {}
 
 
-def test_no_file_holds_a_path_of_somebodys_machine():
+def test_no_file_contains_a_path_of_a_developers_machine():
     homes = re.compile(rb"/(?:home|Users|root)" + rb"/[a-z]|" + re.escape(f"{ROOT}".encode()))
     results = []
     for path in ROOT.rglob("*"):

@@ -58,7 +58,7 @@ def generated(seed: int, episodes: int) -> ChangedWorld:
     world = World(plan=WorldPlan(seed=seed, episodes=episodes, entities=max(40, episodes // 8)))
     oracle, group = Oracle(world), world.groups[0]
     model, entities = WorldModel(oracle), {entity.id: entity for entity in world.entities(group)}
-    episodes_of = {one.draft.client_id or "": one for one in world}
+    episodes_of = {item.draft.client_id or "": item for item in world}
     end = now()  # announced states have begun, too
     phrases_by_relation = tables()["world"]
     slots: dict[tuple[str, str], list[TrueFact]] = {}
@@ -80,7 +80,7 @@ def generated(seed: int, episodes: int) -> ChangedWorld:
         for phrase in phrases_by_relation[relation]:
             text = phrase.format(s=entities[subject].name)
             for fact, as_of in ((current, None), (replaced_fact, moment)):
-                other_names = (names(one.key[2]) for one in facts if one.key != fact.key)
+                other_names = (names(item.key[2]) for item in facts if item.key != fact.key)
                 replaced = frozenset().union(*other_names) - names(fact.key[2])
                 cases.append(
                     Case(
@@ -93,7 +93,7 @@ def generated(seed: int, episodes: int) -> ChangedWorld:
 
 
 def _changed(facts: Sequence[TrueFact], end: Instant) -> tuple[TrueFact, TrueFact, Instant] | None:
-    """Return the current fact of a slot, the fact before it, and a moment at which only that held."""
+    """Return the current fact of a slot, its predecessor, and a moment when only the predecessor held."""
     ended = [fact for fact in facts if fact.invalid_at is not None and fact.invalid_at <= end]
     holding = [fact for fact in facts if fact.holds_at(end)]
     if not ended or len(holding) != 1 or holding[0].valid_at is None:

@@ -89,7 +89,7 @@ class Conflicts:
 
 
 def conflicts(plan: ConflictPlan) -> Conflicts:
-    """Return the numbered facts and the questions about those that were replaced."""
+    """Return the numbered facts and the questions about replaced facts."""
     reader = SentenceReader(identity=f"conflicts-{plan.seed}")
     names = {kind: [_name(plan.seed, kind, n) for n in range(count)] for kind, count in _COUNTS.items()}
     objects_by_slot: dict[tuple[str, str], list[str]] = {}

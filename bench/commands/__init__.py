@@ -4,10 +4,10 @@ worlds      a world as files, and as a model server
 measures    how good, how fast, how it grows
 card        the first hour on a card
 readings    how well a real model reads, through kgray and with a plain prompt, and compares sentences
-retrievals  what searches and contexts hold of the evidence that questions have
+retrievals  recall of searches and contexts for the evidence of questions
 proofs      the promises, at length: equality, kills, memory
-scale       what many groups cost, and one large group, and files of it
-options     what several of them take
+scale       the costs of many groups, of a large group, and of its files
+options     shared options
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def card(
     seconds: float,
     part: str | None,
 ) -> int:
-    """Measure BGE, engines and an ingest with random weights; a step that is run again goes on where it was.
+    """Measure BGE, engines and an ingest with random weights; a repeated step continues where it stopped.
 
     Steps: bge; engine-8b, engine-30b (the shapes of Qwen3-8B-FP8 and Qwen3-30B-A3B-FP8); starts (ten of
     engine, embedder and reranker on one card); killed (until the memory is free); decoding (with a schema and

@@ -180,7 +180,7 @@ def store(call: Call, sizes: str, slots: str, store: str, out: Path | None) -> N
 def searches(
     call: Call, messages: int, copies: int, searchers: int, seconds: float, store: str, out: Path | None
 ) -> None:
-    """Measure the first search of a reader, later ones, those after a commit, contexts, and many at once.
+    """Measure searches: the first of a reader, later ones, after a commit, concurrent ones, and contexts.
 
     python -m bench searches --store sqlite,neo4j
     """

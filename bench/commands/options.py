@@ -107,7 +107,7 @@ def plan_of(seed: int, world: Mapping[str, Any]) -> WorldPlan:
 
 
 def errors_of(options: dict[str, Any]) -> Errors:
-    """Take the options of errors out of those given."""
+    """Remove the options of errors from the parameters."""
     from tests.world import Errors
 
     rate, answers, seed = (options.pop(name) for name in ("errors", "wrong_answers", "error_seed"))

@@ -77,7 +77,7 @@ def equality(call: Call, seed: int, episodes: int, groups: str, store: StoreKind
 @store_option
 @out_option
 def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None, **options: Any) -> int:  # noqa: ANN401
-    """Backfill a world on a simulated cluster while its processes are killed, and judge what comes of it.
+    """Backfill a world on a simulated cluster while its processes are killed, and check the result.
 
     Killed at random: writer, workers, sequencer, model server, the driver, whole nodes; for Neo4j the
     server too; if asked for, the head. The graph must be the undisturbed one, every episode must end once,

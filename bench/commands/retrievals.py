@@ -32,8 +32,7 @@ from kgray.cli.frame import Call, command
 def retrieval(call: Call, budgets: str, rows: Path | None, out: Path | None, **plan: Any) -> None:  # noqa: ANN401
     """Ask conversations questions whose evidence is known: kgray, and BM25 and cosine over the messages.
 
-    What was ingested is kept under the folder for temporary files, and used again until the code that ingests
-    changes.
+    Ingested stores stay in the folder for temporary files until the code that ingests changes.
 
       python -m bench retrieval --conversations 10 --out retrieval.json --rows rows.jsonl
     """

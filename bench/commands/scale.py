@@ -125,7 +125,7 @@ def nodes(
 @count("--rounds", 5)
 @out_option
 def calls(call: Call, calls: int, concurrency: int, rounds: int, out: Path | None) -> int:
-    """Ask a server of fixed replies, which runs in a process of its own, and measure this process alone.
+    """Call a server of fixed replies in a separate process, and measure only this process.
 
     python -m bench calls --calls 500
     """
@@ -164,11 +164,11 @@ def interchange(
     return 0
 
 
-def _formats(option: str, text: str, known: Sequence[str]) -> Sequence[str]:
+def _formats(option: str, text: str, names: Sequence[str]) -> Sequence[str]:
     if text in ("all", "none"):
-        return known if text == "all" else ()
-    if unknown := [name for name in text.split(",") if name not in known]:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}", param_hint=option)
+        return names if text == "all" else ()
+    if unknown := [name for name in text.split(",") if name not in names]:
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(names)}", param_hint=option)
     return text.split(",")
 
 

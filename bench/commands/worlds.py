@@ -42,7 +42,7 @@ def world(
     asked: Path | None,
     **parameters: Any,  # noqa: ANN401
 ) -> None:
-    """Write a generated world: episodes in the input format, and apart from them what is true.
+    """Write a generated world: episodes in the input format, and a separate file with the truth.
 
     python -m bench world --episodes 1000 --seed 1 --out world.jsonl --truth truth.jsonl
     """

@@ -42,8 +42,8 @@ class Details:
 def compared_details(label: LabelledFact, fact: ReadFact, at: str) -> Details:
     """Compare status and dates of one matched fact.
 
-    The day of the message counts as no date, unless the label has it: engines need a date where the text
-    states none. A state with an end before the message counts as ended. Where the label accepts
+    The day of the message counts as no date unless the label has it, because engines need a date even if
+    the text states none. A state with an end before the message counts as ended. Where the label accepts
     `event` or `ended`, its date may be in either field: events have one date only.
     """
     free = not {"event", "ended"}.isdisjoint(label.statuses)

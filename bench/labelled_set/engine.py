@@ -159,7 +159,7 @@ def read_facts(read: Extraction, speaker: str | None) -> list[ReadFact]:
 
 
 def graph_facts(graph: ShownGraph, at: str) -> list[GraphFact]:
-    """Return the spans of a graph as they stand at an instant in ISO form."""
+    """Return the spans of a graph at an instant in ISO form."""
     moment = times.from_datetime(datetime.fromisoformat(at))
 
     def names_of(entity: str) -> tuple[str, ...]:

@@ -48,8 +48,8 @@ def identities(mentions: Iterable[ResolvedMention], labelled: int, matched: int)
     """Return the pairs of one conversation's mentions. labelled, matched: as the fields of `Identities`."""
     pairs = aliases = Counts()
     for first, second in combinations(mentions, 2):
-        same, joined = first.expected == second.expected, first.resolved == second.resolved
-        pair = Counts(int(same and joined), int(joined and not same), int(same and not joined))
+        is_same, joined = first.expected == second.expected, first.resolved == second.resolved
+        pair = Counts(int(is_same and joined), int(joined and not is_same), int(is_same and not joined))
         pairs += pair
         if first.surface != second.surface:
             aliases += pair

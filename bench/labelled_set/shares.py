@@ -23,7 +23,7 @@ class Counts:
 
     @property
     def recall(self) -> float:
-        """Share of the labelled facts that were listed; 1 where there is none."""
+        """Share of the labelled facts that were listed; 1 without labelled facts."""
         return share(self.right, self.right + self.missed)
 
     @property

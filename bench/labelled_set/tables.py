@@ -51,7 +51,7 @@ def table(parts: Sequence[PartScores]) -> str:
 
 
 def _sentences(part: PartScores) -> Iterator[str]:
-    """Yield the lines on a part that stand below the table."""
+    """Yield the lines about a part below the table."""
     facts, bounds, ends = part.engine.counts, part.interval(), part.ends.counts
     pairs, aliases = part.identities.pairs, part.identities.aliases
     yield f"{part.part}: {part.engine.messages} messages, {facts.right + facts.missed} labelled facts"

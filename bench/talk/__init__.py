@@ -1,6 +1,6 @@
 """Made-up conversations whose questions have known evidence.
 
-topics      what people talk of, read from topics.txt and smalltalk.txt
+topics      the topics of conversations, read from topics.txt and smalltalk.txt
 making      a conversation of a seed: sessions, messages, questions
 """
 

@@ -1,8 +1,8 @@
 """A conversation of a seed: two friends over months, or several people in channels.
 
-A session is a run of exchanges. In an exchange somebody tells of a topic (at once, or when asked), another
-reacts and often asks on; the reply shares few words with what is asked of it later. Topics return in later
-sessions with other details, and several people may talk of the same one.
+A session is a run of exchanges. In an exchange a person mentions a topic (at once, or when asked), another
+reacts and often asks further; the reply shares few words with later questions about it. Topics return in
+later sessions with other details, and several people may mention the same topic.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _COMMON = languages()["en"].stops
 _TOPICS_A_PERSON, _TOPICS_IN_ALL = 28, 46
 _TIMES = (1, 1, 2, 3, 4)  # how often a person comes back to a topic
 _MOST_EVIDENCE = 5
-_ASIDES = 0.2  # turns of a long talk that have one
+_ASIDES = 0.2  # share of the turns of a long conversation with an aside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,9 @@ class Shape:
 
     people      2, or more in channels
     shares      of each type among the questions
-    alike       share of the questions about messages that have words of these; None: as it comes, and what is
-                asked of the wrong person stands apart
-    pads        sentences that a turn has beside what it tells, at most
+    alike       share of the questions about messages that use their words; None: by chance, and questions
+                about the wrong person are separate
+    pads        maximum number of extra sentences in a turn
     """
 
     people: int = 2
@@ -91,8 +91,8 @@ SHARES: Mapping[str, float] = {
 }
 
 
-# Of long talks of two, in which half of what is asked has the words of what was said, and one question in
-# five is about the wrong person.
+# Shares for long conversations of two people: half of the questions use words of the messages, and a fifth is
+# about the wrong person.
 LONG: Mapping[str, float] = {
     "single-hop": 0.36,
     "reply": 0.06,
@@ -121,7 +121,9 @@ class _Questions:
     messages_by_topic: dict[str, dict[str, list[str]]] = field(
         default_factory=lambda: defaultdict(dict)
     )  # topic, person
-    wrong: list[_QuestionWithEvidence] = field(default_factory=list)  # about somebody who said nothing of it
+    wrong: list[_QuestionWithEvidence] = field(
+        default_factory=list
+    )  # about a person who did not mention the topic
 
 
 def conversation(seed: int, number: int, shape: Shape | None = None) -> Conversation:
@@ -132,7 +134,7 @@ def conversation(seed: int, number: int, shape: Shape | None = None) -> Conversa
 
 class _Making:
     def __init__(self, dice: Dice, asking: Dice, shape: Shape) -> None:
-        """asking: chance of its own for the questions, so that other questions leave the messages alone."""
+        """asking: separate dice for the questions, so that their number does not change the messages."""
         self._dice, self._asking, self._shape = dice, asking, shape
         self._small = small_talk()
         self._topics = _some(dice, topics(), _TOPICS_IN_ALL)
@@ -155,11 +157,11 @@ class _Making:
         near = dict(zip(("kid", "son", "sis", "partner", "friend"), kin, strict=True))
         near["pet"] = dice.pick(_PETS)
         count = _TOPICS_A_PERSON if self._shape.people == 2 else _TOPICS_A_PERSON // 2
-        left = {
+        values_left = {
             topic.name: _some(dice, topic.values, dice.pick(_TIMES))
             for topic in _some(dice, self._topics, count)
         }
-        return _Person(name, dice.pick(_STYLES), near, left)
+        return _Person(name, dice.pick(_STYLES), near, values_left)
 
     # ------------------------------------------------------------------------------ a session
 
@@ -258,7 +260,7 @@ class _Making:
     def _note(
         self, topic: Topic, person: _Person, value: tuple[str, str], message: str, *, dated: bool
     ) -> None:
-        """Note what can be asked of a message that tells a topic."""
+        """Record the possible questions about a message with a topic."""
         self._questions_so_far.messages_by_topic[topic.name].setdefault(person.name, []).append(message)
         for kind, texts in (("far", topic.q), ("near", topic.near)):
             for text in texts:

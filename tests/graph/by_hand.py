@@ -56,7 +56,7 @@ def small(folder: Path, **options: Any) -> SqliteStore:
     return open_sqlite(folder, **{"embedder": EMBEDDER, "dimensions": WIDTH, **options})
 
 
-draft = partial(make.draft, at=5)  # said at instant 5
+draft = partial(make.draft, at=5)  # reference time 5
 
 
 def pointing(*hot: int, width: int = WIDTH) -> Vector:
@@ -114,7 +114,7 @@ def statement_commit(
     sequence: int, name: str, value: str, at: int, *, group: str = "g", sent: Draft | None = None,
     relation: str = "SAYS",
 ) -> RowChanges:  # fmt: skip
-    """Return the commit of an episode that mentions one entity and says one value of it."""
+    """Return the commit of an episode that mentions an entity and states a value of it."""
     entity, statement, text = f"E{sequence}", f"S{sequence}", f"{name} says {value}"
     sent = sent or draft(text, group=group)
     mention = Mention(sequence=sequence, ordinal=0, surface=name, entity=entity, sentence=text)

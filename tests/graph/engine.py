@@ -202,7 +202,7 @@ class Engine:
         return results
 
     def check(self, group: str = GROUP) -> None:
-        """Assert that the kept state equals a loaded state, and the stored index the records' derivation."""
+        """Assert that cached state equals loaded state, and the stored index the derivation from records."""
         name = self.named(group)
         loaded = GroupState.load(self.store, name, SMALL.dimensions)
         cached = self.loop.committer.kept(name)
@@ -269,7 +269,7 @@ def triples(
     client_id: str | None = None,
     source: str = "default",
 ) -> Draft:
-    """Return a `triples` draft said on a day."""
+    """Return a `triples` draft dated to a day."""
     text = normalise([dict(i) for i in items], day(at))
     fields = {"group": group, "source": source, "client_id": client_id}
     return make.draft(text, kind="triples", at=day(at), **fields)

@@ -31,7 +31,7 @@ PEOPLE = ["Alice", "Alice Smith", "A. Smith", "Bob", "Bob Jones", "Robert"]
 ORGANIZATIONS = ["Acme", "Acme Inc", "Beta", "IBM"]
 RELATIONS = ["WORKS_AT", "MANAGES", "REPORTS_TO", "LIKES", "DISLIKES", "MARRIED_TO", "WORKS_FOR", "COSTS"]
 RELATIONS += ["HUMS_TO", "WAVES_AT", "LEANS_ON"]  # the ontology lists none of these: the judge compares them
-FIELD = "HAS_STAGE"  # as if a field of a record said it (R17)
+FIELD = "HAS_STAGE"  # like a field of a record (R17)
 CORRECTIONS = ["merge", "merge", "distinct", "split", "undo"]
 CORRECTIONS += ["retract", "remove", "remove", "replace", "retry"]
 WORD = re.compile(r"(?<![a-z0-9])w\d+z")  # the unique word of an episode; a truncated word does not count
@@ -213,7 +213,7 @@ class Played:
             assert set(distinct["entities"]) <= born.keys() | self._ids_of_splits()
 
     def _earlier_dumps_are_reproduced(self, dumps: list[tuple[int, set[int], list[Row]]]) -> None:
-        """R4: the dump at an earlier moment equals the dump taken then, except for later removals."""
+        """R4: a dump with an earlier known_at equals the dump at that time, except for later removals."""
         for known_at, stored, earlier in dumps:
             current = rows(self.engine.dump(known_at))
             if stored.isdisjoint(self.erased):

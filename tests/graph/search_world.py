@@ -40,9 +40,9 @@ def day(number: int) -> Instant:
 
 @dataclass(kw_only=True)
 class World:
-    """Entities and facts by name; every call commits one episode, recorded on the day it is said.
+    """Entities and facts by name; every call commits an episode, recorded on its reference day.
 
-    The store is held for writing all along.
+    The store stays locked for writing.
     """
 
     store: Store
@@ -118,7 +118,7 @@ class World:
 
 @contextmanager
 def a_world(folder: Path) -> Iterator[World]:
-    """Yield an empty world in an embedded store that is held for writing."""
+    """Yield an empty world in an embedded store that is locked for writing."""
     embedder = HashingEmbedder(256)
     store = open_sqlite(folder, embedder=embedder.identity, dimensions=embedder.dimensions)
     with store.writing():

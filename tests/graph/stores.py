@@ -48,7 +48,7 @@ class Stores(ABC):
         self._opened: list[Store] = []
 
     def open(self) -> Store:
-        """Open the place as one more process would."""
+        """Open the place like another process."""
         store = self._open()
         self._opened.append(store)
         return store
@@ -107,7 +107,7 @@ class SqliteStores(Stores):
 
 
 class Neo4jStores(Stores):
-    """The store on a server, in a database that holds what earlier tests left."""
+    """The store on a server, in a database with rows of earlier tests."""
 
     examples = 3
 
@@ -178,7 +178,7 @@ def other_group(stores) -> str:
 
 @pytest.fixture
 def ask(neo4j_driver: Any) -> Callable[..., list[Any]]:
-    """Return a function that asks a server's database as another tool would: rows of a query."""
+    """Return a function that queries a server's database directly and returns the rows."""
 
     def execute(query: str, **values: Any) -> list[Any]:
         return [record.values() for record in neo4j_driver.execute_query(query, values).records]

@@ -21,11 +21,11 @@ def log_of(store, group, start):
     return asyncio.run(GroupReads(store).log(group=group, after=start, limit=10))
 
 
-def test_keys_are_kept_without_their_secrets(stores, store):
+def test_stored_keys_contain_no_secret(stores, store):
     access, second_access = Access(store), Access(stores.open())
     changes_before = access.changes()
-    made = access.add(["team", "project-/*"], ["read", "add"], rate=5)
-    id_, key = made.id, made.key
+    created = access.add(["team", "project-/*"], ["read", "add"], rate=5)
+    id_, key = created.id, created.key
 
     stored_key = {item.id: item for item in second_access.every()}[id_]
     assert second_access.changes() > changes_before
@@ -51,7 +51,7 @@ def test_keys_are_kept_without_their_secrets(stores, store):
 
 
 @EMBEDDED
-def test_the_audit_log_goes_on_by_its_sequence(store, group):
+def test_the_audit_log_lists_entries_after_a_sequence(store, group):
     access = Access(store)
     access.note("k1", "remove", group, {"episodes": ["a\u00e9"]})
     access.note("", "retract", group, {})
@@ -65,7 +65,7 @@ def test_the_audit_log_goes_on_by_its_sequence(store, group):
 
 @EMBEDDED
 @pytest.mark.parametrize("start", [(1 << 62) + 1, 1 << 64, -1])
-def test_an_invalid_sequence_is_refused_in_one_line(store, group, start):
+def test_an_invalid_sequence_gets_a_clear_error(store, group, start):
     with pytest.raises(InputError, match="after must be a sequence, or 0"):
         Access(store).audited(start)
     with pytest.raises(InputError, match="after must be a sequence, or 0"):
@@ -74,7 +74,7 @@ def test_an_invalid_sequence_is_refused_in_one_line(store, group, start):
     assert log_of(store, group, 1 << 62).episodes == ()
 
 
-def test_they_are_in_no_group(store):
+def test_keys_and_audit_entries_belong_to_no_user_group(store):
     access = Access(store)
     access.add(["*"], ["admin"])
     access.note("", "merge", "team", {})

@@ -38,7 +38,7 @@ def source(tmp_path):
 
 
 @pytest.mark.parametrize("chosen", ["all", "two"])
-def test_restored_groups_are_the_same_in_every_row_and_go_on_the_same(source, tmp_path, chosen):
+def test_a_restored_group_has_equal_rows_and_accepts_the_same_episodes(source, tmp_path, chosen):
     """Each backup both as the store's file and as a file for each group."""
     ours = lived(source.store, "")
     groups = () if chosen == "all" else ("g", "other")
@@ -65,7 +65,7 @@ def test_restored_groups_are_the_same_in_every_row_and_go_on_the_same(source, tm
         assert ours.dump() == theirs.dump()
 
 
-def test_the_text_of_a_group_has_its_rows(source):
+def test_the_written_lines_of_a_group_parse_to_its_rows(source):
     lived(source.store, "")
     lines: list[bytes] = []
     result = sum_of(source.store, "g")
@@ -78,7 +78,7 @@ def test_the_text_of_a_group_has_its_rows(source):
     assert any(isinstance(value, tuple) for _, row in rows for value in row)
 
 
-def test_the_file_of_a_store_is_copied_as_of_one_moment_while_others_write(source, tmp_path):
+def test_a_full_backup_is_consistent_and_finishes_during_writes(source, tmp_path):
     """25 MB in steps of 10 MB, with writes before each step: the copy does not restart."""
     append(source.store, *(draft("x" * 100_000, client_id=str(n)) for n in range(250)))
     sum_before, steps = sum_of(source.store, "g"), 0
@@ -97,7 +97,7 @@ def test_the_file_of_a_store_is_copied_as_of_one_moment_while_others_write(sourc
     assert report.groups["g"].sha256 == sum_before.sha256
 
 
-def test_all_groups_are_written_as_of_one_moment_while_others_write(source, tmp_path):
+def test_a_backup_of_groups_is_consistent_during_writes(source, tmp_path):
     engine = Engine(store=source.store, prefix="")
     engine.add(triples(0, works("Acme")), in_group(triples(0, works("Acme")), "h"))
     sums_before = {group: sum_of(source.store, group).sha256 for group in ("g", "h")}
@@ -112,7 +112,7 @@ def test_all_groups_are_written_as_of_one_moment_while_others_write(source, tmp_
     assert source.store.heads(["h"])["h"].last > 1
 
 
-def test_keys_and_numbers_that_were_used_are_in_a_full_backup_alone(source, tmp_path):
+def test_only_a_full_backup_has_access_keys_and_used_sequences(source, tmp_path):
     """Sequences of a removed group are never used again; the store's own group goes with all others."""
     Access(source.store).add(["g"], ["read"])
     with source.store.writing():
@@ -132,7 +132,7 @@ def test_keys_and_numbers_that_were_used_are_in_a_full_backup_alone(source, tmp_
         )
 
 
-def test_groups_of_a_full_backup_go_into_a_store_that_has_others(source, tmp_path):
+def test_a_full_backup_can_be_restored_into_a_store_with_other_groups(source, tmp_path):
     with source.store.writing():
         for group in ("g", "h"):
             tell(source.store, "Al", "one", group=group)
@@ -149,7 +149,7 @@ def test_groups_of_a_full_backup_go_into_a_store_that_has_others(source, tmp_pat
     assert not (tmp_path / "there" / "restoring").exists()
 
 
-def test_a_log_that_a_lost_file_left_behind_is_not_applied(source, tmp_path):
+def test_restore_ignores_the_wal_of_a_lost_store_file(source, tmp_path):
     """SQLite takes any log beside a file for its own."""
     tell_all = [draft(f"text {n}", client_id=str(n)) for n in range(50)]
     append(source.store, *tell_all)

@@ -22,7 +22,7 @@ def since_then(store, group, start, limit):
 
 @pytest.fixture
 def read(store, monkeypatch):
-    """Count the rows that are taken of each read."""
+    """Count the rows that are consumed from each read."""
     result: Counter[str] = Counter()
     rows = store.rows
 
@@ -57,7 +57,7 @@ def test_only_changed_rows_are_read(store, group, read):
 
 
 @EMBEDDED
-def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, other_group):
+def test_changes_of_a_group_are_paged_in_record_order(store, group, other_group):
     """Failures, refused corrections, removals and facts that expire too; a commit is never cut in two."""
     with store.writing():
         tell(store, "Al", "one", group=group)

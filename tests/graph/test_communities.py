@@ -69,7 +69,7 @@ def stored_rows(memory, group="team"):
     return {kind.name: list(memory.store.rows(kind.all, group)) for kind in kinds.KINDS}
 
 
-def test_a_run_without_a_model_names_its_members_and_does_not_touch_the_graph(memory):
+def test_a_run_without_a_model_names_communities_by_members_and_keeps_the_graph(memory):
     digest_before = memory.dump_hash(group="team")
     report = refreshed(memory)
     communities = memory.communities.list(group="team")
@@ -91,7 +91,7 @@ def test_a_run_without_a_model_names_its_members_and_does_not_touch_the_graph(me
     assert memory.dump_hash(group="team") == digest_before
 
 
-def test_without_news_nothing_is_done_and_a_cold_run_finds_the_same(memory):
+def test_a_refresh_without_changes_is_skipped_and_a_cold_run_gives_equal_rows(memory):
     refreshed(memory)
     first = stored_rows(memory)
     second_run = refreshed(memory)
@@ -103,7 +103,7 @@ def test_without_news_nothing_is_done_and_a_cold_run_finds_the_same(memory):
     assert [r[1:] for r in rows if r[0] == 1] == [r[1:] for r in rows if r[0] == 2]
 
 
-def test_a_due_refresh_waits_for_a_tenth_of_news(memory):
+def test_a_due_refresh_waits_until_a_tenth_of_the_entities_changed(memory):
     assert refreshed(memory, due=True).run == 1
     communities_before, entities = stored_rows(memory)["communities"], len(stored_rows(memory)["entities"])
     assert refreshed(memory, due=True).news is False
@@ -119,7 +119,7 @@ def test_a_due_refresh_waits_for_a_tenth_of_news(memory):
     assert refreshed(memory, due=True).run == 3, "a correction voids texts: it does not wait"
 
 
-def test_a_group_that_fails_does_not_keep_the_others_from_being_refreshed(memory):
+def test_other_groups_are_refreshed_when_one_group_fails(memory):
     def cluster(problem):
         if problem.graph.nodes > 2:
             raise Unavailable("lost")
@@ -149,7 +149,7 @@ def test_a_model_is_asked_only_once_about_unchanged_communities(memory):
 
 
 @pytest.mark.parametrize("fault", [InvalidAnswer("no"), Unavailable("gone", waited=True)])
-def test_where_the_model_fails_the_text_is_made_without_it(memory, fault):
+def test_a_summary_is_composed_without_the_model_when_the_model_fails(memory, fault):
     model = CountingSummarizer(fault)
     report = refreshed(memory, model)
 
@@ -159,7 +159,7 @@ def test_where_the_model_fails_the_text_is_made_without_it(memory, fault):
     assert refreshed(memory, model).written == report.communities
 
 
-def test_a_budget_and_a_dry_run(memory):
+def test_a_dry_run_estimates_calls_and_a_budget_limits_them(memory):
     model = CountingSummarizer()
     foreseen = refreshed(memory, model, dry_run=True)
     assert (foreseen.calls, model.requests) == (foreseen.communities, [])
@@ -171,7 +171,7 @@ def test_a_budget_and_a_dry_run(memory):
     assert (report.written, report.calls, report.offline) == (1, 1, foreseen.communities - 1)
 
 
-def test_no_word_of_a_removed_episode_is_left_in_any_run(memory):
+def test_a_removal_deletes_the_words_of_an_episode_from_all_runs(memory):
     memory.add("Ann Rice works at Zyqqvorp.", group="team", speaker="Ann Rice", at=LATER, id="z1")
     model = CountingSummarizer()
     refreshed(memory, model)
@@ -187,7 +187,7 @@ def test_no_word_of_a_removed_episode_is_left_in_any_run(memory):
     assert len(memory.communities.list(group="team")) > len(remaining)
 
 
-def test_a_retraction_blanks_too_and_the_whole_group_takes_all_along(memory):
+def test_retractions_and_the_removal_of_a_group_delete_community_texts(memory):
     refreshed(memory)
     count = len(stored_rows(memory)["communities"])
     memory.retract(group="team", episodes=["t039"])
@@ -198,7 +198,7 @@ def test_a_retraction_blanks_too_and_the_whole_group_takes_all_along(memory):
     assert [remaining[name] for name in ("community_runs", "communities", "answers")] == [[]] * 3
 
 
-def test_a_removal_between_reading_and_publishing_voids_the_run(memory):
+def test_a_removal_between_reading_and_publishing_restarts_the_run(memory):
     memory.add("Alice Nguyen works at Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
     turns = []
 
@@ -227,7 +227,7 @@ class Dying:
         return getattr(self.at, verb)
 
 
-def test_killed_between_any_two_writes_of_a_publication_it_leaves_the_run_before(memory, monkeypatch):
+def test_a_kill_at_any_write_of_a_publication_leaves_the_previous_run(memory, monkeypatch):
     for place in ("Lima", "Cusco"):
         refreshed(memory)
         memory.add(f"I live in {place}.", group="team", speaker="Zelda Brand", at=LATER)
@@ -267,7 +267,7 @@ def test_readers_never_mix_two_runs(memory):
     assert len(observations) > 1
 
 
-def test_a_concurrent_refresh_changes_nothing_of_the_graph(tmp_path):
+def test_a_concurrent_refresh_does_not_change_the_graph(tmp_path):
     def rows(batch):
         for number in range(10 * batch, 10 * batch + 10):
             triple = {"source": f"P{number % 17}", "relation": "KNOWS", "target": f"Q{number % 13}"}
@@ -295,7 +295,7 @@ def test_a_concurrent_refresh_changes_nothing_of_the_graph(tmp_path):
     assert hashes[0] == hashes[1]
 
 
-def test_the_newest_run_that_was_known_then_and_two_are_kept(memory):
+def test_known_at_selects_the_newest_run_of_that_time_and_two_runs_are_stored(memory):
     assert memory.communities.list(group="team", known_at=LATER) == []
     refreshed(memory)
     first = memory.communities.list(group="team")
@@ -313,7 +313,7 @@ def test_the_newest_run_that_was_known_then_and_two_are_kept(memory):
     assert memory.communities.list(group="team", known_at="2020-01-01") == []
 
 
-def test_a_newcomer_is_a_member_at_once_and_the_community_is_stale(memory):
+def test_a_new_entity_joins_a_community_at_once_and_marks_it_stale(memory):
     refreshed(memory)
     (home,) = [item for item in memory.communities.list(group="team") if "Lumen Systems" in item.name]
     memory.add("I work at Lumen Systems.", group="team", speaker="Zelda Brand", at=LATER)
@@ -326,7 +326,7 @@ def test_a_newcomer_is_a_member_at_once_and_the_community_is_stale(memory):
         memory.communities.get("ffff", group="team")
 
 
-def test_a_group_is_refreshed_alone(memory):
+def test_a_refresh_of_one_group_does_not_refresh_others(memory):
     memory.add("I work at Acme.", group="other", speaker="Bo", at=LATER)
     refreshed(memory)
     state_before = stored_rows(memory)
@@ -361,7 +361,7 @@ def test_without_a_model_an_entity_has_a_summary_and_no_profile(memory):
     history = memory.history("Alice Nguyen", group="team")
     assert (history.profile, history.profile_sources) == ("", ())
     assert "Alice Nguyen works at Brightwater." in history.entity.summary
-    assert "Lumen" not in history.entity.summary, "that has ended"
+    assert "Lumen" not in history.entity.summary, "this fact has ended"
     earlier_history = memory.history("Alice Nguyen", group="team", as_of="2025-10-01")
     assert "works at Lumen Systems." in earlier_history.entity.summary
     (listed,) = memory.entities("Alice Nguyen", group="team")
@@ -378,7 +378,7 @@ def test_without_a_model_an_entity_has_a_summary_and_no_profile(memory):
     assert both.count("works at Brightwater") == 1, "what is a hit itself is said once"
 
 
-def test_a_model_writes_profiles_on_request_and_its_answers_are_kept(memory):
+def test_a_model_writes_profiles_on_request_and_its_answers_are_reused(memory):
     model = CountingSummarizer()
     state_before = memory.history("Alice Nguyen", group="team").entity.summary
     assert refreshed(memory, model).profiles == 0
@@ -438,7 +438,7 @@ class TellingSummarizer(CountingSummarizer):
 
 
 @pytest.mark.parametrize("recipe", ["hybrid", "local"])
-def test_an_entity_is_found_by_the_profile_that_a_model_wrote(memory, recipe):
+def test_a_search_finds_an_entity_by_its_generated_profile(memory, recipe):
     """R25, R5: while the text exists, as of the run known at that time, and at the present."""
 
     def entity_texts(**moments):
@@ -503,7 +503,7 @@ def test_a_reader_that_cached_removed_texts_ranks_like_a_fresh_reader(memory, op
     assert "team" not in memory.asynchronous._searcher._summaries
 
 
-def test_no_word_of_a_removed_episode_is_left_in_any_profile(memory):
+def test_a_removal_deletes_the_words_of_an_episode_from_profiles(memory):
     memory.add("Alice Nguyen likes Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
     model = CountingSummarizer()
     refreshed(memory, model, profiles=True)
@@ -516,7 +516,7 @@ def test_no_word_of_a_removed_episode_is_left_in_any_profile(memory):
     assert "ENTITY" in memory.history("Alice Nguyen", group="team").profile
 
 
-def test_a_profile_of_a_model_goes_with_the_end_of_an_old_fact_and_with_a_merge(memory, monkeypatch):
+def test_a_generated_profile_is_dropped_when_a_fact_ends_or_entities_merge(memory, monkeypatch):
     monkeypatch.setattr(CONTEXT, "ENTITY_FACTS", 3)
     for number, liked in enumerate(("Zyqqvorp", "Qualmtee", "Brixwurz")):
         memory.add(f"Alice Nguyen likes {liked}.", group="team", speaker="Bob", at=LATER, id=f"z{number}")
@@ -546,7 +546,7 @@ def test_a_profile_does_not_depend_on_other_listed_entities(memory, monkeypatch)
 
 
 def circles():
-    """Yield 12 circles of 6 in which everybody knows everybody; every 4 circles are tied to one another."""
+    """Yield 12 complete circles of 6 persons; every 4 circles are tied to one another."""
     for circle in range(12):
         names = [f"C{circle}P{n}" for n in range(6)]
         pairs = [(a, b) for a in names for b in names if a < b]
@@ -567,7 +567,7 @@ def tagged_json(request, tag):
     return json.loads(tail.partition(f"\n</{tag}>")[0]) if begun else None
 
 
-def test_a_large_community_is_written_in_parts_and_each_part_once(memory, monkeypatch):
+def test_each_part_of_a_large_community_is_summarised_once(memory, monkeypatch):
     """Map-reduce: a prompt has a limited number of members or summaries; the surplus is summarised before."""
     monkeypatch.setattr("kgray.communities.texts.PROMPT_MEMBERS", 5)
     monkeypatch.setattr("kgray.communities.texts.PARTS_TOKENS", 600)
@@ -609,7 +609,7 @@ def test_a_large_community_is_written_in_parts_and_each_part_once(memory, monkey
     assert 0 < refreshed(memory, model, group="rings").calls <= calls_of_first_run / 2
 
 
-def test_a_text_stays_while_it_is_true_and_says_most_of_its_community(memory, monkeypatch):
+def test_a_summary_is_reused_while_it_is_true_and_covers_most_members(memory, monkeypatch):
     monkeypatch.setattr("kgray.communities.texts.CARDS", 3)
     monkeypatch.setattr("kgray.communities.texts.FACTS", 5)
     memory.add_many(circles())
@@ -649,7 +649,7 @@ def test_a_text_stays_while_it_is_true_and_says_most_of_its_community(memory, mo
     assert not any(item.stale for item in memory.communities.list(group="rings", level=0))
 
 
-def test_the_sources_of_a_kept_text_count_for_the_levels_above_too():
+def test_sources_of_a_reused_summary_count_for_upper_levels():
     """R25: an entity that left its community remains in the text, and in all texts made of it."""
     shown_now = Snapshot(
         group="g", watermark=9, recorded_at=9, entities={}, facts=[], mentions={"a": {1}, "b": {2}}
@@ -661,7 +661,7 @@ def test_the_sources_of_a_kept_text_count_for_the_levels_above_too():
     assert upper.sources(shown_now) == {1, 2, 7}
 
 
-def test_sources_of_a_profile_and_a_part_include_those_naming_the_other_ends_of_facts(memory, monkeypatch):
+def test_sources_of_profiles_and_parts_include_episodes_that_name_related_entities(memory, monkeypatch):
     """R25: the text of a fact has the names of both its ends, and another episode may have given one."""
     monkeypatch.setattr("kgray.communities.texts.PROMPT_MEMBERS", 1)
     friends = [("Vera Holm", name) for name in ("Z. Webb", "Ann", "Bea", "Cleo", "Dora", "Edda")]
@@ -681,7 +681,7 @@ def test_sources_of_a_profile_and_a_part_include_those_naming_the_other_ends_of_
     assert "zyqqvorp" not in repr(stored_rows(memory, "rings")).lower()
 
 
-def test_a_text_that_lacks_a_part_is_no_text_to_stay(memory, monkeypatch):
+def test_an_incomplete_summary_is_not_reused(memory, monkeypatch):
     monkeypatch.setattr("kgray.communities.texts.PROMPT_MEMBERS", 5)
     names = [f"P{n}" for n in range(6)]
     memory.add_many([episode_of_pairs("n1", [(a, b) for a in names for b in names if a < b])])
@@ -696,13 +696,13 @@ def test_a_text_that_lacks_a_part_is_no_text_to_stay(memory, monkeypatch):
     refreshed(memory, model, group="rings")
     memory.add_many([episode_of_pairs("n2", [("Elsewhere", "Far Away")])])
     refreshed(memory, model, group="rings")
-    told_of = [
+    part_counts = [
         len(tagged_json(request, "PARTS")) for request in model.requests if tagged_json(request, "PARTS")
     ]
-    assert told_of == [1, 2]
+    assert part_counts == [1, 2]
 
 
-def test_a_community_too_large_for_one_prompt_is_shown_in_parts_or_not_at_all(memory, monkeypatch):
+def test_a_large_community_is_not_summarised_without_its_parts(memory, monkeypatch):
     """All parts of upper communities fail: these are then written without the model."""
     monkeypatch.setattr("kgray.communities.texts.PARTS_TOKENS", 600)
     memory.add_many(circles())
@@ -727,7 +727,7 @@ def test_a_community_too_large_for_one_prompt_is_shown_in_parts_or_not_at_all(me
     assert refreshed(memory, model, group="rings").written == 3, "they are asked for again"
 
 
-def test_a_removed_and_recreated_group_is_searched_afresh(memory):
+def test_a_recreated_group_is_searched_by_its_new_communities(memory):
     """Its runs are counted from 1 again, in the same process."""
     for name in ("Ann", "Zoe"):
         memory.add_many([episode_of_pairs(f"n{name}", [(name, "Bea"), (name, "Cleo"), ("Bea", "Cleo")])])

@@ -35,7 +35,7 @@ def stored_rows(engine: Engine, kind: kinds.Kind[Any]) -> list[Any]:
 
 
 @SELDOM_ON_NEO4J
-def test_runs_of_a_group(stores: Stores) -> None:
+def test_runs_are_published_replaced_and_read_by_time(stores: Stores) -> None:
     engine = engine_on(stores)
     engine.add(*(triples(n, knows(*pair), client_id=f"k{n}") for n, pair in enumerate(KNOWS)))
     dump_before = engine.dump()
@@ -69,7 +69,9 @@ def test_runs_of_a_group(stores: Stores) -> None:
 
 @EMBEDDED
 @pytest.mark.parametrize("operation", ["remove", "retract"])
-def test_texts_in_memory_stand_until_an_operation_may_take_some(stores: Stores, operation: str) -> None:
+def test_cached_summaries_are_valid_until_an_operation_may_delete_texts(
+    stores: Stores, operation: str
+) -> None:
     engine = engine_on(stores)
     engine.add(*(triples(n, knows(*pair), client_id=f"k{n}") for n, pair in enumerate(KNOWS)))
     refreshed(engine)
@@ -92,9 +94,7 @@ def test_texts_in_memory_stand_until_an_operation_may_take_some(stores: Stores, 
 
 @SELDOM_ON_NEO4J
 @pytest.mark.parametrize("event", ["published", "removed"])
-def test_a_reading_in_which_a_run_is_published_or_lost_texts_sees_one_moment(
-    stores: Stores, event: str
-) -> None:
+def test_a_read_is_consistent_while_a_run_is_published_or_loses_texts(stores: Stores, event: str) -> None:
     """Publishing is no commit: it has no record time. A removal deletes texts, but no run (R25)."""
     engine, times = engine_on(stores), 0
     refresh = Refresh(store=stores.open(), embedder=SMALL, cold=True)

@@ -1,4 +1,4 @@
-"""A group from one store to another: every row, every record time, and nothing of it before it is whole."""
+"""Copies of a group to another store: every row and record time, invisible until the copy is complete."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def moments(engine: Engine) -> list[int | None]:
     ["sqlite-sqlite", ON_SERVER],
     indirect=True,
 )
-def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(store_pair, tmp_path):
+def test_a_copied_group_has_equal_rows_and_accepts_the_same_episodes(store_pair, tmp_path):
     """Promise 1, across stores: the same records, dumps at every moment, searches, later commits."""
     source, target = map(opened, store_pair)
     ours = lived(source.store, store_pair[1].prefix)
@@ -181,7 +181,7 @@ def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(store_pair, tmp_pa
     ["sqlite-sqlite", ON_SERVER],
     indirect=True,
 )
-def test_an_interrupted_copy_is_invisible_and_done_again(store_pair):
+def test_an_interrupted_copy_is_invisible_and_can_be_repeated(store_pair):
     """A killed process cleans nothing up: its remains are no group, and the next copy starts at zero."""
     source, target = map(opened, store_pair)
     ours = lived(source.store, store_pair[1].prefix)
@@ -215,7 +215,7 @@ def test_an_interrupted_copy_is_invisible_and_done_again(store_pair):
 
 
 @pytest.mark.parametrize("store_pair", ["sqlite-sqlite"], indirect=True)
-def test_a_copy_that_is_cut_off_lets_its_source_be_closed(store_pair):
+def test_the_source_can_be_closed_after_an_interrupted_copy(store_pair):
     """Closing waits for readers; an abandoned scan is no reader."""
     source, target = map(opened, store_pair)
     group = lived(source.store, store_pair[1].prefix).named()
@@ -233,7 +233,7 @@ def test_a_copy_that_is_cut_off_lets_its_source_be_closed(store_pair):
 
 
 @pytest.mark.parametrize("store_pair", ["sqlite-sqlite"], indirect=True)
-def test_a_copy_that_is_not_the_same_is_taken_away_again(store_pair):
+def test_a_copy_that_fails_verification_is_deleted(store_pair):
     """A copy that fails its verification leaves nothing; the group can be copied or begun afterwards."""
     source, target = map(opened, store_pair)
     group = lived(source.store, store_pair[1].prefix).named()
@@ -255,7 +255,7 @@ def test_a_copy_that_is_not_the_same_is_taken_away_again(store_pair):
 
 
 @pytest.mark.parametrize("store_pair", ["sqlite-sqlite"], indirect=True)
-def test_a_copy_is_refused_where_it_cannot_be_one(store_pair, tmp_path):
+def test_an_impossible_copy_is_refused_with_its_reason(store_pair, tmp_path):
     """Another embedder, no such group, a store in use, a group that was removed there: one line each."""
     source, target = map(opened, store_pair)
     engine = Engine(store=source.store, prefix=store_pair[1].prefix)
@@ -280,8 +280,8 @@ def test_a_copy_is_refused_where_it_cannot_be_one(store_pair, tmp_path):
 
 @pytest.mark.neo4j
 @pytest.mark.seldom_on_neo4j
-def test_nothing_is_appended_to_a_group_that_is_on_its_way_to_a_server(neo4j_server, neo4j_driver, tmp_path):
-    """It would take sequences that the copy brings; the line says what to do."""
+def test_appends_to_a_group_during_its_copy_to_a_server_are_refused(neo4j_server, neo4j_driver, tmp_path):
+    """An append would use sequences of the copy; the error names the remedy."""
     source = opened(SqliteStores(tmp_path))
     stores = Neo4jStores(neo4j_server, neo4j_driver)
     engine = Engine(store=source.store, prefix=stores.prefix)
@@ -312,8 +312,8 @@ class OneAcme(WildJudge):
 
 
 @pytest.mark.parametrize("store_pair", ["sqlite-sqlite"], indirect=True)
-def test_a_split_that_made_an_entity_is_copied(store_pair):
-    """The correction records its birth, after the births of later episodes, at an earlier place."""
+def test_a_copy_includes_entities_made_by_a_split(store_pair):
+    """The correction records its birth at an earlier sequence, after the births of later episodes."""
     source, target = map(opened, store_pair)
     engine = Engine(store=source.store, prefix=store_pair[1].prefix, judge=OneAcme())
     for at, name in enumerate(("Acme Corporation", "Acme Corp", "Acme", "Zed Later")):

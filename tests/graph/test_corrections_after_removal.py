@@ -61,7 +61,7 @@ def rows_of_type(engine: Engine, kind: str, known_at: int | None = None) -> list
 
 @pytest.mark.parametrize("removed_id", ["e1", "e2"])
 @pytest.mark.parametrize("undone", [False, True])
-def test_either_half_of_a_merge_can_be_removed_and_every_command_still_works(
+def test_all_commands_work_after_one_merged_entity_is_removed(
     engine: Engine, removed_id: str, undone: bool
 ) -> None:
     """R16, R25: the dump between merge and removal equals the dump of that time, without removed rows."""
@@ -95,7 +95,7 @@ def test_either_half_of_a_merge_can_be_removed_and_every_command_still_works(
     assert engine.dump() == []
 
 
-def test_a_split_goes_with_the_last_mention_that_it_moved(engine: Engine) -> None:
+def test_a_split_is_removed_with_its_last_moved_mention(engine: Engine) -> None:
     """R16: and with its undo; the remaining entity has its own id again."""
     engine.add(triples(0, fact("Bob Smith", "KNOWS", "Acme"), client_id="e1"))
     dump_before = engine.dump()
@@ -122,7 +122,7 @@ class Joins(WildJudge):
         return {"answers": ["independent"] * len(question.candidates)}
 
 
-def test_a_part_of_a_split_is_found_by_its_name_once_the_first_mention_of_it_is_removed(
+def test_a_split_entity_is_matched_by_name_after_its_first_mention_is_removed(
     tmp_path: Path,
 ) -> None:
     """R16, R25: a later mention bears the name under the id that the split made."""
@@ -141,8 +141,8 @@ def test_a_part_of_a_split_is_found_by_its_name_once_the_first_mention_of_it_is_
     engine.store.close()
 
 
-def test_three_that_were_merged_stay_one_when_the_first_is_removed(engine: Engine) -> None:
-    """R16: ids stay; the dumped merges are those merges that still join remaining entities."""
+def test_merged_entities_stay_merged_when_the_first_is_removed(engine: Engine) -> None:
+    """R16: ids stay; a dump lists only merges that still join remaining entities."""
     for number, name in enumerate(("Alice", "Bob", "Carl")):
         engine.add(triples(number, fact(name, "KNOWS", "Acme"), client_id=name))
     result = ids(engine)
@@ -157,7 +157,7 @@ def test_three_that_were_merged_stay_one_when_the_first_is_removed(engine: Engin
     assert len(rows_of_type(engine, "merge")) == 2
 
 
-def test_removing_the_episode_that_brought_a_declaration_leaves_it_in_force(tmp_path: Path) -> None:
+def test_a_declaration_outlives_the_episode_that_recorded_it(tmp_path: Path) -> None:
     """R25: a declaration has the words of the ontology and nothing of an episode."""
     engine = with_relations(tmp_path, GUIDES={"cardinality": "single_object"})
     pairs = [("Zed", "Yan"), ("Zed", "Yul"), ("Ann", "Bob"), ("Cid", "Bob")]
@@ -181,7 +181,7 @@ def test_removing_the_episode_that_brought_a_declaration_leaves_it_in_force(tmp_
     engine.store.close()
 
 
-def test_a_declared_cardinality_outlives_the_inverse_name_that_it_came_by(engine: Engine) -> None:
+def test_a_cardinality_outlives_the_inverse_name_that_declared_it(engine: Engine) -> None:
     """R25: "Zed MANAGES Yan" brought the declarations of REPORTS_TO; Bob has one manager without it."""
     for number, (manager, managed) in enumerate([("Zed", "Yan"), ("Ann", "Bob"), ("Cid", "Bob")]):
         engine.add(triples(number, fact(manager, "MANAGES", managed), client_id=f"e{number}"))
@@ -195,7 +195,7 @@ def test_a_declared_cardinality_outlives_the_inverse_name_that_it_came_by(engine
     assert open_now == ["Cid manages Bob"]
 
 
-def test_names_that_folded_through_a_removed_name_stay_folded(tmp_path: Path) -> None:
+def test_relation_names_stay_folded_after_the_name_between_them_is_removed(tmp_path: Path) -> None:
     """R17, R25: TENDS is a synonym of a synonym; the name between them has no use any more."""
     engine = with_relations(
         tmp_path,
@@ -223,7 +223,7 @@ def test_names_that_folded_through_a_removed_name_stay_folded(tmp_path: Path) ->
     engine.store.close()
 
 
-def test_removing_the_last_episode_that_brought_a_declaration_gives_the_graph_without_it(
+def test_removing_the_newest_episode_also_removes_its_declaration(
     tmp_path: Path,
 ) -> None:
     """R26 goes before R25: no later episode is left that the declaration could matter to."""
@@ -269,7 +269,7 @@ FEELS = [
         pytest.param(("e1", "e3"), [], id="both-are-gone"),
     ],
 )
-def test_a_verdict_lives_as_long_as_its_statements(
+def test_a_verdict_is_removed_with_its_statements(
     tmp_path: Path, removed_ids: tuple[str, ...], reasons: list[str]
 ) -> None:
     """R25: "calm" has two supporters, "tense" has one."""
@@ -287,7 +287,7 @@ def test_a_verdict_lives_as_long_as_its_statements(
     engine.store.close()
 
 
-def test_a_verdict_that_later_evidence_confirms_loses_its_reason_alone(tmp_path: Path) -> None:
+def test_a_confirmed_verdict_loses_only_the_reason_of_a_removed_episode(tmp_path: Path) -> None:
     """R25: the episode that raised it is gone; a later one says the same, so the two still exclude."""
     engine = with_relations(tmp_path, FEELS={"cardinality": "depends"})
     for number, mood in enumerate(("calm", "tense", "tense")):
@@ -304,7 +304,7 @@ def test_a_verdict_that_later_evidence_confirms_loses_its_reason_alone(tmp_path:
     engine.store.close()
 
 
-def test_a_verdict_goes_with_the_parts_of_its_statements_that_still_share_a_subject(tmp_path: Path) -> None:
+def test_after_a_split_a_verdict_applies_to_statements_that_share_a_subject(tmp_path: Path) -> None:
     """R16: also a verdict given after the split; stored and derived graph agree all the time."""
     engine = with_relations(tmp_path, FEELS={"cardinality": "depends"})
     engine.add(triples(0, fact("Bob", "FEELS", "calm"), client_id="e0"))

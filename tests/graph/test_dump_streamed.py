@@ -29,7 +29,9 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStores]:
     maker.close()
 
 
-def said(at: int, source: str, relation: str, target: str, **fields: Any) -> tuple[str, int, list[Any]]:
+def fact_episode(
+    at: int, source: str, relation: str, target: str, **fields: Any
+) -> tuple[str, int, list[Any]]:
     """Return an episode of one fact, for `play`."""
     fact = {"source": source, "relation": relation, "target": target, "wording": "{s} {r} {t}"}
     return ("episode", at, [fact | {"kind": "holds", "start": at, "end": None, "value": None} | fields])
@@ -38,21 +40,24 @@ def said(at: int, source: str, relation: str, target: str, **fields: Any) -> tup
 # Rivals of one slot, of either end, of a verdict and of excluding relations, whose parts would differ alone;
 # a name that a later episode makes longer; a merge, a split, an undo, and a retraction after them.
 RIVALS = [
-    said(1, "Alice", "WORKS_AT", "Acme"),
-    said(1, "Bob", "MARRIED_TO", "Alice"),
-    said(2, "Marcus Webb", "HAS_STATUS", "", value="done"),
-    said(3, "Alice", "WORKS_AT", "Beta"),
-    said(3, "Bob", "LIKES", "IBM"),
-    said(4, "M. Webb", "MARRIED_TO", "Alice"),
-    said(4, "Bob", "DISLIKES", "IBM"),
-    said(5, "Marcus Webb", "HAS_STATUS", "", value=100),
-    said(6, "Bob Jones", "WORKS_AT", "Acme"),
-    *(said(6, "Bob", relation, "Q4 report") for relation in ("HUMS_TO", "WAVES_AT", "LEANS_ON", "NODS_AT")),
-    *(said(7, "Alice", "HUMS_TO", name) for name in ("Acme Anvils", "Beta", "IBM", "Zeta", "Eta")),
+    fact_episode(1, "Alice", "WORKS_AT", "Acme"),
+    fact_episode(1, "Bob", "MARRIED_TO", "Alice"),
+    fact_episode(2, "Marcus Webb", "HAS_STATUS", "", value="done"),
+    fact_episode(3, "Alice", "WORKS_AT", "Beta"),
+    fact_episode(3, "Bob", "LIKES", "IBM"),
+    fact_episode(4, "M. Webb", "MARRIED_TO", "Alice"),
+    fact_episode(4, "Bob", "DISLIKES", "IBM"),
+    fact_episode(5, "Marcus Webb", "HAS_STATUS", "", value=100),
+    fact_episode(6, "Bob Jones", "WORKS_AT", "Acme"),
+    *(
+        fact_episode(6, "Bob", relation, "Q4 report")
+        for relation in ("HUMS_TO", "WAVES_AT", "LEANS_ON", "NODS_AT")
+    ),
+    *(fact_episode(7, "Alice", "HUMS_TO", name) for name in ("Acme Anvils", "Beta", "IBM", "Zeta", "Eta")),
     ("merge", 1, 4),
-    said(7, "Alice Smith", "WORKS_AT", "Q3 report"),
+    fact_episode(7, "Alice Smith", "WORKS_AT", "Q3 report"),
     ("split", 0, 0),
-    said(8, "Bob", "MARRIED_TO", "Alice Smith"),
+    fact_episode(8, "Bob", "MARRIED_TO", "Alice Smith"),
     ("undo", 0, 0),
     ("retract", 7, 0),
 ]

@@ -40,7 +40,7 @@ def folder(tmp_path) -> Path:
     return tmp_path / "data"
 
 
-def test_a_data_folder_of_version_0_1_is_refused_in_one_line_and_stays_as_it_is(folder):
+def test_a_data_folder_of_version_0_1_is_refused_and_unchanged(folder):
     files_before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     message = refused(folder)
@@ -66,7 +66,7 @@ def test_a_data_folder_of_version_0_1_has_the_groups_with_the_recorded_hashes(fo
     }
 
 
-def test_nothing_of_the_machine_that_made_a_folder_is_in_it(folder):
+def test_data_folders_of_tests_contain_no_machine_paths(folder):
     named = [path.name for path in folder.iterdir() if MACHINE.search(path.read_bytes())]
     database = gzip.decompress((DATA / "neo4j.jsonl.gz").read_bytes())
 
@@ -75,9 +75,7 @@ def test_nothing_of_the_machine_that_made_a_folder_is_in_it(folder):
 
 
 @pytest.mark.slow
-def test_a_database_of_version_0_1_is_refused_in_one_line_and_stays_as_it_is(
-    tmp_path, own_neo4j, neo4j_driver
-):
+def test_a_database_of_version_0_1_is_refused_and_unchanged(tmp_path, own_neo4j, neo4j_driver):
     dump = (DATA / "neo4j.jsonl.gz").read_bytes()
     load(neo4j_driver, dump)
     store = {f"store_{name}": getattr(own_neo4j, name) for name in ("uri", "user", "password")}
@@ -90,7 +88,7 @@ def test_a_database_of_version_0_1_is_refused_in_one_line_and_stays_as_it_is(
 
 
 @pytest.mark.seldom_on_neo4j
-def test_a_dump_is_loaded_as_it_was_written(own_neo4j, neo4j_driver):
+def test_a_loaded_database_dump_equals_the_written_dump(own_neo4j, neo4j_driver):
     dump = (DATA / "neo4j.jsonl.gz").read_bytes()
     load(neo4j_driver, dump)
 

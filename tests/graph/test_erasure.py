@@ -1,4 +1,4 @@
-"""Removal leaves no row behind that nothing names: one rule, worked out above the stores (R25, R26)."""
+"""Removal leaves no unreferenced row: one rule, implemented above the stores (R25, R26)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stored(engine: Engine) -> dict[str, list[Row]]:
 
 
 def loose(rows: dict[str, list[Row]], operations: list[Any]) -> dict[str, set[Any]]:
-    """Return by kind what belongs to no episode that is stored, or is named by no row."""
+    """Return by kind the rows that no stored episode owns or that no row refers to."""
     stored_sequences = {row.sequence for row in rows["episodes"]}
     removals = {row.sequence for row in rows["operations"] if row.kind == "remove"}
     records = UnpackedRecords()
@@ -85,7 +85,9 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
 
 @SLOW
 @given(HISTORIES)
-def test_every_row_belongs_to_a_stored_episode_or_is_named_by_one(fresh: Fresh, history: list[Any]) -> None:
+def test_every_row_belongs_to_a_stored_episode_or_is_referenced_by_it(
+    fresh: Fresh, history: list[Any]
+) -> None:
     """R25: after any merges, splits, retractions and removals, in any order."""
     engine = fresh()
     for number, step in enumerate(history):
@@ -93,7 +95,7 @@ def test_every_row_belongs_to_a_stored_episode_or_is_named_by_one(fresh: Fresh, 
         assert loose(stored(engine), engine.view().records.operations) == {}, step
 
 
-def test_a_merge_is_read_though_one_of_its_entities_is_gone(tmp_path: Path) -> None:
+def test_a_group_can_be_derived_after_a_merged_entity_is_removed(tmp_path: Path) -> None:
     """R16, R25: the entities of a merge stay born, so that the group can be derived, and undone, after it."""
     engine = Engine(tmp_path)
     engine.add(triples(0, works("Acme"), client_id="a"), triples(1, works("Beta"), client_id="b"))
@@ -107,7 +109,7 @@ def test_a_merge_is_read_though_one_of_its_entities_is_gone(tmp_path: Path) -> N
     engine.check()
 
 
-def test_a_retracted_episode_leaves_nothing_after_its_removal(tmp_path: Path) -> None:
+def test_removing_a_retracted_episode_deletes_all_its_rows(tmp_path: Path) -> None:
     """R25: its verdicts, births, names and vectors go, though no live row named them any more."""
     engine = Engine(tmp_path, judge=WildJudge())
     facts = [{"source": 0, "target": 1, "relation": "ZYQQVORP_OF", "text": "Zyqqvorp zyqqvorps"}]
@@ -119,7 +121,7 @@ def test_a_retracted_episode_leaves_nothing_after_its_removal(tmp_path: Path) ->
     assert loose(stored(engine), engine.view().records.operations) == {}
 
 
-def test_the_vector_of_a_wording_goes_with_it_retracted_before_or_not(tmp_path: Path) -> None:
+def test_a_removed_wording_loses_its_vector_whether_or_not_it_was_retracted(tmp_path: Path) -> None:
     """R25: a statement that stays is found by the first wording that is left."""
 
     def job_in(text: str) -> dict[str, str]:
@@ -171,7 +173,7 @@ def test_a_removal_does_not_wait_for_an_embedder_and_the_next_run_embeds(tmp_pat
     second_engine.add(drafts[2])
     engine.run()
     vectors = [statement_vectors(each.store, "g") for each in (engine, second_engine)]
-    assert engine.store.heads(["g"])["g"].removals > removals  # of a statement that was said before
+    assert engine.store.heads(["g"])["g"].removals > removals  # of a statement with earlier evidence
     assert len(vectors[0]) == 1
     assert vectors[0] == vectors[1]
     assert "unembedded" not in str(list(engine.store.rows(OPERATIONS.all, "g")))
@@ -233,7 +235,7 @@ REFUSALS = [SettingsError("no such key"), Refused("too long"), Garbled("no vecto
 
 @pytest.mark.parametrize("error", REFUSALS)
 @pytest.mark.parametrize("carried_out", [in_a_run, in_a_plain_loop, at_once])
-def test_removals_are_carried_out_and_reported_despite_errors_of_the_embedder(
+def test_removals_complete_when_the_embedder_fails(
     tmp_path: Path, carried_out: Any, error: KgrayError
 ) -> None:
     """R25: its error concerns the next decision, and no episode; then the waiting texts are embedded."""
@@ -265,10 +267,10 @@ def test_removals_are_carried_out_and_reported_despite_errors_of_the_embedder(
 
 
 @pytest.mark.parametrize("carried_out", [in_a_run, in_a_plain_loop, at_once])
-def test_an_embedder_that_hangs_is_waited_for_once_and_only_where_something_is_left(
+def test_a_hanging_embedder_delays_one_removal_and_only_if_texts_need_vectors(
     tmp_path: Path, carried_out: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R27: also where an earlier removal has left something that still waits."""
+    """R27: this includes texts of an earlier removal that still wait for vectors."""
     for module in (committer, correct):
         monkeypatch.setattr(module, "EMBEDDER_S", 0.3)
     engine, embedder = with_two_removals(tmp_path), Refusing()

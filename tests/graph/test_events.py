@@ -16,7 +16,7 @@ from tests.graph.stores import EMBEDDED, Stores
 def restarted(
     at: float, text: str, kind: str = "happened", relation: str = "RESTARTED", **fields: Any
 ) -> Any:
-    """Return an episode about Tom and the printer, said on a day."""
+    """Return an episode about Tom and the printer, dated to a day."""
     fact = {"source": "Tom", "target": "printer", "relation": relation, "fact": text, "kind": kind} | fields
     return reading(at, [], [fact], client_id=text)
 
@@ -29,7 +29,7 @@ def restarts(engine: Engine) -> list[tuple[Any, Any, bool, int]]:
 
 
 @EMBEDDED
-def test_each_date_is_an_event_of_its_own_and_one_date_is_one_event(stores: Stores) -> None:
+def test_each_date_of_an_occurrence_is_one_event(stores: Stores) -> None:
     """Undated events happened when they were stated; another wording of one date is no other event."""
     engine = engine_on(stores)
     engine.add(restarted(3, "Tom restarted the printer"), restarted(9, "Tom rebooted the printer again"))
@@ -54,7 +54,7 @@ def test_an_event_has_no_rivals_and_no_end(tmp_path: Path) -> None:
     assert restarts(engine) == [(3, None, True, 1), (5, None, True, 1)]
 
 
-def test_a_state_of_the_same_ends_is_no_event(tmp_path: Path) -> None:
+def test_a_state_and_an_event_of_one_relation_are_separate_statements(tmp_path: Path) -> None:
     """One relation may be stated as a state and as an event: two statements, each with its own facts."""
     engine = Engine(tmp_path)
     engine.add(
@@ -66,7 +66,7 @@ def test_a_state_of_the_same_ends_is_no_event(tmp_path: Path) -> None:
     assert restarts(engine) == [(1, 6, False, 2), (4, None, True, 1)]
 
 
-def test_a_denial_sets_events_aside_too(tmp_path: Path) -> None:
+def test_a_denial_also_cancels_earlier_events(tmp_path: Path) -> None:
     """R6: it concerns every earlier variant; later variants count by their reference time."""
     engine = Engine(tmp_path)
     engine.add(
@@ -77,7 +77,7 @@ def test_a_denial_sets_events_aside_too(tmp_path: Path) -> None:
     assert restarts(engine) == [(8, None, True, 1)]
 
 
-def test_an_event_goes_with_its_last_episode_and_folds_with_its_ends(tmp_path: Path) -> None:
+def test_an_event_is_removed_with_its_last_episode_and_merges_with_its_entities(tmp_path: Path) -> None:
     """R16, R26: two things that are one have one event a date."""
     engine = Engine(tmp_path)
     laserjet = {"source": "Tom", "target": "Laserjet", "relation": "RESTARTED", "kind": "happened"}
@@ -120,7 +120,7 @@ TOURED, VISITED = "Tom toured Bonn", "Tom visited Bonn again"
         pytest.param("Ida", "VISITED", 3, [], id="of-other-things"),
     ],
 )
-def test_events_are_compared_where_they_may_be_one_alone(
+def test_only_events_that_may_be_the_same_are_compared(
     tmp_path: Path, name: str, relation: str, on: float, compared: list[Any]
 ) -> None:
     """R17a, R18: an event excludes nothing, so only another name of the same event is worth a question."""
@@ -138,7 +138,7 @@ def test_events_are_compared_where_they_may_be_one_alone(
 
 
 @pytest.mark.parametrize("word", ["contradicts", "ends"])
-def test_no_answer_makes_an_event_a_rival_or_ends_it(tmp_path: Path, word: str) -> None:
+def test_no_model_answer_makes_an_event_a_rival_or_ends_it(tmp_path: Path, word: str) -> None:
     """R17a: such an answer is not allowed for two events, and reads as independent."""
     judge = Notes(word)
     engine = Engine(tmp_path, judge=judge)

@@ -53,7 +53,7 @@ async def test_the_graph_has_the_most_connected_entities_and_their_total(memory,
 
 
 @pytest.mark.seldom_on_neo4j
-async def test_around_an_entity_the_nearest_come_first(memory, group):
+async def test_a_neighbourhood_lists_the_nearest_entities_first(memory, group):
     near = await memory.neighbourhood("Acme", group=group)
     assert names(near) == ["Acme", "Alice"]
     far = await memory.neighbourhood("acme", group=group, depth=2)
@@ -63,7 +63,7 @@ async def test_around_an_entity_the_nearest_come_first(memory, group):
 
 
 @pytest.mark.seldom_on_neo4j
-async def test_names_are_completed_by_most_facts(memory, group, engine):
+async def test_name_completion_prefers_entities_with_most_facts(memory, group, engine):
     assert [(row.name, row.facts) for row in await memory.complete("al", group=group)] == [
         ("Alice", 3),
         ("Alyce", 1),
@@ -72,7 +72,7 @@ async def test_names_are_completed_by_most_facts(memory, group, engine):
 
 
 @pytest.mark.seldom_on_neo4j
-async def test_two_moments_differ_on_either_clock(memory, group, engine):
+async def test_a_diff_compares_two_moments_on_either_clock(memory, group, engine):
     known_at = engine.last_recorded()
     world = await memory.diff(group=group, from_as_of=day(5) / 1e6, to_as_of=day(15) / 1e6)
     assert (texts(world.opened), texts(world.ended)) == (
@@ -95,7 +95,7 @@ async def test_two_moments_differ_on_either_clock(memory, group, engine):
 
 
 @pytest.mark.seldom_on_neo4j
-async def test_a_fact_has_its_messages_and_the_message_that_ended_it(memory, group):
+async def test_the_provenance_of_a_fact_includes_the_message_that_ended_it(memory, group):
     graph = await memory.neighbourhood("Acme", group=group)
     matches = await memory.provenance(graph.facts[0].id, group=group)
     assert texts(matches.facts) == ["Alice works at Acme"]
@@ -109,7 +109,7 @@ async def test_a_fact_has_its_messages_and_the_message_that_ended_it(memory, gro
 
 
 @pytest.mark.seldom_on_neo4j
-async def test_a_retraction_and_a_merge_are_foreseen_and_nothing_changes(memory, group):
+async def test_previews_of_a_retraction_and_a_merge_do_not_change_the_graph(memory, group):
     state_before = await memory.dump(group=group)
     (beta,) = [row for row in (await memory.log(group=group)).episodes if row.client_id == "beta"]
     rows = await memory.foresee("retract", group=group, episodes=(beta.id,))
@@ -122,7 +122,7 @@ async def test_a_retraction_and_a_merge_are_foreseen_and_nothing_changes(memory,
 
 
 @pytest.mark.seldom_on_neo4j
-async def test_communities_are_one_graph(memory, other_group, engine):
+async def test_the_community_graph_has_communities_and_their_links(memory, other_group, engine):
     sides = [[f"{side}{number}" for number in range(5)] for side in "XY"]
     knows = [
         {"source": a, "relation": "KNOWS", "target": b} for side in sides for a in side for b in side if a < b

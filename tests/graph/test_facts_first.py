@@ -113,7 +113,7 @@ async def tastes(tmp_path):
         pytest.param("Why does James want dogs near the football ground?", id="most-words-are-open"),
     ],
 )
-async def test_a_fact_about_another_thing_is_not_first(tastes, question):
+async def test_a_fact_about_another_subject_is_not_an_answer(tastes, question):
     assert not any("answers" in hit.signals for hit in await hits(tastes, question))
 
 
@@ -128,27 +128,27 @@ async def test_a_fact_about_another_thing_is_not_first(tastes, question):
         ),
     ],
 )
-async def test_a_fact_about_one_of_joined_names_is_first(tastes, question, answers):
+async def test_only_facts_that_match_the_question_are_answers(tastes, question, answers):
     first = {hit.text for hit in await hits(tastes, question) if "answers" in hit.signals}
 
     assert first == answers
 
 
-async def test_as_of_a_moment_the_fact_of_then_is_first(world):
+async def test_as_of_puts_the_fact_of_that_moment_first(world):
     assert (await hits(world, "Where does Ann Reed work?", as_of=day(5)))[0].text == "Ann Reed works at Acme"
 
 
-async def test_two_facts_in_a_chain_answer(world):
+async def test_a_question_over_two_steps_is_answered_by_two_facts(world):
     result = await hits(world, "Where does the head of Apollo live?")
     assert [hit.text for hit in result[:2]] == ["Apollo is led by Ben Cole", "Ben Cole lives in Oslo"]
 
 
-async def test_a_question_about_words_has_no_fact_first(world):
+async def test_a_question_about_spoken_words_has_no_answering_fact(world):
     result = await hits(world, "What did Ann Reed say about where she works?")
     assert not any("answers" in hit.signals for hit in result)
 
 
-async def test_a_fact_brings_its_message_and_an_older_one_is_marked(world):
+async def test_a_fact_hit_includes_its_message_and_older_messages_are_outdated(world):
     result = await hits(world, "Where does Ann Reed work?")
     assert result[0].message.client_id == "new"
     assert "new" not in {hit.client_id for hit in result}
@@ -156,7 +156,7 @@ async def test_a_fact_brings_its_message_and_an_older_one_is_marked(world):
     assert (old.outdated, old.as_dict()["outdated"]) == (True, True)
 
 
-async def test_facts_of_one_sentence_are_one_hit_with_all_participants(world):
+async def test_facts_of_a_sentence_form_one_hit_with_all_participants(world):
     results = [hit for hit in await hits(world, "Whom did Ann Reed meet?") if hit.fact]
     met = [hit for hit in results if hit.fact.relation == "MET"]
     assert [set(hit.participants) for hit in met] == [{"Ann Reed", "Ben Cole", "Dan Fox"}]
@@ -167,7 +167,7 @@ async def built(world: World, text: str, as_of: Instant | None = None, **options
     return await context(Searcher(world.store, world.embedder), query, **options)
 
 
-async def test_a_context_begins_with_the_fact_and_no_ended_one(world):
+async def test_a_context_begins_with_the_current_fact_and_omits_ended_facts(world):
     text = (await built(world, "Where does Ann Reed work?", tokens=300)).text
     facts = text.split("<FACTS>\n")[1].split("\n</FACTS>")[0].splitlines()
     assert facts[0] == "- [1] Ann Reed works at Beta (Date range: 2026-01-10 - present)"
@@ -195,7 +195,7 @@ async def test_a_context_shows_a_hyper_edge_once_and_marks_an_outdated_message(w
     assert "(outdated): Ann Reed works at Acme. Where does she live?" in text
 
 
-async def test_the_template_of_the_paper_has_facts_and_entities_alone(world):
+async def test_the_template_of_the_paper_has_only_facts_and_entities(world):
     block = await built(world, "Where does Ann Reed work?", tokens=400, template="paper")
     assert block.text.startswith("FACTS and ENTITIES represent relevant context to the current conversation.")
     assert "- Ann Reed works at Beta (Date range: 2026-01-10 - present)" in block.text
@@ -204,7 +204,7 @@ async def test_the_template_of_the_paper_has_facts_and_entities_alone(world):
     assert block.cited == ()
 
 
-async def test_a_scope_takes_no_more_than_its_share_of_a_context(world):
+async def test_a_scope_stays_within_its_share_of_a_context(world):
     query = Query(text="Ann Reed Ben Cole Dan Fox Apollo", group="g", recipe="lightrag_mix")
     block = await context(Searcher(world.store, world.embedder), query, tokens=120)
     lines = [line for line in block.text.splitlines() if line.startswith("- [")]

@@ -1,4 +1,4 @@
-"""A fault stays in its group (R24): it is held, with its reason in the ledger; every other group goes on."""
+"""A fault pauses only its group (R24), with the reason in the ledger; every other group continues."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Faulty:
 
 
 def filled(stores: Any) -> Engine:
-    """Return an engine with pending episodes in a group that will be held, and in two others."""
+    """Return an engine with pending episodes in a group that will be paused, and in two other groups."""
     engine = engine_on(stores)
     facts = [{"source": "Al", "relation": "KNOWS", "target": "Bo"}]
     engine.accept(*(in_group(reading(n, [], facts), g) for n in range(EACH) for g in ("bad", "one", "two")))
@@ -67,13 +67,13 @@ def run(engine: Engine, *, hangs_s: float | None = None, **parts: Any) -> tuple[
 
 
 def state(engine: Engine, group: str = "bad") -> tuple[int, int, int]:
-    """Return how many episodes of a group are committed, pending and held."""
+    """Return the numbers of committed, pending and paused episodes of a group."""
     counts = ledger.counts(engine.store, engine.named(group))[engine.named(group)]
     return counts.committed, counts.accepted + counts.extracted, counts.held
 
 
 @SELDOM_ON_NEO4J
-def test_a_defect_holds_its_group_and_the_others_go_on(stores):
+def test_a_defect_pauses_its_group_and_other_groups_continue(stores):
     engine = filled(stores)
     model = Faulty(engine, RuntimeError("said: Al's secret"))
 
@@ -97,8 +97,8 @@ def test_a_defect_holds_its_group_and_the_others_go_on(stores):
 
 @EMBEDDED
 @pytest.mark.parametrize("function_name", ["keep", "stored_extraction"])
-def test_a_defect_outside_the_reading_of_an_episode_holds_its_group(stores, monkeypatch, function_name):
-    """A defect while the reading is stored, or while it is loaded: the commit does not wait for ever."""
+def test_a_defect_in_storing_or_loading_an_extraction_pauses_its_group(stores, monkeypatch, function_name):
+    """A defect while an extraction is stored or loaded: the commit does not wait for ever."""
     engine, works = filled(stores), getattr(window, function_name)
 
     def defective(*arguments: Any) -> Any:
@@ -115,7 +115,7 @@ def test_a_defect_outside_the_reading_of_an_episode_holds_its_group(stores, monk
 
 
 @EMBEDDED
-def test_each_failure_makes_the_pause_longer(stores):
+def test_each_failure_lengthens_the_pause(stores):
     engine = filled(stores)
     model = Faulty(engine, RuntimeError("a bug"))
     pauses = []
@@ -129,7 +129,7 @@ def test_each_failure_makes_the_pause_longer(stores):
 
 
 @EMBEDDED
-def test_a_refusal_of_the_store_holds_the_refused_group_alone(stores):
+def test_a_refused_write_pauses_only_its_group(stores):
     """A transaction that is too large for the server's memory, or a defect in writing."""
     engine = filled(stores)
 
@@ -153,7 +153,7 @@ def test_a_refusal_of_the_store_holds_the_refused_group_alone(stores):
 
 
 @EMBEDDED
-def test_a_removal_is_carried_out_in_a_held_group_and_frees_it(stores):
+def test_a_removal_runs_in_a_paused_group_and_resumes_it(stores):
     engine = filled(stores)
     group, model = engine.named("bad"), Faulty(engine, RuntimeError("a bug"))
     run(engine, extractor=model)
@@ -167,8 +167,8 @@ def test_a_removal_is_carried_out_in_a_held_group_and_frees_it(stores):
 
 
 @EMBEDDED
-def test_an_error_of_the_models_server_ends_the_run(stores):
-    """A wrong key or name: no group is to blame."""
+def test_a_settings_error_of_the_model_server_ends_the_run(stores):
+    """A wrong key or model name is no fault of a group."""
     engine = filled(stores)
     with pytest.raises(SettingsError, match="wrong key"):
         run(engine, extractor=Faulty(engine, SettingsError("the server refused: wrong key")))

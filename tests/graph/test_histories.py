@@ -11,7 +11,7 @@ from tests.graph.histories import history, played
 from tests.graph.stores import SqliteStores, Stores
 
 SEED_COUNTS = {"sqlite": 1000, "neo4j": 20}
-# Histories in which a sentence ends or repeats a statement under a name listed in its own episode.
+# Histories where a sentence ends or repeats a statement under a name listed in its own episode.
 CONFLICT_SEEDS = [130, 163, 242, 285]
 
 
@@ -25,14 +25,12 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., En
 
 
 @pytest.mark.parametrize("seed", [*range(2), *CONFLICT_SEEDS[:2]])
-def test_after_every_step_of_a_history_the_graph_follows_from_the_records(
-    fresh: Callable[..., Engine], seed: int
-) -> None:
+def test_the_graph_equals_its_derivation_after_every_step(fresh: Callable[..., Engine], seed: int) -> None:
     """R4, R16, R20, R25, R26: after any addition, merge, split, undo, replacement, retraction or removal."""
     play(fresh, seed)
 
 
-def test_a_history_on_each_store(stores: Stores) -> None:
+def test_one_history_on_each_store(stores: Stores) -> None:
     """The same on every store; one history, since the result is computed above the stores."""
     store = stores.open()
     play(lambda **options: Engine(store=store, prefix=stores.fresh(), **options), seed=0)
@@ -47,7 +45,7 @@ def test_many_histories_on_each_store(stores: Stores) -> None:
     for seed in range(seed_count):
         try:
             play(lambda **options: Engine(store=store, prefix=stores.fresh(), **options), seed)
-        except Exception as error:  # noqa: BLE001 - any is a finding: all are told
+        except Exception as error:  # noqa: BLE001 - every error is a finding, and all are reported
             failed[seed] = repr(error)[:200]
 
     assert failed == {}

@@ -136,7 +136,7 @@ def make_well_known(engine: Engine) -> None:
         ),
     ],
 )
-def test_the_judge_is_asked_where_something_speaks_against_the_bearer(
+def test_the_judge_is_asked_when_facts_contradict_the_known_entity(
     tmp_path: Path, next_draft: Draft, is_questioned: bool
 ) -> None:
     """An exact full name is enough alone only if type and ends agree with the known facts."""
@@ -154,7 +154,7 @@ def test_the_judge_is_asked_where_something_speaks_against_the_bearer(
 
 
 @pytest.mark.parametrize(("source", "is_questioned"), [("default", False), ("mail", True)])
-def test_a_speaker_named_in_the_previous_context_is_no_stranger(
+def test_a_speaker_in_the_previous_context_is_the_known_person(
     tmp_path: Path, source: str, is_questioned: bool
 ) -> None:
     """A person who speaks twice in one conversation under a full name is one person."""
@@ -183,7 +183,7 @@ def test_a_speaker_named_in_the_previous_context_is_no_stranger(
         pytest.param([("LIKES", "coffee")], None, "mail", False, id="nothing-is-told-about-the-mention"),
     ],
 )
-def test_a_person_mentioned_once_is_asked_about_where_no_fact_ties_the_two(
+def test_the_judge_is_asked_about_a_person_without_shared_facts(
     tmp_path: Path,
     earlier: list[tuple[str, str]],
     next_fact: tuple[str, str] | None,
@@ -208,7 +208,7 @@ def test_a_person_mentioned_once_is_asked_about_where_no_fact_ties_the_two(
     engine.check()
 
 
-def test_a_persons_name_that_an_episode_spells_in_two_ways_is_asked_about(tmp_path: Path) -> None:
+def test_the_judge_is_asked_about_two_spellings_of_a_person_in_one_episode(tmp_path: Path) -> None:
     """A writer who means one person keeps to one spelling; a company may be "Acme" and "Acme GmbH"."""
     judge = Listening(lambda _: 0)
     engine = Engine(tmp_path, judge=judge)
@@ -227,7 +227,7 @@ def test_a_persons_name_that_an_episode_spells_in_two_ways_is_asked_about(tmp_pa
 
 
 @pytest.mark.slow  # the other tests count the questions about single names
-def test_a_world_without_homonyms_is_hardly_asked_about_names_that_it_knows(tmp_path: Path) -> None:
+def test_a_world_without_homonyms_asks_few_questions_about_known_names(tmp_path: Path) -> None:
     """At most one question a person, and one for each sentence that contradicts another without a change.
 
     An alias that rests on one answer is asked about once more (R14a); the limit does not count this.
@@ -248,7 +248,7 @@ def test_a_world_without_homonyms_is_hardly_asked_about_names_that_it_knows(tmp_
     assert max(Counter(name for _, name in known_names if name in persons).values()) <= 3
 
 
-def test_two_persons_of_one_name_keep_facts_of_their_own(tmp_path: Path) -> None:
+def test_two_persons_with_one_name_have_separate_facts(tmp_path: Path) -> None:
     """Once there are two, every mention of the name is asked about, in their order of birth."""
     judge = Listening(lambda question: 1 if len(question.candidates) == 2 else None)
     engine = Engine(tmp_path, judge=judge)
@@ -270,7 +270,7 @@ def test_two_persons_of_one_name_keep_facts_of_their_own(tmp_path: Path) -> None
     engine.check()
 
 
-def test_values_speak_against_persons_alone(tmp_path: Path) -> None:
+def test_a_changed_value_raises_doubt_only_for_persons(tmp_path: Path) -> None:
     """A changed price or state is no sign of another entity; a changed role is a sign of another person."""
     judge = Listening(lambda _: 0)
     engine = Engine(tmp_path, judge=judge)
@@ -288,8 +288,8 @@ def test_values_speak_against_persons_alone(tmp_path: Path) -> None:
     assert [q.item for q in judge.questions] == ["Anna Berg"]
 
 
-def test_entities_that_are_distinct_are_no_candidates_for_each_other(tmp_path: Path) -> None:
-    """R16: a known name is asked about because another is like it, until the two are said to be distinct."""
+def test_distinct_entities_are_not_candidates_for_each_other(tmp_path: Path) -> None:
+    """R16: a known name is compared with a similar name until a correction declares the two distinct."""
 
     def works_at_acme(at: float, name: str) -> Draft:
         fact = {
@@ -322,8 +322,8 @@ def test_entities_that_are_distinct_are_no_candidates_for_each_other(tmp_path: P
     engine.check()
 
 
-def test_a_repair_leaves_a_distinction_that_was_undone_alone(tmp_path: Path) -> None:
-    """The operation that it undid is stored, so the undo is not set aside."""
+def test_a_repair_ignores_an_undone_distinction(tmp_path: Path) -> None:
+    """The undone operation is stored, so the undo stays in force."""
     engine = Engine(tmp_path)
     engine.add(triples(1, works("Acme")), triples(2, works("Beta")))
     both = {entity.name: entity.id for entity in engine.view().all_entities()}
@@ -334,7 +334,7 @@ def test_a_repair_leaves_a_distinction_that_was_undone_alone(tmp_path: Path) -> 
     assert engine.view().graph.fold.in_force == []
 
 
-def test_homonyms_are_separated_alike_in_every_window(tmp_path: Path) -> None:
+def test_every_window_separates_homonyms_equally(tmp_path: Path) -> None:
     """R20: speculative questions only find answers earlier; the graph is the plain loop's."""
     world = World(plan=WorldPlan(seed=2, episodes=80, entities=40, homonyms=0.4))
     dumps = []

@@ -38,7 +38,7 @@ NASTY = [
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_hostile_lines_leave_a_whole_graph_and_two_tenants_apart(tmp_path: Path, count: int) -> None:
+def test_hostile_lines_leave_a_consistent_graph_and_isolated_groups(tmp_path: Path, count: int) -> None:
     """Each line is a draft or a refusal; a draft commits or fails; the index equals the records."""
     rng = random.Random(4)
     file = tmp_path / "lines.jsonl"
@@ -68,7 +68,7 @@ def test_hostile_lines_leave_a_whole_graph_and_two_tenants_apart(tmp_path: Path,
 
 
 @pytest.mark.parametrize("group", ["", " ", "a b", "a/b", "x" * 129, "ä", "a\0b", "'; --", "..\\", "*"])
-def test_a_group_that_is_no_name_is_refused_by_every_verb(tmp_path: Path, group: str) -> None:
+def test_every_method_refuses_an_invalid_group_name(tmp_path: Path, group: str) -> None:
     """Section 1: a group is `[A-Za-z0-9_.-]{1,128}`; nothing is written for another."""
     with opening.open(tmp_path, create=True) as memory:
         for verb, words in {

@@ -1,4 +1,4 @@
-"""A Graphiti database, as graphiti-core writes one, into a group: spans, texts, and what is left out."""
+"""The import of a Graphiti database into a group: spans, texts, and skipped items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kgray.storage.ledger import dumped_episodes
 
 pytestmark = pytest.mark.neo4j
 
-# What `add_episode` leaves: properties as graphiti-core 0.31 saves them, instants as datetimes.
+# The result of `add_episode`: properties as graphiti-core 0.31 saves them, instants as datetimes.
 THEIRS = """
 CREATE (one:Episodic {uuid: 'e-1', group_id: 'main', name: 'chat 1', source: 'message',
     source_description: 'a chat', content: 'Ann: I joined Acme as an aviator.', entity_edges: ['f-1', 'f-2'],
@@ -84,7 +84,7 @@ def facts(memory):
     }
 
 
-def test_facts_keep_their_spans_their_sentences_and_their_episodes(imported, tmp_path):
+def test_imported_facts_keep_their_spans_sentences_and_episodes(imported, tmp_path):
     with opening.open(tmp_path, create=True) as memory:
         with pytest.raises(InputError, match=r"has the group_ids 'main', 'side': name one"):
             imported(memory, from_group=None)
@@ -127,7 +127,7 @@ def test_facts_keep_their_spans_their_sentences_and_their_episodes(imported, tmp
         assert (report.taken, report.changed, report.omitted) == (3 - 1 + 9 - 5, 0, 12)
 
 
-def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(imported, tmp_path):
+def test_an_imported_episode_keeps_its_text_and_graphitis_record_times(imported, tmp_path):
     """Record times are ours; theirs are metadata. The text is found by a search of episodes."""
     with opening.open(tmp_path, create=True) as memory:
         imported(memory)
@@ -156,30 +156,28 @@ def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(imported, tmp
         }
 
 
-def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(imported, neo4j_driver, tmp_path):
+def test_a_second_import_adds_new_items_and_replaces_only_on_request(imported, neo4j_driver, tmp_path):
     with opening.open(tmp_path, create=True) as memory:
         imported(memory)
-        before = memory.dump_hash(group="g")
+        hash_before = memory.dump_hash(group="g")
 
-        again = imported(memory).ingestion
+        repeated = imported(memory).ingestion
 
-        assert (again.accepted, again.duplicate, again.committed) == (0, 3, 0)
-        assert memory.dump_hash(group="g") == before
+        assert (repeated.accepted, repeated.duplicate, repeated.committed) == (0, 3, 0)
+        assert memory.dump_hash(group="g") == hash_before
         neo4j_driver.execute_query(
             "MATCH ()-[f:RELATES_TO {uuid: 'f-3'}]->() SET f.invalid_at = datetime('2026-04-01T00:00:00Z')"
         )
         changed = imported(memory).ingestion
         assert (changed.duplicate, [r.field for r in changed.refusals]) == (2, ["id"])
-        assert memory.dump_hash(group="g") == before
+        assert memory.dump_hash(group="g") == hash_before
         replaced = imported(memory, replace=True).ingestion
         assert (replaced.duplicate, replaced.accepted, replaced.refused) == (2, 1, 0)
         assert facts(memory)["Ann Lee works at Beta"][1] == "2026-04-01T00:00:00.000000Z"
 
 
 @pytest.mark.seldom_on_neo4j
-def test_what_this_program_keeps_in_the_same_database_is_not_taken_for_graphitis(
-    imported, own_neo4j, monkeypatch, tmp_path
-):
+def test_an_import_ignores_kgrays_own_nodes_in_the_same_database(imported, own_neo4j, monkeypatch, tmp_path):
     """The labels are the same; the facts are not read twice."""
     monkeypatch.setenv("KGRAY_STORE_PASSWORD", own_neo4j.password)
     server = {"store_backend": "neo4j", "store_uri": own_neo4j.uri, "store_user": own_neo4j.user}

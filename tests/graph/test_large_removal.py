@@ -1,4 +1,4 @@
-"""A removal too large for one transaction goes in pieces: from the first on nothing of it is read (R27)."""
+"""A removal too large for one transaction runs in pieces, and hides its rows from the first one on (R27)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def everything(store: Store, group: str) -> dict[str, Any]:
     view = view_now(store, group)
     people = entities_like(store, group, "", 50)
     facts = [fact for row in people for fact in history_of(store, view, row.entity.id, None, None).facts]
-    # By words and without a tail: scores count the stored rows, so they change with each piece.
+    # A search by words and without a tail: scores count the stored rows, so they change with each piece.
     words = Recipe(methods=("bm25",), weights=Weights(floor=0.0, tail=0.0))
     results = [
         asyncio.run(
@@ -105,8 +105,8 @@ def every_row(store: Store, group: str) -> dict[str, list[Any]]:
     ],
     indirect=["stores"],
 )
-def test_a_source_that_leaves_in_pieces_is_out_of_sight_from_the_first_on(stores: Stores, kind: str) -> None:
-    """R25, R27: ended in the middle again and again, each time a little later."""
+def test_a_source_is_invisible_from_the_first_piece_of_its_removal(stores: Stores, kind: str) -> None:
+    """R25, R27: the removal is interrupted repeatedly, each time a little later."""
     engine = engine_on(stores)
     add_jobs(engine)
     sequence = begin(engine, kind, pieces=1)
@@ -135,8 +135,8 @@ def test_a_source_that_leaves_in_pieces_is_out_of_sight_from_the_first_on(stores
 
 
 @EMBEDDED
-def test_an_answer_about_a_partly_withdrawn_source_is_not_kept(stores: Stores) -> None:
-    """R25: a model was asked before the removal; its rows of answers may have been looked for already."""
+def test_an_answer_about_a_partly_removed_source_is_not_stored(stores: Stores) -> None:
+    """R25: a model may answer a question from before the removal, after its stored answers were deleted."""
     engine = engine_on(stores)
     add_jobs(engine)
     begin(engine, "remove", pieces=1)
@@ -149,10 +149,10 @@ def test_an_answer_about_a_partly_withdrawn_source_is_not_kept(stores: Stores) -
 
 @EMBEDDED
 @pytest.mark.parametrize("kind", ["remove", "retract"])
-def test_pieces_leave_the_rows_that_one_change_leaves(
+def test_a_removal_in_pieces_leaves_the_same_rows_as_a_single_change(
     stores: Stores, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R25, R26: as many of each kind, and evidence that shows or does not."""
+    """R25, R26: rows of each kind are equal, including evidence that is visible or not."""
     store, rows = stores.open(), []
     for limit in (10_000, 0):
         monkeypatch.setattr(withdrawing, "AT_ONCE", limit)
@@ -196,7 +196,7 @@ def test_episodes_are_accepted_during_a_withdrawal_and_the_next_ingest_continues
 
 @EMBEDDED
 @pytest.mark.parametrize("seed", [0, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-def test_histories_whose_withdrawals_go_in_pieces(stores: Stores, seed: int) -> None:
+def test_histories_with_removals_in_pieces(stores: Stores, seed: int) -> None:
     """R4, R16, R25, R26: after every step the graph follows from the records; nothing erased is left."""
     store = stores.open()
     played(

@@ -80,7 +80,7 @@ def retracted(store, sequence, **named):
 # ------------------------------------------------------------------------------------ acceptance
 
 
-def test_accepting_takes_sequences_and_a_repetition_takes_none(store):
+def test_a_repeated_episode_takes_no_new_sequence(store):
     """R19: the same id with the same content is a no-op that returns the first result."""
     answers = accept(store, [draft("a"), draft("b"), draft("a"), draft("a", group="h")], now=7)
     assert statuses(answers) == [("accepted", 1), ("accepted", 2), ("duplicate", 1), ("accepted", 1)]
@@ -90,7 +90,7 @@ def test_accepting_takes_sequences_and_a_repetition_takes_none(store):
     assert {group: counted.accepted for group, counted in store.counts().items()} == {"g": 3, "h": 1}
 
 
-def test_a_time_that_was_not_given_is_that_of_first_acceptance(store):
+def test_an_episode_without_a_time_gets_its_first_acceptance_time(store):
     """R19: stored with the row; the id does not depend on it."""
     untimed = draft("a", reference_time=None)
     (first,) = accept(store, [untimed], now=70)
@@ -100,7 +100,7 @@ def test_a_time_that_was_not_given_is_that_of_first_acceptance(store):
     assert [row.reference_time for row in pending(store, "g", 9)] == [70]
 
 
-def test_other_content_under_a_taken_id_names_both_hashes(store):
+def test_different_content_under_a_used_id_is_a_conflict_with_both_hashes(store):
     old, new = draft("a", client_id="c"), draft("b", client_id="c")
     accept(store, [old], now=1)
     (answer,) = accept(store, [new], now=2)
@@ -111,7 +111,7 @@ def test_other_content_under_a_taken_id_names_both_hashes(store):
     assert statuses(accept(store, [draft("x")], now=3)) == [("accepted", 2)]
 
 
-def test_a_conflict_among_rows_that_are_accepted_whole_leaves_the_log_as_it_is(store):
+def test_a_conflict_in_an_atomic_batch_leaves_the_log_unchanged(store):
     accept(store, [draft("a", client_id="1")], now=7)
     rows_ = [draft("b", client_id="2"), draft("else", client_id="1"), draft("c", group="h")]
     with pytest.raises(NoneAccepted) as stopped:
@@ -153,7 +153,7 @@ def test_replace_of_a_failed_row_leaves_nothing_to_retry(store):
     "named", [{"episodes": ("c",)}, {"source": "s"}, {"everything": True}], ids=["id", "source", "all"]
 )
 def test_content_under_a_pending_removal_is_accepted_again(store, named):
-    """The order is that of acceptance: rows accepted after the request are not part of it."""
+    """A removal covers only rows that were accepted before its request."""
     sent = draft("a", client_id="c")
     accept(store, [sent], now=1)
     request(store, Operation(group="g", kind="remove", **named))
@@ -194,7 +194,7 @@ def test_content_under_a_pending_removal_or_replacement_is_accepted_again(store)
     ]  # fmt: skip
 
 
-def test_a_name_that_is_no_group_is_refused_and_nothing_is_accepted(store):
+def test_an_invalid_group_name_is_refused_and_nothing_is_accepted(store):
     with pytest.raises(InputError, match="is not a name"):
         accept(store, [draft("fine"), draft("x", group="a b")], now=1)
     with pytest.raises(InputError, match="is not a name"):
@@ -203,7 +203,7 @@ def test_a_name_that_is_no_group_is_refused_and_nothing_is_accepted(store):
 
 
 def test_bulk_episodes_are_distinguished_from_interactive_episodes(store):
-    """A group is live as long as anything else of it is pending: an episode or a correction."""
+    """A group is live while another episode or a correction is pending."""
     accept(store, [draft("a", group=name) for name in "ghi"], now=1, bulk=True)
     assert statuses(accept(store, [draft("a")], now=1)) == [("duplicate", 1)]
     assert pending_groups(store) == {"g": False, "h": False, "i": False}
@@ -216,7 +216,7 @@ def test_bulk_episodes_are_distinguished_from_interactive_episodes(store):
 # ----------------------------------------------------------------------------------- corrections
 
 
-def test_an_operation_goes_pending_done_or_refused(store):
+def test_an_operation_is_pending_until_it_is_done_or_refused(store):
     operation = Operation(group="g", kind="merge", entities=("x", "y"))
     split = replace(operation, kind="split", entities=("x",), surfaces=("S",))
     assert [request(store, each) for each in (operation, split)] == [1, 2]
@@ -233,7 +233,7 @@ def test_an_operation_goes_pending_done_or_refused(store):
     assert records_of(store, "g", 49).operations == []
 
 
-def test_retracted_declarations_are_seen_before_only(store):
+def test_retracted_declarations_are_visible_only_before_the_retraction(store):
     declared = Declaration(sequence=1, ordinal=0, name="R", aspect="cardinality", value="many")
     verdict = Verdict(sequence=1, ordinal=1, a="A", b="B", exclusive=False, judge="j", reason="w")
     commit = statement_commit(1, "Al", "one", 10)
@@ -260,7 +260,7 @@ def test_retracted_declarations_are_seen_before_only(store):
 
 
 def test_previous_context_follows_the_rule(store):
-    """R22 and case z: same group and source, smaller sequence, said no later; oldest first; at most n."""
+    """R22, case z: same group and source, smaller sequence, no later time; oldest first; at most n."""
     times_and_sources = enumerate([(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")], 1)
     accept(store, [draft(str(n), reference_time=t, source=s) for n, (t, s) in times_and_sources], now=1)
     items = {item.sequence: item for item in pending(store, "g", 9)}
@@ -276,7 +276,7 @@ def test_previous_context_follows_the_rule(store):
     assert not any(context_of(0).values())
 
 
-def test_previous_context_omits_episodes_withdrawn_before(store):
+def test_previous_context_omits_withdrawn_episodes(store):
     """The context goes back to earlier messages: a withdrawal precedes all pending rows."""
     accept(store, [draft(str(n), client_id=str(n)) for n in range(1, 9)], now=1)
     request(store, Operation(group="g", kind="retract", episodes=tuple("2345678")))
@@ -289,7 +289,7 @@ def test_previous_context_omits_episodes_withdrawn_before(store):
 # ----------------------------------------------------------------------------- failures and retry
 
 
-def test_a_failure_is_kept_and_only_retry_takes_it_up(store):
+def test_a_failed_episode_is_stored_and_only_retry_reads_it_again(store):
     """R24 and case j: the failed row stays as history, the new row has a new sequence."""
     accept(store, [draft("a", client_id="c"), draft("b")], now=1)
     with store.writing():
@@ -340,7 +340,7 @@ def test_an_episode_that_is_retried_stays_in_its_lane(store):
     assert pending_groups(store) == {"g": False, "h": True}
 
 
-def test_attempts_add_up_over_retries(store):
+def test_attempts_are_summed_over_retries(store):
     """R24: the row counts the sequences of its earlier attempts."""
     accept(store, [draft("a")], now=1)
     for sequence in (1, 2, 3):
@@ -358,7 +358,7 @@ def test_attempts_add_up_over_retries(store):
 # ------------------------------------------------------------------------------------- look-ups
 
 
-def test_the_dump_shows_each_episode_from_its_end_to_its_withdrawal(store):
+def test_a_dump_lists_an_episode_from_its_commit_until_its_withdrawal(store):
     accept(store, [draft(str(n), client_id=str(n)) for n in (1, 2, 3)], now=1)
     with store.writing():
         store.apply(
@@ -407,7 +407,7 @@ def test_episodes_of_an_operation_are_found_by_id_source_or_all(store):
     assert sequences("none", everything=True) == []
 
 
-def test_an_id_is_found_in_every_row_that_contains_it(store):
+def test_find_matches_ids_of_entities_statements_facts_and_episodes(store):
     sent = draft("Al says one", client_id="c")
     accept(store, [sent, draft("other", group="h")], now=1)
     with store.writing():
@@ -421,14 +421,14 @@ def test_an_id_is_found_in_every_row_that_contains_it(store):
     assert find(store, "g", "c") == Bearers()
 
 
-def test_episodes_are_read_in_the_order_asked_each_once(store):
+def test_episodes_at_returns_each_episode_once_in_the_requested_order(store):
     sent = [draft(text) for text in "abc"]
     accept(store, sent, now=1)
     assert [row.text for row in episodes_at(store, "g", [3, 1, 9, 3])] == ["c", "a"]
     assert episodes_at(store, "none", [1]) == []
 
 
-def test_a_removed_episode_is_found_by_nothing(store):
+def test_no_read_finds_a_removed_episode(store):
     """R25: the ledger, the records and the view show nothing of it; all other rows are unchanged."""
     with store.writing():
         tell(store, "Al", "one", client_id="a")

@@ -1,4 +1,4 @@
-"""The runner's event loop never waits for one group's load, correction or derivation: other groups go on."""
+"""The runner's event loop does not wait for loads, corrections or derivations: other groups continue."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(engine: Engine, slowly: Slowly) -> None:
     assert slowly.waited, "the slow call was never made: nothing is tested"
 
 
-def test_other_groups_go_on_while_one_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_groups_continue_while_one_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load of seconds keeps its own group waiting; the graph is the plain loop's."""
     engine, plain = Engine(tmp_path / "a"), Engine(tmp_path / "b")
     for item in (engine, plain):
@@ -69,7 +69,7 @@ def test_other_groups_go_on_while_one_is_loaded(tmp_path: Path, monkeypatch: pyt
     assert [engine.dump(group=g) for g in (LARGE, SMALL)] == [plain.dump(group=g) for g in (LARGE, SMALL)]
 
 
-def test_other_groups_go_on_while_a_removal_is_derived(
+def test_other_groups_continue_while_a_removal_is_derived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A removal walks over its whole group, in a thread."""
@@ -90,10 +90,10 @@ def test_other_groups_go_on_while_a_removal_is_derived(
     assert removed_id not in remaining_ids
 
 
-def test_a_removal_frees_its_derived_state_bit_by_bit(
+def test_a_removal_frees_its_derived_state_in_small_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once, a graph of 100,000 facts would keep the interpreter's lock for 0.4 s when it is dropped."""
+    """Dropping a graph of 100,000 facts in one step would hold the interpreter's lock for 0.4 s."""
     engine, built = Engine(tmp_path), list[GroupGraph]()
     first = drafts(5, 24, 2)
     engine.accept(*first)
@@ -118,7 +118,7 @@ def test_a_removal_frees_its_derived_state_bit_by_bit(
 
 
 def test_the_collector_waits_for_the_last_of_several_long_calls() -> None:
-    """It would look at all that they have made at once, and every thread would wait for it."""
+    """A collection during the calls would scan all their new objects, and block every thread."""
     first, second = threading.Event(), threading.Event()
 
     async def overlapping() -> bool:
@@ -156,7 +156,7 @@ def test_lag_is_the_delay_of_the_event_loop() -> None:
 
 
 @pytest.mark.parametrize("usual", [0.005, 0.0004])
-async def test_threads_take_turns_as_before_when_long_work_has_ended(usual):
+async def test_the_thread_switch_interval_is_restored_after_long_work(usual):
     interval_before = sys.getswitchinterval()
     sys.setswitchinterval(usual)
     try:

@@ -1,4 +1,4 @@
-"""Ten thousand groups: a look costs what changed, counts and failures are one query each."""
+"""Ten thousand groups: a poll costs in proportion to changes; counts and failures are one query each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.graph.stores import Stores
 pytestmark = pytest.mark.seldom_on_neo4j
 
 
-def test_a_look_finds_rows_appended_since_the_previous_look(store, mine, group, other_group):
+def test_newly_pending_lists_groups_with_rows_appended_since_the_mark(store, mine, group, other_group):
     result, mark = store.newly_pending(0)
     assert mine(result) == {}
     append(store, draft("Al says one", group=group))
@@ -39,7 +39,7 @@ def test_a_look_finds_rows_appended_since_the_previous_look(store, mine, group, 
     assert mine(store.newly_pending(mark)[0]) == mine(pending_groups(store)) == {group: True}
 
 
-def test_rows_left_pending_by_a_correction_or_a_retry_are_found(store, mine, group):
+def test_pending_groups_include_corrections_and_retries(store, mine, group):
     append(store, draft("a", group=group), draft("b", group=group))
     with store.writing():
         store.apply([failed(1, 10, group=group), statement_commit(2, "Bo", "two", 20, group=group)])
@@ -56,8 +56,8 @@ def test_rows_left_pending_by_a_correction_or_a_retry_are_found(store, mine, gro
 
 
 @pytest.mark.slow
-def test_ten_thousand_groups(stores: Stores, store):
-    """A look at one change <= 20 ms, counts of all <= 1 s."""
+def test_reads_of_ten_thousand_groups_are_fast(stores: Stores, store):
+    """A poll with one change takes <= 20 ms, the counts of all groups <= 1 s."""
     names = [f"{stores.prefix}g{n:05}" for n in range(10_000)]
     for start in range(0, len(names), 500):
         append(store, *(draft(f"{name} says it", group=name) for name in names[start : start + 500]))

@@ -67,7 +67,7 @@ def test_names_with_a_meaningful_difference_are_never_merged_without_evidence(
 
 
 @pytest.mark.parametrize(("first", "second"), SAME_NAMES)
-def test_names_that_differ_in_writing_alone_are_one(tmp_path: Path, first: str, second: str) -> None:
+def test_names_that_differ_only_in_spelling_are_one_entity(tmp_path: Path, first: str, second: str) -> None:
     """R14: the second rung of the ladder."""
     [name] = names_after(Engine(tmp_path), first, second)
     assert name in {first, second}
@@ -95,7 +95,7 @@ PLAIN, PART_TIME = "Alice works at Acme", "Alice works at Acme part-time"
         pytest.param("ended", "Alice is not remotely at Acme", {2: False}, {PLAIN, PART_TIME}, id="new"),
     ],
 )
-def test_an_end_speaks_of_every_variant_unless_it_names_one(
+def test_an_end_applies_to_every_variant_unless_it_names_a_variant(
     tmp_path: Path, kind: str, text: str, variants: dict[int, bool], open_now: set[str]
 ) -> None:
     """R6: each piece of evidence records its variant; many-valued, so that a variant does not end another."""
@@ -108,8 +108,8 @@ def test_an_end_speaks_of_every_variant_unless_it_names_one(
     engine.check()
 
 
-def test_an_end_of_every_variant_includes_variants_stated_later(tmp_path: Path) -> None:
-    """R6, R13: by when it was said, not by when it arrived; it makes a span of its own variant alone."""
+def test_an_end_of_every_variant_applies_to_variants_that_arrive_later(tmp_path: Path) -> None:
+    """R6, R13: the reference time decides, not the arrival; the end has a span only of its own variant."""
     engine = Engine(tmp_path, ontology=shipped().extended({"WORKS_AT": {"cardinality": "many"}}))
     engine.add(worked(0, PLAIN), worked(20, "Alice left Acme", "ended"), worked(10, PART_TIME))
     engine.check()
@@ -119,8 +119,8 @@ def test_an_end_of_every_variant_includes_variants_stated_later(tmp_path: Path) 
     assert engine.spans() == {"Acme": [(0, None), (10, None)]}
 
 
-def test_a_declaration_that_repeats_one_in_force_moves_no_record_time(tmp_path: Path) -> None:
-    """R2: `expired_at` is that of the last record needed, kept and derived alike."""
+def test_a_repeated_declaration_does_not_change_record_times(tmp_path: Path) -> None:
+    """R2: `expired_at` is the time of the last required record, in cached and derived state."""
     item = shipped().extended({"AA": {"cardinality": "single"}, "BB": {"same_as": "AA"}})
     engine = Engine(tmp_path, ontology=item)
     for at, name in ((0, "x"), (1, "y")):
@@ -131,7 +131,7 @@ def test_a_declaration_that_repeats_one_in_force_moves_no_record_time(tmp_path: 
     engine.check()
 
 
-def test_two_names_that_are_declared_one_again_fold_since_the_first_declaration() -> None:
+def test_a_repeated_synonym_declaration_keeps_its_first_record_time() -> None:
     """R2: a declaration of two names; a contrary declaration in between counts."""
     relations = Relations()
     for sequence, value in enumerate(("same_as", "same_as", "none", "same_as"), 1):
@@ -145,7 +145,7 @@ def test_two_names_that_are_declared_one_again_fold_since_the_first_declaration(
         assert relations.folded("AA") == ("AA", False, 0)
 
 
-def test_a_verdict_that_says_the_same_again_moves_no_record_time(tmp_path: Path) -> None:
+def test_a_repeated_verdict_does_not_change_record_times(tmp_path: Path) -> None:
     """R2: and a contrary declaration does."""
     engine = Engine(tmp_path, ontology=shipped().extended({"LIKES": {"cardinality": "many"}}))
     engine.add(triples(0, *({"source": "s", "relation": "LIKES", "target": name} for name in ("x", "y"))))
@@ -156,7 +156,7 @@ def test_a_verdict_that_says_the_same_again_moves_no_record_time(tmp_path: Path)
         assert graph.verdicts[a][b] == graph.verdicts[b][a] == (exclusive, decided_at)
 
 
-def test_of_several_declarations_that_exclude_two_relations_the_first_was_enough(tmp_path: Path) -> None:
+def test_a_second_exclusion_of_two_relations_does_not_change_record_times(tmp_path: Path) -> None:
     """R2, R17: a second name of the class that excludes the same one moves no record time."""
     item = shipped().extended({"AA": {"excludes": ["DD"]}})
     engine = Engine(tmp_path, ontology=item)
@@ -208,7 +208,7 @@ def test_a_symmetric_slot_counts_both_ends(tmp_path: Path) -> None:
         engine.check()
 
 
-def test_a_married_pair_is_rival_to_any_other_pair_of_either(tmp_path: Path) -> None:
+def test_a_second_marriage_ends_the_first_marriage_of_either_person(tmp_path: Path) -> None:
     """R17: MARRIED_TO is symmetric and single-valued, so Bob's second marriage ends Alice's."""
     engine = Engine(tmp_path)
     engine.add(triples(0, {"source": "Alice", "relation": "MARRIED_TO", "target": "Bob"}))
@@ -262,9 +262,7 @@ HISTORIES_OF_NAMES = {
         for name in HISTORIES_OF_NAMES
     ],
 )
-def test_an_end_that_names_no_variant_gives_one_graph_in_every_order_of_arrival(
-    tmp_path: Path, name: str
-) -> None:
+def test_an_end_without_a_variant_gives_one_graph_in_any_order_of_arrival(tmp_path: Path, name: str) -> None:
     """R6, R13: it concerns all variants, also later variants, and makes no second fact."""
     many_valued = shipped().extended({"WORKS_AT": {"cardinality": "many"}})
     results = {}
@@ -335,7 +333,7 @@ def relation_counts(engine: Engine) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(("second", "is_reversed"), [(CHARGE, False), (LED, True)])
-def test_a_sentence_that_says_the_same_under_another_name_is_evidence_of_one_statement(
+def test_an_equal_sentence_under_another_relation_name_supports_the_statement(
     tmp_path: Path, second: Draft, is_reversed: bool
 ) -> None:
     """R17c: and no names fold: the same name between other ends is a statement of its own."""
@@ -353,7 +351,7 @@ def test_a_sentence_that_says_the_same_under_another_name_is_evidence_of_one_sta
     engine.check()
 
 
-def test_a_name_that_was_attached_is_found_again_without_a_question(tmp_path: Path) -> None:
+def test_an_attached_relation_name_is_matched_without_a_new_question(tmp_path: Path) -> None:
     """R17c: later evidence finds the statement under every name that its evidence has."""
     judge = ByRelation(SAME_RELATIONS)
     engine = Engine(tmp_path, judge=judge)
@@ -374,7 +372,7 @@ def test_a_name_that_was_attached_is_found_again_without_a_question(tmp_path: Pa
         pytest.param(("IN_CHARGE_OF",), CHARGE, "HEADS_UP", id="the-listed-one-is-removed"),
     ],
 )
-def test_a_statement_shows_the_listed_name_of_its_evidence_else_the_earliest(
+def test_a_statement_shows_its_listed_relation_name_or_its_earliest_name(
     tmp_path: Path, listed: tuple[str, ...], removed_draft: Draft | None, name: str
 ) -> None:
     """R17c: computed again after a removal, which also gives the statement another first sentence."""
@@ -397,7 +395,7 @@ def test_a_statement_shows_the_listed_name_of_its_evidence_else_the_earliest(
         ("contradicts", asserts(1, "Alice", "TOOK_ON", "the lab", "Alice took on the lab", "happened")),
     ],
 )
-def test_an_answer_that_a_pair_does_not_allow_reads_as_independent(
+def test_a_disallowed_answer_about_a_pair_counts_as_independent(
     tmp_path: Path, word: str, second: Draft
 ) -> None:
     """R17a: `same` and `ends` need the same ends; an event is no state and excludes none."""
@@ -413,7 +411,7 @@ def test_an_answer_that_a_pair_does_not_allow_reads_as_independent(
     assert dumps[0] == dumps[1]
 
 
-def test_a_contradiction_ends_one_statement_and_touches_no_other_of_its_relation(tmp_path: Path) -> None:
+def test_a_contradiction_ends_only_one_statement_of_a_relation(tmp_path: Path) -> None:
     """R17a: one answer is about two statements."""
     judge = ByRelation({("on leave", "works on the launch"): "contradicts"})
     engine = Engine(tmp_path, judge=judge, embedder=Alike())
@@ -445,10 +443,10 @@ LEFT_ACME = "Alice left Acme on day 4"
         ("holds", {"valid_at": iso(4)}, {("WORKS_AT", 0, 4), ("WALKED_OUT", 4, None)}),
     ],
 )
-def test_an_end_under_another_name_ends_the_state(
+def test_an_end_under_another_relation_name_ends_the_state(
     tmp_path: Path, kind: str, dates: dict[str, str], spans: set[tuple[str, Any, Any]]
 ) -> None:
-    """R17b: at its own instant, else when it was said; an event and a new state stay as well."""
+    """R17b: the end is at its stated instant or its reference time; an event and a new state remain."""
     judge = ByRelation({("left", "works at"): "ends"})
     engine = Engine(tmp_path, judge=judge)
     engine.add(asserts(0, "Alice", "WORKS_AT", "Acme", "Alice works at Acme"))
@@ -469,7 +467,7 @@ def test_an_end_under_another_name_ends_the_state(
 RETIRED = asserts(4, "Alice", "RETIRED_FROM", "Acme", "Alice is retired from Acme")
 
 
-def test_a_sentence_that_ended_a_state_does_not_name_it_and_does_not_say_it_again(tmp_path: Path) -> None:
+def test_a_relation_name_that_ended_a_state_does_not_restate_it(tmp_path: Path) -> None:
     """R17b, R17c: "retired" ends COACHES, and is no other word for it, though the ontology lists it alone."""
     judge = ByRelation({("retired", "coaches"): "ends"})
     ontology = shipped().extended({"RETIRED_FROM": {"cardinality": "many"}})
@@ -488,7 +486,7 @@ def test_a_sentence_that_ended_a_state_does_not_name_it_and_does_not_say_it_agai
     engine.check()
 
 
-def test_an_end_under_another_name_that_is_repeated_ends_the_same_state(tmp_path: Path) -> None:
+def test_a_repeated_end_under_another_relation_name_ends_the_same_state(tmp_path: Path) -> None:
     """R17c: an end finds the state by the name of an earlier end, and makes no statement of its own."""
     engine = Engine(tmp_path, judge=ByRelation({("quits", "coaches"): "ends"}))
     engine.add(asserts(0, "Alice", "COACHES", "Acme", "Alice coaches Acme"))
@@ -500,7 +498,7 @@ def test_an_end_under_another_name_that_is_repeated_ends_the_same_state(tmp_path
     engine.check()
 
 
-def test_a_statement_that_gets_a_listed_name_in_the_episode_that_makes_it_has_a_variant_of_its_own(
+def test_a_new_statement_with_a_listed_name_becomes_a_separate_variant(
     tmp_path: Path,
 ) -> None:
     """R17c: the state in memory equals the state from the records, if the group has the key already."""
@@ -524,7 +522,7 @@ def test_a_statement_that_gets_a_listed_name_in_the_episode_that_makes_it_has_a_
     engine.check()
 
 
-def test_triples_are_compared_where_their_relation_is_declared_to_depend_alone(tmp_path: Path) -> None:
+def test_only_triples_of_a_depends_relation_are_compared(tmp_path: Path) -> None:
     """R17a: FEELS depends on the values; of LEADS_ON nothing is declared."""
     judge = ByRelation({("tense", "calm"): "contradicts"})
     ontology = shipped().extended({"FEELS": {"cardinality": "depends"}})

@@ -85,7 +85,7 @@ def engines(pair):
     triples_of_names=st.lists(st.tuples(names, names, names), min_size=2, max_size=5),
     searches=st.lists(queries, max_size=8),
 )
-def test_names_and_texts_that_look_like_queries_are_names_and_texts(pair, ask, triples_of_names, searches):
+def test_names_and_texts_that_look_like_queries_are_stored_as_data(pair, ask, triples_of_names, searches):
     """Both stores give the same graph and the same answers; only labels of ours are in the database."""
     ours, theirs = engines(pair)
     for number, (subject, target, text) in enumerate(triples_of_names):
@@ -117,7 +117,7 @@ def test_names_and_texts_that_look_like_queries_are_names_and_texts(pair, ask, t
 
 
 @pytest.mark.seldom_on_neo4j
-def test_every_query_is_read_as_words_and_finds_its_own_group_alone(pair):
+def test_a_query_is_read_as_words_and_returns_only_hits_of_its_group(pair):
     """Promise 5: the same words in two groups; no query of one group shows the other's rows."""
     neo4j, sqlite = (stores.open() for stores in pair)
     item, two = (pair[0].prefix + name for name in ("one", "two"))
@@ -139,7 +139,7 @@ def test_every_query_is_read_as_words_and_finds_its_own_group_alone(pair):
     assert len(list(dumped_episodes(neo4j, item))) == 4
 
 
-def test_a_removal_with_cypher_as_ids_removes_the_rows_with_these_ids_alone(pair, ask):
+def test_a_removal_by_ids_that_look_like_cypher_removes_only_those_rows(pair, ask):
     """R25: an id is compared, never read; an unknown id removes nothing."""
     engine, _ = engines(pair)
     ids = CYPHER[:4]
@@ -159,7 +159,7 @@ def test_a_removal_with_cypher_as_ids_removes_the_rows_with_these_ids_alone(pair
 
 
 @pytest.mark.parametrize("group", ["", "a b", "a'b", "a`b", "x" * 129, "ä", "$group", "#" + "0" * 64, "a\0b"])
-def test_a_group_that_is_no_name_is_refused_and_makes_nothing(pair, ask, group):
+def test_an_invalid_group_name_is_refused_and_writes_nothing(pair, ask, group):
     store = pair[0].open()
     with pytest.raises(InputError):
         accept(store, [draft("hello", group=group)], now=1)
@@ -171,7 +171,7 @@ def test_a_group_that_is_no_name_is_refused_and_makes_nothing(pair, ask, group):
 
 
 @pytest.mark.seldom_on_neo4j
-def test_a_megabyte_is_kept_whole_and_found(pair):
+def test_a_megabyte_of_text_is_stored_and_searchable(pair):
     """A text of 1 MB as an episode, as a sentence, as a query, and as an id that nothing bears."""
     engine, embedded = engines(pair)
     long = "alice works at acme " * 52_000 + "needle"
@@ -191,7 +191,7 @@ def test_a_megabyte_is_kept_whole_and_found(pair):
 
 
 def test_the_statements_of_a_read_do_not_depend_on_its_values(pair, monkeypatch):
-    """Every statement is a constant: no text of a caller ever becomes part of one."""
+    """Every statement is constant: no text of a caller becomes part of a statement."""
     from kgray.storage.neo4j.connection import Connection
 
     store, group = pair[0].open(), f"{pair[0].prefix}g"

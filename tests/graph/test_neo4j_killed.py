@@ -41,7 +41,7 @@ def prepare(server):
         opened(server, patience_s=1.0).close()
 
 
-def test_a_server_killed_at_any_moment_of_its_preparation_is_repaired(own_neo4j):
+def test_a_database_killed_during_its_creation_is_repaired(own_neo4j):
     """Ten kills: the next process opens the store in a bounded time, with every constraint and index."""
     clear(own_neo4j)
     begin = time.monotonic()

@@ -50,7 +50,7 @@ def test_reading_a_hub_costs_only_the_rows_read(stores, neo4j_driver, group):
 
 
 def test_reading_the_previous_context_costs_only_the_rows_read(stores, neo4j_driver, group):
-    """R22: asked once an episode; all of the group read each time would make a backfill quadratic."""
+    """R22: reading the whole group for each episode would make a backfill quadratic."""
     store = stores.open()
     append(store, *(draft(f"said {n}", reference_time=n, group=group) for n in range(400)))
     last = pending(store, group, 1, after=399)[0]
@@ -61,8 +61,8 @@ def test_reading_the_previous_context_costs_only_the_rows_read(stores, neo4j_dri
     assert 0 < touched(neo4j_driver, statements_by_hand.SAID_BEFORE, named_group(group) | values) < 150
 
 
-def test_to_note_that_nothing_waits_costs_the_same_in_a_large_group(stores, neo4j_driver, group):
-    """Each write asks for it: with the index of the key it read all episodes of its groups each time."""
+def test_the_check_for_pending_rows_costs_the_same_in_a_large_group(stores, neo4j_driver, group):
+    """Each write checks for pending rows; by the key's index it would read all episodes of its groups."""
     store = stores.open()
     append(store, *(draft(f"said {n}", group=group) for n in range(400)))
     ended = Patch(
@@ -76,7 +76,7 @@ def test_to_note_that_nothing_waits_costs_the_same_in_a_large_group(stores, neo4
 
 
 @pytest.mark.slow
-def test_every_read_begins_at_an_index_and_sorts_nothing_of_a_group(stores, neo4j_driver, group):
+def test_every_read_uses_an_index_and_sorts_no_group(stores, neo4j_driver, group):
     """With any statistics: only requested rows of a large group are read."""
     store = stores.open()
     with store.writing():
@@ -121,7 +121,7 @@ TEXTS = [
 ]
 
 
-def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(
+def test_values_that_look_like_queries_match_no_rows_and_change_nothing(
     stores, neo4j_driver, group, other_group
 ):
     store = stores.open()

@@ -1,4 +1,4 @@
-"""A Neo4j database as a whole: founded, refused, read by Graphiti's searches, free of the removed."""
+"""A complete Neo4j database: its creation, refusals, Graphiti's searches, and removals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def group():
     return "g"
 
 
-def test_a_store_keeps_its_embedder_and_another_schema_is_refused(stores, own_neo4j, ask):
+def test_a_store_records_its_embedder_and_refuses_another_schema(stores, own_neo4j, ask):
     with pytest.raises(StoreError, match="kgray init"):
         opened(own_neo4j, embedder="")
     stores.open()
@@ -98,7 +98,7 @@ def repaired(own_neo4j, neo4j_driver):
 
 
 @pytest.mark.usefixtures("repaired")
-def test_a_broken_schema_is_missed_and_made_again(stores, own_neo4j, ask, caplog):
+def test_a_missing_index_or_constraint_is_detected_and_recreated(stores, own_neo4j, ask, caplog):
     """Commands that may create a store do it in an existing database; others before their first write."""
     stores.open()
     statements = [statement for broken in BREAKS.values() for statement in broken]
@@ -124,10 +124,10 @@ def waits():
 
 @pytest.mark.usefixtures("repaired")
 @pytest.mark.seldom_on_neo4j
-def test_a_constraint_that_cannot_be_made_is_one_clear_line(
+def test_a_constraint_that_cannot_be_created_gives_a_clear_error(
     stores, own_neo4j, neo4j_driver, ask, monkeypatch
 ):
-    """At once if stored rows contradict it; after a bounded time if its lock is not free."""
+    """The error comes at once if stored rows contradict it; after a bounded time if its lock is held."""
     from kgray.storage.neo4j import schema
 
     stores.open()
@@ -153,7 +153,7 @@ def test_a_constraint_that_cannot_be_made_is_one_clear_line(
 
 
 @pytest.mark.seldom_on_neo4j
-def test_processes_that_found_a_database_at_once_make_it_together(stores, own_neo4j, ask):
+def test_concurrent_processes_can_create_the_same_database(stores, own_neo4j, ask):
     """Each holds the lock of a label that another waits for: a transaction that is rolled back retries."""
     stores.open()
     for (name,) in ask("SHOW CONSTRAINTS YIELD name WHERE name STARTS WITH 'kgray_'"):
@@ -170,7 +170,7 @@ def test_processes_that_found_a_database_at_once_make_it_together(stores, own_ne
 
 @pytest.mark.seldom_on_neo4j
 def test_queries_about_all_groups_cover_all_groups(stores):
-    """As on the embedded store (test_store_log), in a database of its own."""
+    """The same as on the embedded store (test_store_log), in a separate database."""
     store = stores.open()
     assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
     append(store, draft("a"), draft("b"), draft("a", group="h"))
@@ -198,7 +198,7 @@ GRAPHITIS_SEARCHES = [
 
 
 @pytest.mark.slow
-def test_graphitis_searches_find_theirs_by_word(stores, ask, group):
+def test_graphitis_full_text_searches_find_our_rows(stores, ask, group):
     """The indexes follow a commit within moments, and contain nothing of removed episodes."""
     store = stores.open()
 
@@ -229,8 +229,8 @@ UNION ALL MATCH ()-[r]->() RETURN [type(r)] AS kinds, properties(r) AS held
 
 
 @pytest.mark.seldom_on_neo4j
-def test_no_property_has_a_word_of_removed_episodes(stores, ask, group):
-    """R25: nothing of it is left in any node or relationship, derived, indexed or journaled."""
+def test_a_removal_deletes_the_words_of_episodes_from_all_properties(stores, ask, group):
+    """R25: no node or relationship, whether derived, indexed or journaled, contains its words."""
     store = stores.open()
     with store.writing():
         tell(store, "Kept", "keptvalue", client_id="keptclient", group=group)
@@ -299,7 +299,7 @@ class Wire:
             target.shutdown(socket.SHUT_WR)
 
 
-def test_after_an_outage_the_same_thread_reads_again(stores, own_neo4j):
+def test_a_thread_can_read_again_after_an_outage(stores, own_neo4j):
     """R24: a read that begins while the server is away leaves nothing behind that breaks the next one."""
     stores.open()
     wire = Wire(own_neo4j.uri)

@@ -53,7 +53,7 @@ def second_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture(scope="module", autouse=True)
 def always_decide_ahead() -> Iterator[None]:
-    """Have episodes decided ahead, though the models of these tests answer at once."""
+    """Have episodes decided ahead, although the models of these tests answer at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kgray.ingest.flight.AT_ONCE_S", (0.0, 0.0))
         yield
@@ -69,7 +69,9 @@ def outcome(fresh: Fresh, history: list[Any], flip: Flip | None = None) -> tuple
 
 @MANY_EXAMPLES
 @given(history=HISTORIES, picks=st.lists(st.integers(0, 10_000), min_size=1, max_size=3))
-def test_one_wrong_answer_harms_one_fact(fresh: Fresh, history: list[Any], picks: list[int]) -> None:
+def test_a_wrong_answer_affects_only_the_records_derived_from_it(
+    fresh: Fresh, history: list[Any], picks: list[int]
+) -> None:
     """Replacing any answer changes only the records derived from it."""
     observed_before, judge = outcome(fresh, history)
     flips = judge.flips()
@@ -82,9 +84,7 @@ def test_one_wrong_answer_harms_one_fact(fresh: Fresh, history: list[Any], picks
 
 @MANY_EXAMPLES
 @given(history=HISTORIES)
-def test_an_alias_counts_within_its_conversation_until_two_answers_confirm_it(
-    fresh: Fresh, history: list[Any]
-) -> None:
+def test_an_unconfirmed_alias_applies_only_within_its_conversation(fresh: Fresh, history: list[Any]) -> None:
     """R14a: elsewhere an alias that rests on one answer is asked about again."""
     run, _ = outcome(fresh, history)
     drafts = [draft_of(number, episode) for number, episode in enumerate(history)]
@@ -95,7 +95,7 @@ def test_an_alias_counts_within_its_conversation_until_two_answers_confirm_it(
 
 @MANY_EXAMPLES
 @given(steps=st.lists(st.tuples(st.just("add"), EPISODES) | CORRECTIONS, min_size=4, max_size=9))
-def test_free_relation_names_give_one_graph_in_every_way(
+def test_loop_and_window_give_one_graph_for_free_relation_names(
     fresh: Fresh, second_store: Store, steps: list[Any]
 ) -> None:
     """Promise 1: plain loop and window agree, with statements that have evidence under several names."""
@@ -180,7 +180,7 @@ def statements(engine: Engine) -> list[tuple[str, str, str]]:
     return sorted((names[s.subject], s.relation, names[str(s.object)]) for s in graph.statements.values())
 
 
-def test_a_wrong_contradiction_leaves_the_relation_many_valued(tmp_path: Path) -> None:
+def test_a_wrong_contradiction_does_not_make_a_relation_single_valued(tmp_path: Path) -> None:
     """R17a: one pair of things that Alice has exclude each other; all others hold side by side."""
     judge = Scripted({("Alice has dog", "Alice has cat"): "contradicts"})
     engine = Engine(tmp_path, judge=judge)
@@ -199,8 +199,8 @@ def test_a_wrong_contradiction_leaves_the_relation_many_valued(tmp_path: Path) -
     engine.check()
 
 
-def test_a_wrong_same_joins_two_names_for_one_fact(tmp_path: Path) -> None:
-    """R17c: that Bob fixed his bike is taken for having it; every other FIXED and HAS is as it was said."""
+def test_a_wrong_same_affects_only_one_fact(tmp_path: Path) -> None:
+    """R17c: "Bob fixed his bike" wrongly supports "Bob has a bike"; all other statements are unchanged."""
     judge = Scripted({("Bob fixed bike", "Bob has bike"): "same"})
     engine = Engine(tmp_path, judge=judge)
     sentences = [
@@ -230,7 +230,7 @@ def test_a_wrong_same_joins_two_names_for_one_fact(tmp_path: Path) -> None:
     ("choices", "question_count"),
     [pytest.param([0, None, 1], 3, id="one-answer"), pytest.param([0, 0], 2, id="two-answers")],
 )
-def test_an_alias_is_used_elsewhere_after_two_answers(
+def test_two_answers_confirm_an_alias_for_other_conversations(
     tmp_path: Path, choices: list[int | None], question_count: int
 ) -> None:
     """R14a: in its conversation one answer is enough, in others the model is asked until two agree."""
@@ -254,7 +254,7 @@ def test_an_alias_is_used_elsewhere_after_two_answers(
 
 
 @pytest.mark.parametrize("kind", ["ended", "happened"])
-def test_an_end_of_the_wrong_state_ends_that_one_alone(tmp_path: Path, kind: str) -> None:
+def test_a_wrong_end_ends_only_the_named_state(tmp_path: Path, kind: str) -> None:
     """R17b: no other state between these ends ends, no other variant, and no statement of the same name."""
     wrong = {("Alice quit club", "Alice chairs club part-time"): "ends"}
     engine = Engine(tmp_path, judge=Scripted(wrong))
@@ -273,7 +273,7 @@ def test_an_end_of_the_wrong_state_ends_that_one_alone(tmp_path: Path, kind: str
     engine.check()
 
 
-def test_an_end_under_a_listed_name_does_not_name_the_state(tmp_path: Path) -> None:
+def test_an_end_under_a_listed_name_does_not_rename_the_state(tmp_path: Path) -> None:
     """R17b, R17c: "Alice sold the boat" ends that she sails it, which is not a sale."""
     engine = Engine(tmp_path, judge=Scripted({("Alice sold boat", "Alice sails boat"): "ends"}))
     engine.add(says(0, "Alice SAILS boat"), says(1, "Alice SOLD boat", kind="happened"))
@@ -283,8 +283,8 @@ def test_an_end_under_a_listed_name_does_not_name_the_state(tmp_path: Path) -> N
     engine.check()
 
 
-def test_a_state_does_not_support_another_that_its_name_once_ended(tmp_path: Path) -> None:
-    """R17b: "Alice quit the club" as a state, said again, is no evidence that she coaches it."""
+def test_a_relation_name_that_ended_a_state_does_not_support_it(tmp_path: Path) -> None:
+    """R17b: a repeated "Alice quit the club" as a state is no evidence that she coaches it."""
     engine = Engine(tmp_path, judge=Scripted({("Alice quit club", "Alice coaches club"): "ends"}))
     engine.add(says(0, "Alice COACHES club"), says(1, "Alice QUIT club"), says(2, "Alice QUIT club"))
 
@@ -293,7 +293,7 @@ def test_a_state_does_not_support_another_that_its_name_once_ended(tmp_path: Pat
     engine.check()
 
 
-def test_one_answer_may_say_same_and_ends(tmp_path: Path) -> None:
+def test_one_request_may_be_answered_same_and_ends(tmp_path: Path) -> None:
     """R17b, R17c: a second report of an event under another name ends the state like the first report."""
     words = {
         ("Alice quit club", "Alice coaches club"): "ends",
@@ -311,7 +311,7 @@ def test_one_answer_may_say_same_and_ends(tmp_path: Path) -> None:
     engine.check()
 
 
-def test_evidence_of_an_end_keeps_its_place_under_any_other_answers(tmp_path: Path) -> None:
+def test_evidence_of_an_end_keeps_its_ordinal_whatever_the_other_answers(tmp_path: Path) -> None:
     """Promise 8: the second end of an episode has one ordinal, with the first end and without it."""
     second = {("Bob quit club", "Bob coaches club"): "ends"}
     places = []

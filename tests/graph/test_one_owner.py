@@ -76,9 +76,9 @@ def checked(engine: Engine, steps: list[tuple[str, int]]) -> None:
     """Assert that each episode was reported committed once, is, and that the graph matches the records."""
     assert len(steps) == len(set(steps))
     for group in map(engine.named, GROUPS):
-        told_of = {sequence for name, sequence in steps if name == group}
+        reported = {sequence for name, sequence in steps if name == group}
         rows = engine.store.rows(EPISODE_HEADS, group)
-        assert {row.sequence for row in rows if row.state == COMMITTED} == told_of
+        assert {row.sequence for row in rows if row.state == COMMITTED} == reported
         assert differences(engine.store, group) == []
 
 
@@ -230,14 +230,14 @@ CASES = [two_deciders, taken_over, divided_anew, moved]
         for case in CASES
     ],
 )
-def test_two_runners_of_one_group_never_make_a_graph_that_its_records_deny(stores, case):
+def test_two_runners_of_one_group_leave_a_graph_consistent_with_its_records(stores, case):
     for seed in range(6 if "Sqlite" in type(stores).__name__ else 1):
         case(stores, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_two_runners_of_one_group_many_times(stores, case):
+def test_two_runners_of_one_group_with_many_seeds(stores, case):
     for seed in range(100, 200 if "Sqlite" in type(stores).__name__ else 115):
         case(stores, seed)
 
@@ -249,7 +249,7 @@ def resting(change: RowChanges, on: int) -> RowChanges:
     return replace(change, rests_on=on)
 
 
-def test_a_commit_that_rests_on_an_older_record_changes_nothing(store, group):
+def test_a_commit_based_on_an_outdated_record_is_refused(store, group):
     append(store, *(draft(text, group=group) for text in ("Al says one", "Bo says two", "Cy says three")))
     first, mine = (
         statement_commit(1, "Al", "one", 10, group=group),
@@ -275,7 +275,7 @@ def test_a_commit_that_rests_on_an_older_record_changes_nothing(store, group):
 
 @pytest.mark.neo4j
 @pytest.mark.parametrize("stores", [pytest.param("neo4j", marks=pytest.mark.neo4j)], indirect=True)
-def test_another_division_of_the_groups_is_refused_and_a_local_run_takes_all_or_none(stores, group):
+def test_another_number_of_shards_is_refused_and_a_local_run_needs_all_shards(stores, group):
     item, other_memory, local = stores.open(), stores.open(), stores.open()
     append(item, draft("Al says one", group=group))
     own_shard = slot_of(group) % 3

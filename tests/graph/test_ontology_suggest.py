@@ -127,18 +127,18 @@ def test_names_that_were_independent_three_times_and_never_exclusive_are_suggest
     [(False, False), (False, False, False, True), (True, True, True)],
     ids=["two", "mixed", "exclusive"],
 )
-def test_fewer_or_other_answers_about_two_names_suggest_nothing(hand, answers):
+def test_too_few_or_mixed_answers_about_two_names_suggest_nothing(hand, answers):
     hand.compare("PAINTED", "SKETCHED", *answers)
     assert hand.suggestion_rows() == []
 
 
 @pytest.mark.parametrize("judge", ["record", "upgrade"])
-def test_verdicts_of_no_model_do_not_count(hand, judge):
+def test_verdicts_that_no_model_gave_do_not_count(hand, judge):
     hand.compare("PAINTED", "SKETCHED", False, False, False, judge=judge)
     assert hand.suggestion_rows() == []
 
 
-def test_of_two_verdicts_on_one_pair_the_newest_counts_and_a_retired_one_does_not(hand):
+def test_only_the_newest_verdict_on_a_pair_that_is_not_retired_counts(hand):
     hand.compare("PAINTED", "SKETCHED", True, False, False)
     assert hand.suggestion_rows() == []
     hand.judge("PAINTED-0-0", "SKETCHED-0-1", exclusive=False)
@@ -155,7 +155,7 @@ def test_retracted_verdicts_do_not_count(hand):
     assert hand.suggestion_rows() == []
 
 
-def test_a_listed_name_gets_the_table_by_its_main_name(hand):
+def test_a_suggestion_for_a_listed_name_uses_the_table_of_its_main_name(hand):
     hand.compare("LOVES", "ADMIRES", False, False, False)
     (item,) = suggestions(hand.store, hand.name, shipped(), limit=50)
     assert item.settings == '[ontology.relations.LIKES]\nindependent = ["ADMIRES"]\n'
@@ -169,7 +169,7 @@ def test_the_table_keeps_declarations_of_the_settings(hand):
 
 
 @pytest.mark.parametrize(("is_reversed", "kind"), [(False, "same_as"), (True, "inverse_of")])
-def test_names_that_say_one_statement_are_suggested_as_one(hand, is_reversed, kind):
+def test_names_used_for_the_same_statements_are_suggested_as_synonyms(hand, is_reversed, kind):
     for number in range(3):
         hand.say(f"s{number}", "SUPERVISED", f"Ann{number}", "Bob")
         hand.say(f"s{number}", "OVERSAW", f"Ann{number}", "Bob", is_reversed=is_reversed)
@@ -190,7 +190,7 @@ def test_an_inverse_in_the_ontology_and_an_exchange_of_ends_make_a_synonym(hand)
     assert hand.suggestion_rows() == [("same_as", ("TOILS_FOR", "WORKS_AT"), "")]
 
 
-def test_names_that_are_now_one_and_now_two_are_not_suggested(hand):
+def test_names_with_conflicting_answers_are_not_suggested(hand):
     for number in range(3):
         hand.say(f"s{number}", "PAINTED", f"Zoe{number}", "Bob")
         hand.say(f"s{number}", "SKETCHED", f"Zoe{number}", "Bob")
@@ -217,7 +217,7 @@ def test_a_cardinality_is_suggested_where_the_objects_of_a_subject_agree(hand, a
     assert hand.suggestion_rows(declared) == []
 
 
-def test_statements_of_two_subjects_say_nothing_of_a_cardinality(hand):
+def test_statements_of_different_subjects_suggest_no_cardinality(hand):
     for number in range(3):
         hand.say(f"a{number}", "STEERS", f"Ann{number}", "ship 1")
         hand.say(f"b{number}", "STEERS", f"Bob{number}", "ship 2")
@@ -232,7 +232,7 @@ def test_relations_known_to_the_ontology_are_not_suggested(hand):
     assert hand.suggestion_rows() == []
 
 
-def test_most_answers_come_first_and_the_limit_cuts(hand):
+def test_suggestions_are_ordered_by_number_of_answers_up_to_the_limit(hand):
     hand.compare("PAINTED", "SKETCHED", False, False, False)
     hand.compare("STEERS", "STEERS", True, True, True, True)
     assert hand.suggestion_rows() == [
@@ -242,7 +242,7 @@ def test_most_answers_come_first_and_the_limit_cuts(hand):
     assert hand.suggestion_rows(limit=1) == [("cardinality", ("STEERS",), "single")]
 
 
-def test_a_name_folds_to_one_relation_so_that_the_lines_together_can_be_loaded(hand):
+def test_a_name_is_suggested_as_a_synonym_of_only_one_relation(hand):
     for number in range(4):
         hand.say(f"s{number}", "OVERSAW", f"Ann{number}", "Bob")
         hand.say(f"s{number}", "STEERED", f"Ann{number}", "Bob")
@@ -271,7 +271,7 @@ def test_another_group_and_a_missing_group_have_no_suggestions(hand, other_group
     assert replace(hand, name=other_group).suggestion_rows() == []
 
 
-def test_a_memory_suggests_by_its_own_ontology_and_checks_it(hand):
+def test_a_memory_uses_its_own_ontology_for_suggestions_and_checks(hand):
     hand.compare("PAINTED", "SKETCHED", False, False, False)
     ontology = shipped().extended({"PAINTED": {"independent": ["SKETCHED"]}, "WORK_AT": {}})
     for mine, count in ((shipped(), 1), (ontology, 0)):

@@ -33,14 +33,12 @@ from tests.graph.test_homonyms import Listening
         ("Q4", "Quarter four", None),
     ],
 )
-def test_a_code_takes_letters_of_a_name_from_each_word_its_first(
-    letters: str, name: str, rank: int | None
-) -> None:
+def test_a_code_matches_a_name_by_its_initials_or_letters(letters: str, name: str, rank: int | None) -> None:
     """0: a letter or a part for each word; 1: more; 2: one word; both ways round."""
     assert (code_match(letters)(name), code_match(name)(letters)) == (rank, rank)
 
 
-def test_a_code_is_found_among_many_names_and_a_name_among_many_codes() -> None:
+def test_an_index_finds_a_name_by_code_and_a_code_by_name() -> None:
     """The keys hold in both directions whichever came first, and the likeliest is no later than its likes."""
     index = NameIndex()
     for number in range(3000):
@@ -64,7 +62,7 @@ def test_a_code_is_found_among_many_names_and_a_name_among_many_codes() -> None:
     ("first", "second"), [("Ravenridge Northgate", "RR-NG"), ("RR-NG", "Ravenridge Northgate")]
 )
 @pytest.mark.parametrize("answer", [0, None])
-def test_a_code_and_its_name_are_asked_about_and_never_one_unasked(
+def test_a_code_and_a_name_are_merged_only_after_a_question(
     tmp_path: Path, first: str, second: str, answer: int | None
 ) -> None:
     judge = Listening(lambda _: answer)
@@ -139,7 +137,7 @@ def test_a_name_given_in_a_text_is_recorded_as_another_name(
     assert len(names) == len(set(names))
 
 
-def test_a_fact_about_names_tells_of_another_name() -> None:
+def test_a_fact_about_a_name_adds_an_alias() -> None:
     """An extractor may say it as a fact, with a name or with a value."""
     facts = (
         ExtractedFact(source=0, target=1, relation="FORMERLY_KNOWN_AS", text="Anna Weber was Anna Schmidt"),
@@ -158,7 +156,7 @@ def test_a_fact_about_names_tells_of_another_name() -> None:
 
 
 @pytest.mark.parametrize("answer", [0, None])
-def test_a_nickname_is_asked_about_once_and_then_known(tmp_path: Path, answer: int | None) -> None:
+def test_one_question_decides_about_a_nickname(tmp_path: Path, answer: int | None) -> None:
     """R14, R15: never merged unasked; a yes makes it an alias, a no an entity of its own."""
     judge = Listening(lambda _: answer)
     engine = Engine(tmp_path, judge=judge)
@@ -179,7 +177,7 @@ def test_a_nickname_is_asked_about_once_and_then_known(tmp_path: Path, answer: i
     engine.check()
 
 
-def test_a_married_name_brings_the_former_one_to_the_judge(tmp_path: Path) -> None:
+def test_a_new_married_name_is_compared_with_the_former_name(tmp_path: Path) -> None:
     """The new name is new to the group; the text ties it to the known name."""
     judge = Listening(lambda _: 0)
     engine = Engine(tmp_path, judge=judge)

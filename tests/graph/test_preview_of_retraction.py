@@ -19,7 +19,7 @@ PLACES = ["Oslo", "Lund", "Turku", "Bergen"]
 
 
 def stories(seed):
-    """Return episodes whose facts end one another, with names that are said in several forms."""
+    """Return episodes whose facts end one another, with names in several forms."""
     rng = random.Random(seed)
     for number in range(60):
         person, second_person = rng.sample(PEOPLE, 2)
@@ -61,7 +61,7 @@ def lines(rows):
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
-def test_a_preview_of_a_retraction_is_the_difference_of_the_whole_graphs(tmp_path, seed):
+def test_a_preview_of_a_retraction_equals_the_difference_of_complete_graphs(tmp_path, seed):
     with kgray.open(tmp_path / "data", create=True, settings={"model_backend": "rules"}) as memory:
         memory.add_many(list(stories(seed)))
         pair = memory.duplicates(group="g", limit=1)

@@ -80,7 +80,7 @@ def fact_of(fields: dict[str, Any], at: int) -> dict[str, Any]:
 
 
 def play(engine: Engine, history: list[Any], dumps: list[tuple[int, list[str]]] | None = None) -> None:
-    """Carry a history out step by step; `dumps` collects what stood at each record time."""
+    """Carry out a history step by step; `dumps` collects the dump at each record time."""
     for number, step in enumerate(history):
         carry_out(engine, number, step)
         if dumps is not None:
@@ -129,10 +129,10 @@ def second_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @SLOW
 @given(HISTORIES)
-def test_kept_state_and_stored_index_equal_the_derivation_from_records(
+def test_cached_state_and_stored_index_equal_the_derivation_from_records(
     fresh: Fresh, history: list[Any]
 ) -> None:
-    """Design section 5: loaded state equals kept state, after every step, however wild the answers."""
+    """Design section 5: loaded state equals cached state after every step, for any answers."""
     engine = fresh()
     for number, step in enumerate(history):
         carry_out(engine, number, step)
@@ -141,7 +141,7 @@ def test_kept_state_and_stored_index_equal_the_derivation_from_records(
 
 @SLOW
 @given(HISTORIES)
-def test_known_at_gives_the_graph_as_it_was_dumped_then(fresh: Fresh, history: list[Any]) -> None:
+def test_known_at_gives_the_graph_of_the_dump_at_that_time(fresh: Fresh, history: list[Any]) -> None:
     """R4: a read at k is the same function over the records made by k."""
     engine = fresh()
     dumps: list[tuple[int, list[str]]] = []
@@ -152,7 +152,7 @@ def test_known_at_gives_the_graph_as_it_was_dumped_then(fresh: Fresh, history: l
 
 @SLOW
 @given(HISTORIES, EPISODES)
-def test_removing_the_last_episode_gives_the_graph_without_it(
+def test_removing_the_newest_episode_restores_the_previous_graph(
     fresh: Fresh, history: list[Any], last: Any
 ) -> None:
     """R26, first sentence: byte for byte."""
@@ -167,7 +167,9 @@ def test_removing_the_last_episode_gives_the_graph_without_it(
 
 @SLOW
 @given(HISTORIES, st.integers(0, 30), st.integers(0, 30))
-def test_undoing_a_merge_gives_the_graph_before_it(fresh: Fresh, history: list[Any], a: int, b: int) -> None:
+def test_undoing_a_merge_restores_the_previous_graph(
+    fresh: Fresh, history: list[Any], a: int, b: int
+) -> None:
     """R16: ids stay, mentions and statements come back; the two records are not dumped."""
     engine = fresh()
     play(engine, history)
@@ -183,7 +185,7 @@ def test_undoing_a_merge_gives_the_graph_before_it(fresh: Fresh, history: list[A
 
 @SLOW
 @given(HISTORIES)
-def test_a_run_at_once_a_run_step_by_step_and_a_replay_agree(
+def test_a_batch_run_a_stepwise_run_and_a_replay_give_one_graph(
     fresh: Fresh, second_store: Store, history: list[Any]
 ) -> None:
     """R19, R20: submitting again changes nothing, and the graph does not depend on when it was ingested."""
@@ -230,7 +232,7 @@ GAP = [
 @SLOW
 @given(history=st.lists(EPISODES, min_size=2, max_size=6), index=st.integers(0, 30))
 @example(history=GAP, index=1)
-def test_removing_any_episode_leaves_the_derivation_of_the_others(
+def test_removing_any_episode_leaves_the_graph_of_the_other_episodes(
     fresh: Fresh, history: list[Any], index: int
 ) -> None:
     """R26, second sentence, R25: nothing of the removed one is left, and the stored index agrees."""
@@ -245,8 +247,8 @@ def test_removing_any_episode_leaves_the_derivation_of_the_others(
         engine.check()
 
 
-def test_a_group_that_lost_everything_is_as_if_it_had_never_been(tmp_path: Path) -> None:
-    """R27, section 1: all rows go; the sequence goes on where it stood."""
+def test_a_cleared_group_is_empty_and_keeps_only_its_sequence(tmp_path: Path) -> None:
+    """R27, section 1: all rows are deleted; the sequence continues."""
     engine = Engine(tmp_path)
     engine.add(triples(0, {"source": "Alice", "relation": "LIKES", "target": "tea"}))
     engine.ask("remove", everything=True)

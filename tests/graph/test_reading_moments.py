@@ -53,7 +53,7 @@ async def test_a_known_at_that_is_not_past_reads_as_now(memory, group):
 
 @EMBEDDED
 @pytest.mark.parametrize("moment", LONG_AGO)
-async def test_before_every_record_nothing_is_known(memory, group, moment):
+async def test_known_at_before_the_first_record_gives_an_empty_graph(memory, group, moment):
     hits, block, dumped = await read(memory, group, moment)
     assert (hits, dumped) == ([], [])
     assert "Nothing that this memory holds" in block
@@ -76,7 +76,7 @@ async def test_an_unknown_group_reads_as_empty_at_every_moment(memory, other_gro
 
 @EMBEDDED
 @pytest.mark.parametrize("moment", [*LONG_AGO, TO_COME])
-async def test_as_of_an_odd_moment_only_facts_of_that_moment_are_found(memory, group, moment):
+async def test_as_of_an_extreme_date_finds_only_facts_of_that_date(memory, group, moment):
     hits = await memory.search("Where does Ann Lee work?", group=group, as_of=moment, scopes=("fact",))
     assert [hit.object for hit in hits] == (["Beta"] if moment == TO_COME else [])
     messages = await memory.search("Where does Ann Lee work?", group=group, as_of=moment, scopes=("episode",))
@@ -84,7 +84,7 @@ async def test_as_of_an_odd_moment_only_facts_of_that_moment_are_found(memory, g
 
 
 @pytest.mark.seldom_on_neo4j
-async def test_entities_are_listed_and_called_by_name_and_by_the_beginning_of_an_id(memory, group):
+async def test_entities_are_looked_up_by_name_and_by_id_prefix(memory, group):
     listed = await memory.entities(group=group)
     assert [(row.entity.name, row.facts) for row in listed] == [("Ann Lee", 2), ("Acme", 1), ("Beta", 1)]
     ann = listed[0].entity
@@ -101,7 +101,7 @@ async def test_entities_are_listed_and_called_by_name_and_by_the_beginning_of_an
 
 
 @EMBEDDED
-async def test_a_shown_record_has_its_texts_names_and_the_words_of_its_facts(memory, group):
+async def test_show_returns_the_episodes_names_and_evidence_words_of_an_entity(memory, group):
     description = await memory.show("Ann Lee", group=group)
     assert description == await memory.show(description.id, group=group)
     assert [fact.object for fact in description.facts] == ["Acme", "Beta"]

@@ -70,10 +70,10 @@ def fact_spans(engine: Engine) -> list[tuple[str, str, str, float, float | None]
 @EMBEDDED
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("window", [0, 8])
-def test_a_record_that_is_updated_twice_has_one_value_a_field_at_a_time(
+def test_an_updated_record_has_one_current_value_per_field(
     stores: Stores, window: int, backwards: bool
 ) -> None:
-    """In either order of arrival: the record's own times say what came after what."""
+    """In either order of arrival, the times of the records decide their order."""
     engine = records(stores, window=window)
     second = ACCOUNT | {"owner": "Lee Park", "arr": 150000, "stage": "customer", "city": "Kiel"}
     third = ACCOUNT | {"account_name": "Nordlicht SE", "arr": 90000, "active": False, "stage": "churned"}
@@ -109,7 +109,7 @@ def test_a_record_that_is_updated_twice_has_one_value_a_field_at_a_time(
 
 
 @EMBEDDED
-def test_a_key_says_which_thing_a_record_is_about_and_a_message_names_it(stores: Stores) -> None:
+def test_a_key_identifies_a_record_and_a_name_links_it_to_messages(stores: Stores) -> None:
     engine = records(stores)
     engine.add(draft_from({"text": "Nordlicht GmbH is headquartered in Kiel.", "group": GROUP, "at": 0}))
     engine.add(record(1, {"id": "ACC-1", "name": "Nordlicht GmbH", "arr": 1}))
@@ -131,7 +131,7 @@ def test_a_key_says_which_thing_a_record_is_about_and_a_message_names_it(stores:
 
 
 @EMBEDDED
-def test_a_thing_that_was_known_by_its_key_gets_its_name_from_its_record(stores: Stores) -> None:
+def test_an_entity_known_by_its_key_gets_its_name_from_its_record(stores: Stores) -> None:
     engine = records(stores)
     engine.add(record(0, {"id": "T-9", "subject": "Late", "account_id": "ACC-2"}))
     engine.add(record(1, {"id": "ACC-2", "name": "Nordlicht GmbH"}))
@@ -155,7 +155,7 @@ def test_a_removed_update_gives_the_former_value_back(stores: Stores) -> None:
 
 
 @EMBEDDED
-def test_a_list_has_many_values_and_a_message_may_add_one(stores: Stores) -> None:
+def test_a_list_field_has_many_values_and_a_message_may_add_one(stores: Stores) -> None:
     engine = records(stores)
     engine.add(record(0, {"id": "A-1", "name": "Acme", "tags": ["eu"]}))
     engine.add(record(1, {"id": "A-1", "name": "Acme", "tags": ["eu", "key"]}))
@@ -167,7 +167,7 @@ def test_a_list_has_many_values_and_a_message_may_add_one(stores: Stores) -> Non
 
 
 @EMBEDDED
-def test_a_cardinality_that_the_inverse_declares_holds_whichever_name_is_used(stores: Stores) -> None:
+def test_a_cardinality_declared_on_the_inverse_applies_to_the_relation(stores: Stores) -> None:
     """OWNS alone is used, and OWNED_BY alone says that a thing has one owner at a time."""
     ontology = shipped().extended({"OWNED_BY": {"cardinality": "single"}})
     engine = records(stores, ontology)
@@ -255,7 +255,7 @@ def test_the_rows_of_a_parquet_file_without_texts_are_records(tmp_path: Path) ->
     assert sorted(e["aliases"] for e in names) == [["Ticket 4711"], ["Ticket 4712"]]
 
 
-def test_a_field_of_the_users_own_identifies_records(tmp_path: Path) -> None:
+def test_a_configured_key_field_identifies_records(tmp_path: Path) -> None:
     rows = [
         {"vat_no": "DE1", "name": name, "group": "g", "kind": "json", "at": f"2026-01-0{n}"}
         for n, name in enumerate(("Nordlicht GmbH", "Polarlicht AG"), 1)

@@ -69,7 +69,7 @@ def spans(folder: Path, *facts: tuple[int, str, str, str, str]) -> list[tuple[st
     )
 
 
-def test_states_of_like_ends_are_compared_although_their_sentences_are_unlike(tmp_path):
+def test_states_with_ends_of_equal_type_are_compared_despite_unlike_sentences(tmp_path):
     """Names of places and people make up most of a sentence: its vector hardly shows that both are homes."""
     assert spans(
         tmp_path,
@@ -84,7 +84,7 @@ def test_states_of_like_ends_are_compared_although_their_sentences_are_unlike(tm
     ) == [("DWELLS_IN Longyearbyen", 0, 10), ("HAS_A_FLAT_IN Oslo", 10, None)]
 
 
-def test_a_return_under_another_name_is_the_same_state(tmp_path):
+def test_a_return_under_another_relation_name_is_the_same_state(tmp_path):
     """It does not meet the span of the state that it continues, which has ended."""
     assert spans(
         tmp_path,
@@ -94,8 +94,8 @@ def test_a_return_under_another_name_is_the_same_state(tmp_path):
     ) == [("HAS_A_JOB_AT Nordwind", 0, 10), ("HAS_A_JOB_AT Nordwind", 20, None)]
 
 
-def test_an_end_does_not_name_the_state_that_it_ends(tmp_path):
-    """SOLD is a listed name, and HOLDS_TITLE_TO is none: still there was no sale while she had it."""
+def test_an_end_does_not_rename_the_state_that_it_ends(tmp_path):
+    """SOLD is a listed name and HOLDS_TITLE_TO is not, but there was no sale while she owned it."""
     assert spans(
         tmp_path,
         (0, "HOLDS_TITLE_TO", "Ingrid Dahl holds title to Skybike", "Product", "holds"),
@@ -104,7 +104,7 @@ def test_an_end_does_not_name_the_state_that_it_ends(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["ended", "holds"])
-def test_a_second_end_of_one_name_ends_the_state_again(tmp_path, kind):
+def test_a_second_end_under_one_name_ends_the_reopened_state(tmp_path, kind):
     """The first end belongs to the state too; a fact of its name does not say that the state holds."""
     rows = spans(
         tmp_path,
@@ -118,7 +118,7 @@ def test_a_second_end_of_one_name_ends_the_state_again(tmp_path, kind):
     assert states == [("HAS_A_JOB_AT Nordwind", 0, 10), ("HAS_A_JOB_AT Nordwind", 20, 30)]
 
 
-def test_an_event_of_one_name_ends_the_state_each_time(tmp_path):
+def test_a_repeated_event_ends_the_reopened_state(tmp_path):
     rows = spans(
         tmp_path,
         (0, "HAS_A_JOB_AT", "Ingrid Dahl has a job at Nordwind", "Organization", "holds"),
@@ -131,7 +131,7 @@ def test_an_event_of_one_name_ends_the_state_each_time(tmp_path):
     assert states == [("HAS_A_JOB_AT Nordwind", 0, 10), ("HAS_A_JOB_AT Nordwind", 20, 30)]
 
 
-def test_an_end_of_a_state_that_is_over_makes_no_span_of_its_own(tmp_path):
+def test_an_end_of_an_ended_state_creates_no_span(tmp_path):
     rows = spans(
         tmp_path,
         (0, "HAS_A_JOB_AT", "Ingrid Dahl has a job at Nordwind", "Organization", "holds"),

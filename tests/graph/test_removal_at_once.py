@@ -26,7 +26,7 @@ from tests.waiting import until
 
 
 class Asking:
-    """Asks for retractions and removals while a run goes on, of episodes that are committed or pending."""
+    """Requests retractions and removals of committed or pending episodes during a run."""
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self._engine, self._rng = engine, random.Random(seed)
@@ -52,7 +52,7 @@ def places(engine: Engine, requests: list[tuple[int, Operation]]) -> list[int]:
 
 
 @pytest.mark.parametrize(("seed", "window"), [pytest.param(0, 4, marks=pytest.mark.slow), (5, 64)])
-def test_a_run_with_removals_in_between_is_the_plain_loop_with_the_recorded_places(tmp_path, seed, window):
+def test_a_run_with_removals_gives_the_graph_of_the_plain_loop(tmp_path, seed, window):
     """Promise 1, in windows of 4 and 64, with wild answers, outages, refused texts, in any order.
 
     A run may end before it looks for requests again, so several follow one another. Episodes have no previous
@@ -116,7 +116,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("kind", ["retract", "remove"])
-def test_a_run_whose_model_never_answers_serves_requested_operations(tmp_path, kind):
+def test_operations_are_carried_out_while_a_model_does_not_answer(tmp_path, kind):
     """Episodes in flight are dropped, the named episodes leave the log, and the others are read again."""
     engine = Engine(tmp_path)
     engine.add(*(reading(n, [], [works(f"F{n}")], client_id=f"e{n}") for n in range(1, 4)))
@@ -170,8 +170,8 @@ def test_a_correction_in_its_place_is_finished_before_a_removal(tmp_path):
 
 @EMBEDDED
 @pytest.mark.parametrize("kind", ["retract", "remove"])
-def test_removed_pending_episodes_are_part_of_no_moment(stores: Stores, kind: str) -> None:
-    """A pending episode that is withdrawn was never known: it is neither pending, failed nor ever dumped."""
+def test_removed_pending_episodes_appear_in_no_dump(stores: Stores, kind: str) -> None:
+    """A withdrawn pending episode was never known: it is not pending, not failed, and in no dump."""
     engine = engine_on(stores)
     engine.add(reading(1, [], [works("Acme")], client_id="a"))
     dump_before, known_at = engine.dump(), engine.last_recorded()
@@ -188,7 +188,7 @@ def test_removed_pending_episodes_are_part_of_no_moment(stores: Stores, kind: st
     assert engine.store.heads([engine.named()])[engine.named()].last == 3
 
 
-def test_an_outage_and_a_removal_of_all_leave_nothing(tmp_path: Path) -> None:
+def test_a_group_can_be_cleared_during_an_outage(tmp_path: Path) -> None:
     """R27: a group is emptied with all its pending rows; later episodes stay."""
     engine = Engine(tmp_path)
     engine.accept(*drafts(1, 5))

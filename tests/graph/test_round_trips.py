@@ -112,21 +112,21 @@ async def test_all_rows_survive_a_round_trip_of_parquet(
         folder = Path(name)
         async with (
             kgray.open_async(folder / "a", create=True) as memory,
-            kgray.open_async(folder / "b", create=True) as other,
+            kgray.open_async(folder / "b", create=True) as imported,
         ):
             await memory.add_many(episodes, group="g")
             for action in changes:
                 with suppress(NotFound):  # there is no such episode
                     await change(memory, action)
             await memory.export(folder / "out", to="parquet", group="g")
-            report = await other.import_from(folder / "out", form="parquet", group="g")
+            report = await imported.import_from(folder / "out", form="parquet", group="g")
 
-            before, after = await rows_of(memory, "g"), await rows_of(other, "g")
-            assert after == before
-            assert report.taken == sum(len(rows) for kind, rows in before.items() if kind != "head")
-            for moment in {None, *(show(row.ended_at) for row in before[EPISODES.name])}:
-                assert await other.dump(group="g", known_at=moment) == await memory.dump(
+            rows_before, rows_after = await rows_of(memory, "g"), await rows_of(imported, "g")
+            assert rows_after == rows_before
+            assert report.taken == sum(len(rows) for kind, rows in rows_before.items() if kind != "head")
+            for moment in {None, *(show(row.ended_at) for row in rows_before[EPISODES.name])}:
+                assert await imported.dump(group="g", known_at=moment) == await memory.dump(
                     group="g", known_at=moment
                 )
-            hits = [await m.search("Where does Alice work?", group="g") for m in (memory, other)]
+            hits = [await m.search("Where does Alice work?", group="g") for m in (memory, imported)]
             assert hits[0] == hits[1]

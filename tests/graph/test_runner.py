@@ -39,7 +39,7 @@ COUNT = 40  # episodes of the histories that runs are compared on
 
 @pytest.fixture(autouse=True)
 def always_decide_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have episodes decided ahead, though the models of these tests answer at once."""
+    """Have episodes decided ahead, although the models of these tests answer at once."""
     monkeypatch.setattr("kgray.ingest.flight.AT_ONCE_S", (0.0, 0.0))
 
 
@@ -145,7 +145,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, list[
 @pytest.mark.parametrize(
     ("window", "groups"), [(1, 1), (8, 4), pytest.param(64, 1, marks=pytest.mark.slow), (64, 4)]
 )
-def test_every_window_gives_the_plain_loops_dump(
+def test_every_window_gives_the_dump_of_the_plain_loop(
     tmp_path: Path, plain: dict[int, dict[str, list[str]]], window: int, groups: int
 ) -> None:
     """With wild answers, shuffled completions, outages, failures, corrections; no request is asked twice."""
@@ -158,7 +158,7 @@ def test_every_window_gives_the_plain_loops_dump(
     assert totals.failed == len(failures(engine.store))
 
 
-def test_a_run_that_was_stopped_goes_on_and_asks_nothing_twice(
+def test_a_stopped_run_continues_without_repeating_questions(
     tmp_path: Path, plain: dict[int, dict[str, list[str]]]
 ) -> None:
     """R21, R24: the journal keeps all answers, the store keeps all extractions."""
@@ -180,7 +180,7 @@ def test_a_run_that_was_stopped_goes_on_and_asks_nothing_twice(
     assert len(model.question_keys) == len(set(model.question_keys))
 
 
-def test_a_model_out_of_reach_ends_the_run_and_loses_nothing(tmp_path: Path) -> None:
+def test_an_unreachable_model_ends_the_run_without_losing_episodes(tmp_path: Path) -> None:
     """R24: beyond its patience the run stops; the episodes stay accepted."""
 
     class UnreachableModel:
@@ -199,8 +199,8 @@ def test_a_model_out_of_reach_ends_the_run_and_loses_nothing(tmp_path: Path) -> 
     assert engine.store.counts(GROUP)[GROUP].committed == 20
 
 
-def test_a_late_head_is_sent_once_more(tmp_path: Path) -> None:
-    """The first answer of the two counts, and the line goes on."""
+def test_a_late_extraction_at_the_head_is_sent_twice(tmp_path: Path) -> None:
+    """The first answer of the two is used, and the queue continues."""
     engine = Engine(tmp_path)
     engine.accept(*drafts(1, 20))
     inner = engine.parts.extractor
@@ -221,7 +221,7 @@ def test_a_late_head_is_sent_once_more(tmp_path: Path) -> None:
     assert (totals.committed, calls.count(5), len(calls)) == (20, 2, 21)
 
 
-def test_a_vector_that_was_computed_ahead_makes_no_further_candidates(tmp_path: Path) -> None:
+def test_a_vector_computed_ahead_adds_no_candidates(tmp_path: Path) -> None:
     """A name that was unknown ahead of time and is known in its turn is decided as in the plain loop."""
     names = [("Kelstaholm", "City"), ("Kelstaholms", "City"), ("Kelstaholms", "Company")]
     messages = [
@@ -266,7 +266,7 @@ def test_a_vector_that_was_computed_ahead_makes_no_further_candidates(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["loop", "runner"])
-def test_a_run_of_some_groups_leaves_the_others_as_they_are(tmp_path, kind):
+def test_a_run_of_some_groups_leaves_other_groups_pending(tmp_path, kind):
     """An outage in one group must not keep a correction in another waiting: its run never meets it."""
     engine = Engine(tmp_path)
     engine.accept(triples(1, works("Acme")), triples(1, works("Beta"), group="h"))
@@ -279,8 +279,8 @@ def test_a_run_of_some_groups_leaves_the_others_as_they_are(tmp_path, kind):
     engine.store.close()
 
 
-def test_a_text_that_the_embedder_refuses_fails_its_episode_alone(tmp_path: Path) -> None:
-    """R24: as the plain loop, in every window; the other episodes and groups go on."""
+def test_a_text_refused_by_the_embedder_fails_only_its_episode(tmp_path: Path) -> None:
+    """R24: like the plain loop, in every window; other episodes and groups continue."""
 
     class Choosy:
         identity, dimensions = SMALL.identity, SMALL.dimensions
@@ -301,7 +301,7 @@ def test_a_text_that_the_embedder_refuses_fails_its_episode_alone(tmp_path: Path
         assert [f.episode.client_id for f in failures(engine.store)] == ["e3"]
 
 
-def test_a_model_that_is_slow_is_not_asked_twice(tmp_path: Path) -> None:
+def test_a_slow_model_gets_each_request_once(tmp_path: Path) -> None:
     """A head is late relative to the recent duration of extractions, not by the clock alone."""
     engine = Engine(tmp_path)
     engine.accept(*drafts(1, 12))
@@ -318,7 +318,7 @@ def test_a_model_that_is_slow_is_not_asked_twice(tmp_path: Path) -> None:
 
     with engine.store.writing():
         asyncio.run(Runner(replace(engine.parts, extractor=Slow(), window=1, late_s=0.05)).run())
-    # By the clock alone all twelve would be late; here the first may be, and any unusually long extraction.
+    # With a fixed limit all twelve would be late; here the first may be, and any unusually long extraction.
     assert len(calls) < 20
 
 
@@ -351,7 +351,7 @@ def test_a_live_message_does_not_wait_behind_another_groups_backlog(tmp_path: Pa
     assert ended.count("live") == 3
 
 
-async def test_a_limit_that_is_raised_in_a_run_has_more_decided_ahead(tmp_path: Path) -> None:
+async def test_raising_the_limit_during_a_run_allows_more_decisions_ahead(tmp_path: Path) -> None:
     """While the first episode is being read, the next episodes are decided, up to the number of calls."""
     engine, first = Engine(tmp_path), asyncio.Event()
     engine.accept(*drafts(1, 20))
@@ -373,7 +373,7 @@ async def test_a_limit_that_is_raised_in_a_run_has_more_decided_ahead(tmp_path: 
             return sum(item.tried for window in windows for item in window.items.values())
 
         async with asyncio.timeout(HANGS_S):
-            while tried() != count:  # noqa: ASYNC110 - what it waits for has no event
+            while tried() != count:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
 
     with engine.store.writing():
@@ -385,8 +385,8 @@ async def test_a_limit_that_is_raised_in_a_run_has_more_decided_ahead(tmp_path: 
         assert (await running).committed == 20
 
 
-def test_bulk_and_live_in_one_group_keep_its_order(tmp_path: Path) -> None:
-    """R20: a lane is about waiting, never about the order inside a group; the graph does not know of it."""
+def test_bulk_and_live_episodes_of_a_group_keep_their_order(tmp_path: Path) -> None:
+    """R20: a lane affects waiting, not the order inside a group; the graph does not depend on it."""
     plain_engine = Engine(tmp_path / "plain", judge=WildJudge())
     plain_engine.accept(*drafts(7, 40))
     plain_engine.run()
@@ -426,8 +426,8 @@ def test_commits_of_another_process_during_a_run_are_read(tmp_path: Path, plain:
     engine.check()
 
 
-def test_many_groups_take_turns_and_each_look_asks_of_few(tmp_path: Path) -> None:
-    """However many groups have a backlog, none waits for another's end; the store is not asked about all."""
+def test_many_groups_take_turns_and_each_poll_reads_few_groups(tmp_path: Path) -> None:
+    """No group waits for the end of another group's backlog; a poll does not read all groups."""
     engine = Engine(tmp_path)
     messages = [reading(n, [], [works(f"F{n}")]) for n in range(12)]
     group_names = [f"g{n:02}" for n in range(20)]
@@ -504,7 +504,7 @@ class Away:
         self._store.apply(writes)
 
 
-async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_path: Path) -> None:
+async def test_decisions_are_limited_to_a_window_while_the_writer_is_away(tmp_path: Path) -> None:
     """Waiting episodes are in memory: a backlog must not gather there."""
     engine = Engine(tmp_path)
     engine.accept(*(reading(n % 9, [], [works(f"F{n}")]) for n in range(100)))
@@ -535,10 +535,8 @@ async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_pat
     assert read_count <= committed + 3 * 8
 
 
-def test_a_model_that_answers_at_once_is_asked_at_the_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is decided ahead for it, but at first; the graph is the plain loop's."""
+def test_a_fast_model_is_asked_at_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first episodes are decided ahead for it; the graph equals the plain loop's."""
     monkeypatch.setattr("kgray.ingest.flight.AT_ONCE_S", (60.0, 60.0))
     engine, plain = (
         Engine(tmp_path / "windowed", judge=WildJudge()),
@@ -553,10 +551,10 @@ def test_a_model_that_answers_at_once_is_asked_at_the_commit(
     assert engine.dump() == plain.dump()
 
 
-def test_slow_questions_about_episodes_that_are_read_at_once_are_asked_ahead(
+def test_slow_questions_are_asked_ahead_even_if_extractions_are_fast(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if a cache held extractions, and no answers: one question at a time would take minutes."""
+    """A cache may have extractions and no answers: one question at a time would take minutes."""
     monkeypatch.setattr("kgray.ingest.flight.AT_ONCE_S", (60.0, 0.05))
     calls_in_flight = max_in_flight = 0
 
@@ -578,7 +576,7 @@ def test_slow_questions_about_episodes_that_are_read_at_once_are_asked_ahead(
     assert totals.stalls < totals.requests / 2
 
 
-def test_no_more_is_decided_ahead_than_the_model_reads_at_a_time(
+def test_decisions_ahead_are_limited_by_the_models_concurrency(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An episode further ahead would be tried again at every change before it."""

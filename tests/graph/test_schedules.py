@@ -157,7 +157,7 @@ def test_two_schedulers_at_the_same_moment_take_a_tick_once(schedules):
     assert schedules.every() == [first]
 
 
-def test_a_scheduler_of_another_ray_leaves_an_open_run_alone_while_its_own_renews_it(schedules):
+def test_another_scheduler_submits_a_run_only_after_its_lease_expires(schedules):
     schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
     owner, idle_server = JobServer(NIGHT), JobServer(NIGHT)
     owner.look(schedules)
@@ -169,7 +169,7 @@ def test_a_scheduler_of_another_ray_leaves_an_open_run_alone_while_its_own_renew
     assert [*idle_server.jobs] == ["nightly-20260302T0300Z-2"]
 
 
-def test_a_refresh_that_another_one_submitted_is_waited_for(schedules):
+def test_a_tick_waits_for_a_refresh_submitted_elsewhere(schedules):
     schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
     server = JobServer(NIGHT)
     server.idle = False
@@ -180,7 +180,7 @@ def test_a_refresh_that_another_one_submitted_is_waited_for(schedules):
     assert [*server.jobs] == ["nightly-20260304T0300Z"]
 
 
-def test_a_failed_run_is_kept_in_a_line_and_the_next_tick_goes_on(schedules):
+def test_a_failed_run_is_recorded_and_the_next_tick_runs(schedules):
     schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
     server = JobServer(NIGHT)
     server.look(schedules)
@@ -200,7 +200,7 @@ def test_a_failed_run_is_kept_in_a_line_and_the_next_tick_goes_on(schedules):
     assert schedules.every()[0].said == "failed: Ray did not take the job: no such node"
 
 
-def test_a_job_that_is_killed_is_submitted_again_three_times_at_most(schedules):
+def test_a_killed_job_is_submitted_at_most_three_times(schedules):
     schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
     server = JobServer(NIGHT)
     for _ in range(MAX_TRIES + 2):
@@ -211,7 +211,7 @@ def test_a_job_that_is_killed_is_submitted_again_three_times_at_most(schedules):
     assert schedules.every()[0].said == "failed: killed"
 
 
-def test_a_job_server_that_is_away_costs_no_try(schedules):
+def test_an_unreachable_job_server_does_not_count_as_a_try(schedules):
     schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
     server = JobServer(NIGHT)
     server.fault = Unavailable("the job server is away")
@@ -226,7 +226,7 @@ def test_a_job_server_that_is_away_costs_no_try(schedules):
     assert schedules.every()[0].tries == 1
 
 
-def test_a_schedule_that_is_removed_during_its_run_does_not_come_back(schedules):
+def test_a_schedule_removed_during_its_run_stays_removed(schedules):
     schedules.add("nightly", "0 3 * * *", "UTC", CREATED)
     server = JobServer(NIGHT)
     server.look(schedules)
@@ -257,7 +257,7 @@ def test_unusable_schedules_are_refused(schedules, name, cron, zone, line):
     assert schedules.every() == []
 
 
-def test_a_name_that_exists_is_refused(schedules):
+def test_an_existing_schedule_name_is_refused(schedules):
     first = schedules.add("n", "0 3 * * *", "UTC", CREATED)
     for cron in ("0 3 * * *", "0 4 * * *"):
         with pytest.raises(InputError, match="kgray schedule remove n"):
@@ -265,7 +265,7 @@ def test_a_name_that_exists_is_refused(schedules):
     assert schedules.every() == [first]
 
 
-def test_first_schedules_are_added_only_where_there_are_none(schedules):
+def test_default_schedules_are_added_only_to_an_empty_store(schedules):
     pair = {"due": "0 3 * * *", "full": "0 4 * * 0", "zone": "Europe/Berlin"}
     assert schedules.add_first(due="", full="", zone="UTC", now=CREATED) == []
     assert schedules.add_first(**pair, now=CREATED) == ["refresh-due", "refresh-full"]

@@ -37,7 +37,7 @@ async def facts(world, text=ALL, **options):
     return [hit.text for hit in await find(world, text, scopes=("fact",), **options)]
 
 
-async def test_steps_from_a_centre_come_nearest_first(world):
+async def test_graph_steps_from_a_centre_rank_the_nearest_first(world):
     """Two hops: facts at the centre, then facts at its neighbours; beyond that none."""
     centre = world.id_of("demo", "Ann")
     hits = await find(world, recipe="neighbours", centre=centre, scopes=("fact", "entity"))
@@ -81,7 +81,7 @@ async def test_steps_follow_only_facts_true_at_the_moment(world):
     assert await facts(world, recipe="neighbours", centre=centre, as_of=day(0)) == ["Ann knows Ben"]
 
 
-async def test_a_hub_does_not_crowd_out_the_other_seeds(world):
+async def test_a_hub_does_not_displace_other_seeds(world):
     """A hub's 300 newer facts cost no more than 10, and the other seed keeps its own."""
     for start in range(0, 300, 60):
         await world.tell(
@@ -122,7 +122,7 @@ async def test_filters_narrow_facts(world, filters, expected_facts):
     assert set(await facts(world, filters=filters)) == expected_facts
 
 
-async def test_a_filter_leaves_alone_the_scopes_it_does_not_name(world):
+async def test_a_filter_applies_only_to_its_scope(world):
     hits = await find(world, filters=Filters(labels=("Sailor",), sources=("chat",)), limit=100)
     assert {hit.text for hit in hits if hit.scope == "entity"} == {"Olaf"}
     assert {hit.text for hit in hits if hit.scope == "episode"} == {"Ben met Cleo.", "Dan met Eve."}
@@ -140,7 +140,7 @@ async def test_ended_facts_are_found_by_the_range_of_their_end_at_any_time(world
     assert await facts(world, filters=filters, any_time=True) == ["Olaf owns a boat"]
 
 
-async def test_a_rare_fact_is_found_behind_hundreds_that_do_not_count(world):
+async def test_a_rare_fact_is_found_behind_hundreds_of_excluded_facts(world):
     """Hits dropped after ranking (ended, filtered) must not make a search come back short."""
     distractors = [(f"Z{n}", "MADE", f"q{n}", f"Z{n} made q{n} of x{n}", day(20), None) for n in range(300)]
     await world.tell("demo", "other things", day(19), facts=distractors)
@@ -176,7 +176,7 @@ async def test_a_rare_fact_is_found_behind_hundreds_that_do_not_count(world):
         assert "In the long run and all things considered Kim visited Oslo too" in fact_texts
 
 
-async def test_several_pieces_of_evidence_are_one_fact_at_its_best_rank(world):
+async def test_a_fact_with_several_pieces_of_evidence_is_one_hit_at_its_best_rank(world):
     for at in range(3):
         await world.tell(
             "demo",
@@ -240,7 +240,7 @@ async def test_node_distance_orders_by_steps_from_the_centre(world):
 
 
 @pytest.mark.parametrize("scope", ["fact", "entity", "episode"])
-async def test_mmr_gives_every_candidate_once_with_values_that_never_rise(world, scope):
+async def test_mmr_returns_every_candidate_in_order_of_score(world, scope):
     plain = await find(world, text="Ann knows Ben", scopes=(scope,), limit=20)
     hits = await find(world, text="Ann knows Ben", scopes=(scope,), limit=20, recipe="diverse")
     assert {hit.id for hit in hits} == {hit.id for hit in plain}
@@ -248,7 +248,7 @@ async def test_mmr_gives_every_candidate_once_with_values_that_never_rise(world,
     assert scores == sorted(scores, reverse=True)
 
 
-async def test_the_limit_counts_the_whole_list(world):
+async def test_the_limit_applies_to_all_scopes_together(world):
     """Without the rule that a fact and its messages count once, the list has all three scopes."""
     for limit in (1, 4, 9):
         assert len(await find(world, text=ALL, limit=limit)) == limit
@@ -258,7 +258,7 @@ async def test_the_limit_counts_the_whole_list(world):
     assert [sum(hit.scope == scope for hit in hits) for scope in ("fact", "episode")] == [2, 1]
 
 
-async def test_where_other_scopes_fall_short_one_scope_fills_the_list(world):
+async def test_one_scope_fills_the_list_when_other_scopes_have_few_hits(world):
     """One entity, one episode, 300 facts and values: a limit of 200 is met."""
     await world.tell(
         "values",
@@ -274,7 +274,7 @@ async def test_where_other_scopes_fall_short_one_scope_fills_the_list(world):
     assert counts == {"fact": 200, "entity": 0, "episode": 0}, "the message says no more than its facts"
 
 
-def test_a_rank_is_that_of_the_whole_signal_however_few_rows_are_read(tmp_path):
+def test_a_rank_does_not_depend_on_the_number_of_rows_read(tmp_path):
     """Forty messages match in fewer words; the message of the named speaker ranks above them."""
     start = datetime(2026, 3, 1, tzinfo=UTC)
     messages = [("Bob", "kettle blue")] * 40 + [("Ann", "kettle blue morning")]

@@ -49,7 +49,7 @@ def contents(index: GroupIndex) -> dict[str, Any]:
 
 
 def followed(played: Played, steps: list[Any]) -> set[int]:
-    """Play a history that one `Indexes` follows, at two of three steps; return the ids of its indexes."""
+    """Play a history that `Indexes` follows at two of three steps; return the ids of its indexes."""
     store, width = played.engine.store, SMALL.dimensions
     indexes, observations = Indexes(store, width), set()
     for number, step in enumerate(steps):
@@ -78,7 +78,7 @@ def test_an_index_that_follows_a_history_equals_a_fresh_index(stores: Stores, mo
 
 
 @EMBEDDED
-def test_a_group_that_is_removed_is_no_longer_found_in_its_index(store, group):
+def test_the_index_of_a_removed_group_is_empty(store, group):
     indexes = Indexes(store, WIDTH)
     with store.writing():
         tell(store, "Al", "one", group=group)
@@ -94,7 +94,7 @@ def test_a_group_that_is_removed_is_no_longer_found_in_its_index(store, group):
 
 
 @EMBEDDED
-def test_above_its_memory_a_reader_drops_the_least_recently_used_index(store, stores):
+def test_a_reader_evicts_the_least_recently_used_index(store, stores):
     groups = [stores.fresh() + "g" for _ in range(3)]
     with store.writing():
         for group in groups:
@@ -117,7 +117,7 @@ def test_above_its_memory_a_reader_drops_the_least_recently_used_index(store, st
 
 
 @pytest.mark.seldom_on_neo4j
-def test_threads_that_ask_while_another_writes_see_whole_indexes(store, group):
+def test_concurrent_readers_see_consistent_indexes_during_writes(store, group):
     indexes, faults = Indexes(store, WIDTH), []
 
     def ask() -> None:
@@ -142,7 +142,7 @@ def test_threads_that_ask_while_another_writes_see_whole_indexes(store, group):
         assert (len(index.messages.sequences), faults) == (10, [])
 
 
-def test_words_added_in_pieces_are_found_like_words_added_at_once():
+def test_words_added_in_pieces_score_like_words_added_at_once():
     rng = np.random.default_rng(1)
     texts = [" ".join(f"w{n}" for n in rng.integers(0, 30, rng.integers(0, 9))) for _ in range(200)]
     pieces = Words()

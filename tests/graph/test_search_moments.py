@@ -87,7 +87,7 @@ async def test_any_time_finds_every_span(jobs):
     assert set(texts(hits)) >= {"Alice Webb works at Acme", "Alice Webb works at Beta"}
 
 
-async def test_as_of_hides_no_message_and_messages_have_a_filter_of_their_own(jobs):
+async def test_as_of_does_not_filter_messages(jobs):
     """R5: a fact is shown with the message that states it, also if that message is later."""
     await jobs.tell("demo", "Alice Webb says hello from the future.", day(40_000))
     episode_texts = texts(await find(jobs, scopes=("episode",), limit=50), "episode")
@@ -101,7 +101,7 @@ async def test_as_of_hides_no_message_and_messages_have_a_filter_of_their_own(jo
         assert texts(hits, "episode") == [text for text in episode_texts if ("future" in text) is to_come]
 
 
-async def test_a_fact_hit_says_all_that_the_interface_promises(jobs):
+async def test_a_fact_hit_has_all_fields_of_the_interface(jobs):
     hits = await find(jobs, text="Alice Webb works at Beta", scopes=("fact",))
     fact = jobs.facts["demo", "Alice Webb works at Beta"]
     assert hits[0].signals.keys() == {"words", "vectors", "linked", "answers"}
@@ -140,7 +140,7 @@ async def test_a_fact_hit_says_all_that_the_interface_promises(jobs):
     )
 
 
-async def test_a_value_is_shown_with_its_unit_and_is_no_entity(jobs):
+async def test_a_value_is_shown_with_its_unit_and_is_not_an_entity(jobs):
     hits = await find(jobs, text="lamp costs", limit=3)
     fact = next(hit for hit in hits if hit.scope == "fact")
     assert (fact.subject, fact.object, fact.fact.object_id) == ("lamp", "80 EUR", None)
@@ -174,7 +174,7 @@ async def test_the_same_search_gives_the_same_list(jobs):
     assert await find(jobs, limit=50) == await find(jobs, limit=50)
 
 
-async def test_groups_never_meet(jobs):
+async def test_a_search_returns_only_hits_of_its_group(jobs):
     """Promise 5: the same text in two groups gives no hit across."""
     await jobs.tell(
         "other",
@@ -225,14 +225,14 @@ async def test_a_retracted_episode_is_found_only_as_known_before(jobs):
     assert texts(await find(jobs, recipe="neighbours", seeds=(episode,))) == []
 
 
-async def test_known_at_needs_a_view_and_a_view_its_group(jobs):
+async def test_known_at_requires_a_view_of_the_same_group(jobs):
     with pytest.raises(ValueError, match="known_at needs a view"):
         await find(jobs, known_at=day(1))
     with pytest.raises(ValueError, match="the view shows group other"):
         await find(jobs, view=StoredView(jobs.store, "other"))
 
 
-async def test_any_text_is_a_query(jobs):
+async def test_any_text_is_accepted_as_a_query(jobs):
     """Neither a query language nor a crash: hits of the group, or none."""
     for text in HOSTILE:
         assert {hit.group for hit in await find(jobs, text=text)} <= {"demo"}, text[:50]
@@ -260,12 +260,12 @@ async def test_chinese_and_japanese_text_is_found(world):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(min_size=1).filter(str.strip), tokens=st.integers(64, 300))
-async def test_no_query_makes_a_block_beyond_its_budget(jobs, text, tokens):
+async def test_a_context_block_stays_within_its_budget(jobs, text, tokens):
     block = await context(Searcher(jobs.store, jobs.embedder), Query(text=text, group="demo"), tokens=tokens)
     assert block.tokens == count_tokens(block.text) <= tokens
 
 
-async def test_the_context_block_has_the_present_facts(jobs):
+async def test_the_context_block_has_the_current_facts(jobs):
     work_query = Query(text="Where does Alice Webb work?", group="demo")
     block = await context(Searcher(jobs.store, jobs.embedder), work_query)
     facts = block.text.split("<FACTS>\n")[1].split("\n</FACTS>")[0].split("\n")

@@ -33,7 +33,7 @@ class Longest:
         return np.array([min(1.0, len(text) / 100) for text in texts], np.float32)
 
 
-async def test_a_cross_encoder_orders_more_than_is_returned(world):
+async def test_a_cross_encoder_reranks_three_times_the_limit(world):
     """Of 3 times the limit the two longest texts come first, with its scores; without one it is refused."""
     for n in range(6):
         text = "Ann has a boat" + " indeed" * n
@@ -79,7 +79,7 @@ async def test_nearby_measures_true_shortest_paths(world):
         assert hit.score == (0 if near is None else 1 / (1 + near)), hit.text
 
 
-async def test_explain_lists_the_messages_that_a_hit_above_states(world):
+async def test_explain_lists_messages_already_stated_by_a_higher_hit(world):
     await chain(world, "demo")
     ranking = await Searcher(world.store, world.embedder).ranking(
         Query(text="Olaf owns a boat", group="demo")

@@ -84,7 +84,7 @@ def stored_weights(engine: Engine) -> dict[str, list[tuple[bytes | None, bytes]]
 
 
 @EMBEDDED
-def test_a_message_that_shares_only_parts_of_words_is_found_and_explained(stores: Stores) -> None:
+def test_sparse_search_finds_and_explains_a_match_of_word_parts(stores: Stores) -> None:
     engine = reader(stores)
     engine.add(*(message(name, text, n) for n, (name, text) in enumerate(MESSAGES)))
     question, weighed = "Where is a bicyclist?", engine.parts.embedder.weights
@@ -107,10 +107,10 @@ def test_a_message_that_shares_only_parts_of_words_is_found_and_explained(stores
 
 
 @EMBEDDED
-def test_a_growing_index_finds_the_same_as_a_loaded_index(
+def test_an_extended_index_gives_the_hits_of_a_loaded_index(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where only the signs of vectors are held: weights are held whole."""
+    """Even an index with only the signs of vectors has complete weights in memory."""
     engine = reader(stores)
     grown = Searcher(engine.store, engine.parts.embedder)
     for n, (name, text) in enumerate((*MESSAGES, *((f"{name} again", text) for name, text in MESSAGES))):
@@ -171,7 +171,7 @@ def test_a_parallel_run_stores_the_weights_of_the_plain_loop_from_the_passes_of_
 
 
 @EMBEDDED
-def test_an_embedder_without_weights_stores_none_and_is_not_asked_for_weights(stores: Stores) -> None:
+def test_an_embedder_without_weights_gives_no_sparse_signal(stores: Stores) -> None:
     engine = engine_on(stores, extractor=RulesExtractor(shipped()))
     engine.add(*(message(name, text, n) for n, (name, text) in enumerate(MESSAGES)))
     assert {weights for row_list in stored_weights(engine).values() for weights, _ in row_list} == {None}
@@ -183,7 +183,7 @@ def test_an_embedder_without_weights_stores_none_and_is_not_asked_for_weights(st
 
 
 @EMBEDDED
-def test_unrequested_methods_find_nothing_count_for_nothing_and_read_nothing(
+def test_unrequested_methods_add_no_hits_and_read_no_rows(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = reader(stores)
@@ -206,7 +206,7 @@ def test_unrequested_methods_find_nothing_count_for_nothing_and_read_nothing(
 
 
 @EMBEDDED
-def test_a_text_that_shares_only_small_words_with_a_question_is_not_about_it(stores: Stores) -> None:
+def test_a_text_that_shares_only_small_words_is_not_a_hit(stores: Stores) -> None:
     class Small(Weighing):
         """Little words weigh a third of others, as the model has them."""
 

@@ -63,7 +63,7 @@ def view_at(store: Store, group: str, at: int) -> View:
 
 @pytest.mark.neo4j
 @pytest.mark.seldom_on_neo4j
-async def test_every_search_gives_the_hits_of_the_embedded_store(worlds):
+async def test_searches_on_a_server_give_the_hits_of_the_embedded_store(worlds):
     """R5, R14, promise 5: by words, vectors and steps; at moments; filtered; as known before a retraction."""
     both, group = worlds
     embedder = both[0].embedder

@@ -84,7 +84,7 @@ class Claim(NamedTuple):
     sentence: str
     event: bool
     said_at: int  # day
-    start: int | None  # day; None = as it was said
+    start: int | None  # day; None = the reference time
 
 
 def _rendered() -> dict[str, str]:
@@ -142,7 +142,7 @@ def is_true(text: str, fact: Fact, moment: int) -> bool:
 
 
 def moments(fact: Fact) -> list[int]:
-    """Return five moments of a fact's span; one without an end goes on for 400 days."""
+    """Return five moments of a fact's span; a span without an end lasts for 400 days."""
     start = fact.valid_at if fact.valid_at is not None else day(0)
     end = fact.invalid_at if fact.invalid_at is not None else max(start, day(0)) + 400 * DAY
     return [start + (end - start - 1) * part // 4 for part in range(5)] if end > start else []
@@ -168,7 +168,7 @@ def check_texts(engine: Engine) -> list[Fact]:
 
 
 @SELDOM_ON_NEO4J
-def test_a_text_is_true_at_five_moments_of_its_span(stores: Stores) -> None:
+def test_a_fact_text_is_true_at_every_moment_of_its_span(stores: Stores) -> None:
     """Two wordings, future starts, first person, four languages, merges, removals of the opening evidence."""
     checked: list[Fact] = []
 
@@ -219,7 +219,7 @@ def check_stored(engine: Engine) -> list[Fact]:
 
 
 @EMBEDDED
-def test_the_sentence_says_more_than_the_relation(stores: Stores) -> None:
+def test_a_fact_text_is_the_whole_sentence(stores: Stores) -> None:
     """From the name of the relation, "works in city orchestra", the cello would be lost."""
     engine = engine_on(stores, judge=OneStatement())
     sentence = "Bartek Wilk plays the cello in the city orchestra"
@@ -228,7 +228,7 @@ def test_the_sentence_says_more_than_the_relation(stores: Stores) -> None:
     assert texts(engine) == [sentence]
 
 
-def test_a_late_sentence_about_an_earlier_start_is_the_text(tmp_path: Path) -> None:
+def test_the_sentence_of_the_earliest_start_is_the_fact_text(tmp_path: Path) -> None:
     """The order is that of points, not of arrival; after its removal the other is the text again."""
     engine = Engine(tmp_path, judge=OneStatement())
     engine.add(works(10, "Alice Brown works at Acme"))
@@ -238,7 +238,7 @@ def test_a_late_sentence_about_an_earlier_start_is_the_text(tmp_path: Path) -> N
     assert texts(engine) == ["Alice Brown works at Acme"]
 
 
-def test_the_second_wording_is_the_text_where_the_first_cannot_be(tmp_path: Path) -> None:
+def test_a_later_wording_is_the_text_if_the_first_is_unusable(tmp_path: Path) -> None:
     engine = Engine(tmp_path, judge=OneStatement())
     engine.add(works(10, "Alice Brown will start at Acme", valid_at=iso(15)))
     assert texts(engine) == ["Alice Brown works at Acme"]
@@ -246,7 +246,7 @@ def test_the_second_wording_is_the_text_where_the_first_cannot_be(tmp_path: Path
     assert texts(engine) == ["Alice Brown keeps the books of Acme"]
 
 
-def test_a_longer_name_does_not_change_a_sentence(tmp_path: Path) -> None:
+def test_a_longer_entity_name_does_not_change_a_sentence(tmp_path: Path) -> None:
     """A sentence names the ends as its episode does; a composed text follows the name of now (R16)."""
     engine = Engine(tmp_path, judge=OneStatement())
     fact = {"source": "A. Brown", "target": "Acme", "relation": "WORKS_AT"}

@@ -51,12 +51,12 @@ def second_group(group: str) -> str:
     return next(n for n in names if slot_of(n) != slot_of(group) and (slot_of(n) - slot_of(group)) % 2 == 0)
 
 
-def test_a_group_lies_in_one_slot_wherever_it_is_asked():
+def test_the_slot_of_a_group_is_fixed():
     assert [slot_of(name) for name in ("g", "h", "Zürich", "")] == [886, 743, 318, 0]
     assert {slot_of(f"group {n}") for n in range(20_000)} == set(range(SLOTS))
 
 
-def test_a_slot_that_is_handed_over_has_a_new_owner_and_the_late_batch_of_the_old_one_is_refused(
+def test_a_moved_slot_has_a_new_owner_and_refuses_late_batches_of_the_old_owner(
     owners, mine, group, second_group
 ):
     old, new = owners
@@ -91,7 +91,7 @@ def test_a_slot_that_is_handed_over_has_a_new_owner_and_the_late_batch_of_the_ol
     assert old.store.pending_count(group) == old.store.pending_count(second_group) == 0
 
 
-def test_a_decision_from_before_a_slot_left_and_returned_is_refused(owners, group):
+def test_a_batch_decided_before_a_slot_moved_away_and_back_is_refused(owners, group):
     """The owner is the same, and so is its run; an earlier batch of it may arrive late."""
     old, new = owners
     for owner in (new, old):
@@ -101,7 +101,7 @@ def test_a_decision_from_before_a_slot_left_and_returned_is_refused(owners, grou
         old.apply(statement_commit(1, "Al", "one", 10, group=group))
 
 
-def test_a_new_or_resumed_owner_of_a_shard_has_the_slots_moved_to_it(owners, stores, group):
+def test_a_new_owner_of_a_shard_gets_its_moved_slots(owners, stores, group):
     old, new = owners
     with old.store.moving([slot_of(group)], new.shard):
         pass
@@ -115,7 +115,7 @@ def test_a_new_or_resumed_owner_of_a_shard_has_the_slots_moved_to_it(owners, sto
         other_memory.apply([statement_commit(2, "Bo", "two", 20, group=group)])
 
 
-def test_a_move_that_fails_leaves_the_slots_where_they_were(owners, mine, group):
+def test_a_failed_move_leaves_the_slots_with_their_owner(owners, mine, group):
     old, new = owners
     with pytest.raises(KeyboardInterrupt), new.store.moving([slot_of(group)], new.shard):
         raise KeyboardInterrupt
@@ -125,7 +125,7 @@ def test_a_move_that_fails_leaves_the_slots_where_they_were(owners, mine, group)
         new.apply(statement_commit(2, "Bo", "two", 20, group=group))
 
 
-def test_a_move_of_a_process_that_was_killed_ends_when_the_shard_is_taken(stores, mine, group):
+def test_a_killed_move_is_cancelled_by_the_next_owner_of_the_shard(stores, mine, group):
     store, other_memory = stores.open(), stores.open()
     append(store, draft("Al says one", group=group))
     own_shard = slot_of(group) % 2
@@ -149,8 +149,8 @@ def test_a_missing_slot_is_not_moved_and_no_slot_is_moved_to_a_missing_shard(own
             pass
 
 
-def test_an_added_shard_is_served_together_with_the_shards_that_gave_it_slots(stores, mine, group):
-    """From one shard to two: the owner of the first goes on, unless it sends what went."""
+def test_an_added_shard_writes_alongside_the_shards_that_gave_it_slots(stores, mine, group):
+    """From one shard to two: the first owner continues, and only its writes to moved slots are refused."""
     first, second = stores.open(), stores.open()
     append(first, draft("Al says one", group=group))
     if "Sqlite" in type(stores).__name__:
@@ -173,7 +173,7 @@ def test_an_added_shard_is_served_together_with_the_shards_that_gave_it_slots(st
         pass
 
 
-def test_a_shard_without_slots_is_dropped_and_its_holder_can_write_nothing(owners, stores, group):
+def test_a_shard_without_slots_can_be_dropped_and_its_holder_cannot_write(owners, stores, group):
     new = owners[1]
     with pytest.raises(StoreError, match=r"512 slots of .* are of shards beyond 1: move them first"):
         new.store.set_shards(1)

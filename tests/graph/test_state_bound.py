@@ -13,11 +13,11 @@ from tests.graph.engine import Engine
 from tests.graph.test_runner import drafts
 
 GROUPS = 4
-BOUND = 3 << 18  # bytes; one group, which is never dropped while it is worked at, takes less
+BOUND = 3 << 18  # bytes; a group that is being worked at is never dropped, and takes less
 
 
 @pytest.mark.slow  # test_state_loads drops a state by default
-def test_groups_that_grow_side_by_side_keep_within_the_bound(tmp_path: Path) -> None:
+def test_growing_states_of_groups_stay_within_the_memory_bound(tmp_path: Path) -> None:
     """Nothing is loaded while they grow: their sizes are updated by commits. The graph is the same."""
     sizes: list[int] = []
     dumps = []

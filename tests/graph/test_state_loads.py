@@ -25,7 +25,7 @@ from tests.graph.engine import SMALL, Engine, fingerprint, triples, works
 from tests.graph.test_erasure import Away
 
 
-def test_a_group_that_is_forgotten_before_its_load_begins_is_loaded_all_the_same(tmp_path: Path) -> None:
+def test_a_group_forgotten_before_its_load_starts_is_still_loaded(tmp_path: Path) -> None:
     """The load is a task, which begins a moment later."""
     engine = Engine(tmp_path)
     engine.add(triples(1, works("Acme")))
@@ -41,7 +41,7 @@ def test_a_group_that_is_forgotten_before_its_load_begins_is_loaded_all_the_same
     assert fingerprint(asyncio.run(loaded())) == fingerprint(stored_state)
 
 
-def test_a_load_cancelled_before_its_start_blocks_no_other_load(tmp_path: Path) -> None:
+def test_a_cancelled_load_does_not_block_the_next_load(tmp_path: Path) -> None:
     """A cancelled run cancels the loads, too; the next run loads again, in another loop."""
     engine = Engine(tmp_path)
     engine.add(triples(1, works("Acme")))
@@ -59,7 +59,7 @@ def test_a_load_cancelled_before_its_start_blocks_no_other_load(tmp_path: Path) 
     assert asyncio.run(committer.state("g")).group == "g"
 
 
-def test_a_state_may_be_dropped_while_it_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_may_be_evicted_while_it_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The look at the store may run in a thread; a load may end in this time, which drops other states."""
     engine = Engine(tmp_path)
     engine.add(triples(1, works("Acme")))
@@ -94,7 +94,7 @@ class Slow(Direct):
         await super().write(changes)
 
 
-def test_no_decision_is_made_before_the_vectors_missing_after_a_removal_are_durable(tmp_path: Path) -> None:
+def test_decisions_wait_for_vectors_missing_after_a_removal(tmp_path: Path) -> None:
     """R27: of two episodes that wait for the group's state, the second does not get it without them.
 
     A comparison reads the vectors from the store, so they must be there when it begins.
@@ -136,8 +136,8 @@ class Refuses:
         raise Unwritable("not here")
 
 
-def test_a_correction_that_was_refused_is_not_done(tmp_path: Path) -> None:
-    """The runner may hold the group before the correction goes on."""
+def test_a_correction_whose_write_was_refused_is_not_done(tmp_path: Path) -> None:
+    """The runner may pause the group before the correction continues."""
     engine = Engine(tmp_path)
     engine.add(triples(1, works("Acme"), client_id="a"))
     operation = Operation(group="g", kind="retract", episodes=("a",))
@@ -152,8 +152,8 @@ def test_a_correction_that_was_refused_is_not_done(tmp_path: Path) -> None:
     asyncio.run(corrected())
 
 
-def test_answers_that_another_process_has_journaled_since_are_used(tmp_path: Path) -> None:
-    """R21: after some questions the keys of the journal are kept in memory, but only for one run."""
+def test_answers_journaled_by_another_process_are_used(tmp_path: Path) -> None:
+    """R21: after some questions the keys of the journal are cached, but only for one run."""
     engine = Engine(tmp_path)
     engine.accept(triples(1, works("Acme")))
     (episode,) = pending(engine.store, "g", 1)

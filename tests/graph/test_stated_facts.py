@@ -1,4 +1,4 @@
-"""R18: a fact's text follows the names of its ends and its relation's words, kept and derived alike."""
+"""R18: a fact's text follows the names of its ends and its relation's words, in cached and derived state."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_merge_and_its_undo_rewrite_the_texts_of_facts(tmp_path: Path) -> None
     assert texts(engine) == ["Bob Jones works at Acme", "Robert works at Beta"]
 
 
-def test_a_relation_reads_by_the_name_it_is_folded_to(tmp_path: Path) -> None:
+def test_a_fact_text_uses_the_main_name_of_its_relation(tmp_path: Path) -> None:
     """R17: the name from the ontology, not the first used name; its ends have the ontology's direction."""
     engine = Engine(tmp_path)
     engine.add(reading(0, [], [{"source": "Acme", "target": "Ann", "relation": "EMPLOYS"}]), works(1, "Bob"))

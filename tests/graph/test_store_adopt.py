@@ -1,4 +1,4 @@
-"""A group taken over from another store, on every store: all of it at once, or nothing."""
+"""A group adopted from another store, on every store: completely or not at all."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.seldom_on_neo4j
 
 @pytest.fixture
 def source(tmp_path, group):
-    """Yield a store with a group that has been through what leaves rows of its own."""
+    """Yield a store with a group whose history leaves rows of every kind."""
     store = small(tmp_path / "source")
     with store.writing():
         for name in ("Al", "Bo", "Cy", "Di"):
@@ -55,7 +55,7 @@ def all_rows(store, group):
             yield kind, row
 
 
-def test_an_adopted_group_is_the_same_in_every_row_and_search_and_goes_on(store, source, group):
+def test_an_adopted_group_has_equal_rows_and_searches_and_accepts_writes(store, source, group):
     source_state = everything(source, group)
     with store.writing():
         store.adopt(group, head(source, group), all_rows(source, group), lambda: None)
@@ -94,9 +94,7 @@ def test_no_other_reader_sees_an_adopted_group_before_it_is_verified(store, stor
 
 
 @pytest.mark.parametrize("fault_place", ["rows", "verify"])
-def test_an_adoption_that_fails_leaves_nothing_and_can_be_tried_again(
-    store, source, group, mine, fault_place
-):
+def test_a_failed_adoption_leaves_no_rows_and_can_be_repeated(store, source, group, mine, fault_place):
     def broken():
         yield from all_rows(source, group)
         if fault_place == "rows":
@@ -130,6 +128,6 @@ def test_an_existing_or_removed_group_is_not_adopted(store, source, group, mine)
     assert mine(store.heads()) == {}
 
 
-def test_adopting_without_the_hold_is_refused(store, group):
+def test_adopting_without_a_lease_is_refused(store, group):
     with pytest.raises(StaleWriter):
         store.adopt(group, GroupHead(named=True), [], lambda: None)

@@ -43,7 +43,7 @@ from tests.graph.by_hand import (
 COMMITTED = frozenset({kinds.COMMITTED})  # a change of an episode that is committed already
 
 
-def test_a_change_is_read_back_whole(store, group):
+def test_a_change_is_read_back_unchanged(store, group):
     """Every kind of row comes back as it was put, in its own types."""
     declared = Declaration(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="single")
     verdict = Verdict(sequence=1, ordinal=1, a="S1", b="S9", exclusive=True, judge="j", reason="why")
@@ -97,7 +97,7 @@ def test_drops_precede_puts_and_puts_precede_patches(store, group):
     assert all_of(store, ENTITIES, group) == [("E1", "Al", ("Bo", "Cy"), (), 1, 0, "")]
 
 
-def test_a_put_replaces_a_row_and_its_words_but_first_writes_stay(store, group):
+def test_a_put_replaces_rows_and_words_except_write_once_rows(store, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
         tell(store, "Bo", "two", group=group)
@@ -127,7 +127,7 @@ def test_a_change_without_a_record_time_takes_none(store, group):
     assert head(store, group) == head_before
 
 
-def test_an_entry_that_was_never_taken_is_an_error(store, group):
+def test_a_change_for_an_unused_sequence_is_an_error(store, group):
     with store.writing():
         with pytest.raises(StoreError, match="is empty"):
             store.apply([statement_commit(1, "Al", "one", 10, group=group)])
@@ -136,7 +136,7 @@ def test_an_entry_that_was_never_taken_is_an_error(store, group):
             store.apply([statement_commit(2, "Al", "one", 10, group=group)])
 
 
-def test_an_entry_of_the_other_kind_is_left_out(store, group):
+def test_a_change_for_an_entry_of_the_other_kind_is_ignored(store, group):
     """A sequence is an episode or an operation; to a change of the other kind it was removed."""
     append(store, draft("a", group=group))
     state_before = everything(store, group)
@@ -153,7 +153,7 @@ def fact(id_, source, target, created, valid=None, invalid=None):
     )  # fmt: skip
 
 
-def test_facts_at_an_entity_come_newest_first_and_hold_when_asked(store, group):
+def test_facts_at_an_entity_are_newest_first_and_filtered_by_as_of(store, group):
     append(store, draft("a", group=group))
     facts = [
         fact("a", "X", "Y", 10, 0, 50), fact("b", "Y", "X", 20, 50), fact("c", "X", "Z", 20),
@@ -176,7 +176,7 @@ def test_facts_at_an_entity_come_newest_first_and_hold_when_asked(store, group):
     assert [rows.fact_row(f) for f in store.facts_at(group, ["Y"], None, 1)] == [facts[4]]
 
 
-def test_the_same_ids_in_two_groups_are_two_things(store, group, other_group):
+def test_equal_ids_in_two_groups_are_separate_rows(store, group, other_group):
     with store.writing():
         for each, name in ((group, "Al"), (other_group, "Bo")):
             tell(store, name, "one", group=each, client_id="c")
@@ -188,7 +188,7 @@ def test_the_same_ids_in_two_groups_are_two_things(store, group, other_group):
         assert worded(store, "fact", name, each) == [(1, 0)]
 
 
-def test_a_snapshot_nests_and_a_closed_store_stays_closed(store, stores, group):
+def test_snapshots_nest_and_a_store_can_be_closed_twice(store, stores, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
         with store.reading(), store.reading():

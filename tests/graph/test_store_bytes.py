@@ -99,51 +99,51 @@ def withdraw(store, sequences, **named):
     )
 
 
-def test_no_word_of_removed_episodes_is_left_in_any_file(store, tmp_path):
+def test_files_contain_no_word_of_removed_episodes(store, tmp_path):
     dice = random.Random(7)
     with store.writing():
         kept_words: set[str] = set()
-        lost: set[str] = set()
+        removed_words: set[str] = set()
         chosen = []
         for n in range(60):
             sequence, words = marked_episode(store, dice, n)
             if n % 3:
                 kept_words |= words
             else:
-                lost |= words
+                removed_words |= words
                 chosen.append((sequence, next(w for w in words if w.startswith("zqclient"))))
         dice.shuffle(chosen)
         for sequence, client_id in chosen:
             withdraw(store, [sequence], episodes=(client_id,))
         assert store.compact()
     stored_bytes = readable(tmp_path)
-    assert {word for word in lost if word.encode() in stored_bytes} == set()
+    assert {word for word in removed_words if word.encode() in stored_bytes} == set()
     assert {word for word in kept_words if word.encode() not in stored_bytes} == set()
-    for word in lost:
+    for word in removed_words:
         assert [worded(store, scope, word) for scope in ("fact", "entity", "episode")] == [[], [], []]
     check = apsw.Connection(str(tmp_path / schema.FILE))
     assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     check.close()
 
 
-def test_no_word_of_a_removed_source_is_left(store, tmp_path):
+def test_files_contain_no_word_of_a_removed_source(store, tmp_path):
     dice = random.Random(8)
     with store.writing():
-        told_here = [marked_episode(store, dice, n, source="zqforgetme") for n in range(20)]
+        marked_episodes = [marked_episode(store, dice, n, source="zqforgetme") for n in range(20)]
         _, kept_words = marked_episode(store, dice, 99)
-        withdraw(store, [sequence for sequence, _ in told_here], source="zqforgetme")
+        withdraw(store, [sequence for sequence, _ in marked_episodes], source="zqforgetme")
         assert store.compact()
     stored_bytes = readable(tmp_path)
-    lost = {"zqforgetme"}.union(*(words for _, words in told_here))
-    assert {word for word in lost if word.encode() in stored_bytes} == set()
+    removed_words = {"zqforgetme"}.union(*(words for _, words in marked_episodes))
+    assert {word for word in removed_words if word.encode() in stored_bytes} == set()
     assert {word for word in kept_words if word.encode() not in stored_bytes} == set()
 
 
-def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
+def test_a_removed_group_leaves_only_a_row_without_a_name(store, tmp_path):
     """R27: its last sequence and record time stay, so neither is ever used again."""
     dice = random.Random(9)
     with store.writing():
-        lost = set().union(*(marked_episode(store, dice, n, group="zqgroup")[1] for n in range(20)))
+        removed_words = set().union(*(marked_episode(store, dice, n, group="zqgroup")[1] for n in range(20)))
         _, kept_words = marked_episode(store, dice, 99, group="other")
         append(store, draft("zqfailed", group="zqgroup"))
         at = next_time(store, "zqgroup")
@@ -157,8 +157,8 @@ def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
         remaining_rows = {kind: rows for kind in KINDS if (rows := list(store.rows(kind.all, "zqgroup")))}
         assert remaining_rows == {OPERATIONS: [(22, "remove", "{}", 1, at + 10, '{"episodes":0}')]}
         stored_bytes = readable(tmp_path)
-        lost |= {"zqgroup", "zqfailed", "zqmessage", "zqraw"}
-        assert {word for word in lost if word.encode() in stored_bytes} == set()
+        removed_words |= {"zqgroup", "zqfailed", "zqmessage", "zqraw"}
+        assert {word for word in removed_words if word.encode() in stored_bytes} == set()
         assert {word for word in kept_words if word.encode() not in stored_bytes} == set()
         assert append(store, draft("anew", group="zqgroup")) == [23]
         assert list(store.heads()) == ["other", "zqgroup"]
@@ -167,7 +167,7 @@ def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
         assert all_of(store, RECORDS, "zqgroup") == []
 
 
-def test_a_reader_prevents_compaction_and_the_next_one_completes_it(store, tmp_path):
+def test_a_reader_delays_compaction_until_the_next_call(store, tmp_path):
     dice = random.Random(10)
     second_store = small(tmp_path)
     with store.writing():
@@ -182,14 +182,14 @@ def test_a_reader_prevents_compaction_and_the_next_one_completes_it(store, tmp_p
     assert {word for word in words if word.encode() in stored_bytes} == set()
 
 
-def test_compacting_a_store_that_erased_nothing_is_cheap_and_true(store):
+def test_compacting_a_store_without_erased_rows_returns_true(store):
     append(store, draft("a"))
     assert store.compact() is True
     assert store.pending_count() == 1
 
 
-def test_words_that_were_replaced_are_erased_too(store, tmp_path):
-    """A refused operation keeps none of its names; a statement's new wording replaces the old wording."""
+def test_replaced_words_are_erased(store, tmp_path):
+    """A refused operation keeps none of its names; a new wording of a statement replaces the old wording."""
     operation = Operation(group="g", kind="split", entities=("E1",), surfaces=("Zebulon",))
     with store.writing():
         tell(store, "Al", "zqold")

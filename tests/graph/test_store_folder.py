@@ -26,7 +26,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def refusal(folder: Path, **options: object) -> str:
-    """Return the one line that refuses the opening; nothing in the folder may change."""
+    """Return the single error line of a refused opening; the folder must not change."""
     files_before = files(folder)
     with pytest.raises(StoreError) as caught:
         small(folder, **options)
@@ -59,7 +59,7 @@ def test_a_second_opening_keeps_the_content(tmp_path):
     reopened.close()
 
 
-def test_nothing_there_and_not_to_create_names_the_command(tmp_path):
+def test_opening_a_missing_store_names_the_init_command(tmp_path):
     assert "kgray init" in refusal(tmp_path, create=False)
     with pytest.raises(StoreError, match="kgray init"):
         small(tmp_path / "missing", create=False)
@@ -67,7 +67,7 @@ def test_nothing_there_and_not_to_create_names_the_command(tmp_path):
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_a_file_that_lost_its_content_is_not_initialised_again(tmp_path, create):
+def test_an_emptied_store_file_is_not_reinitialised(tmp_path, create):
     store = small(tmp_path)
     append(store, draft("kept"))
     store.close()
@@ -85,8 +85,8 @@ def test_a_file_that_lost_its_content_is_not_initialised_again(tmp_path, create)
 
 
 @pytest.mark.parametrize("place", [0.1, 0.25, 0.5, 0.75, 0.9])
-def test_a_damaged_file_takes_nothing_more(tmp_path, place):
-    """64 KB of noise anywhere: a message reported as kept would be lost with the file."""
+def test_a_damaged_file_refuses_writes(tmp_path, place):
+    """64 KB of noise at any place: a message reported as stored would be lost with the file."""
     store = small(tmp_path)
     append(store, *(draft(f"printer {n} " * 20, client_id=str(n)) for n in range(2000)))
     with store.writing():
@@ -107,7 +107,7 @@ def test_a_damaged_file_takes_nothing_more(tmp_path, place):
 
 
 def replies_of_an_older_version(folder: Path, application_id: int, *, killed: bool) -> apsw.Connection:
-    """Write replies as kgray 0.1 kept them; killed: the process ended before its log was in the file."""
+    """Write the reply cache of kgray 0.1; killed: the process ended before its log was in the file."""
     connection = apsw.Connection(str(folder / "cache.sqlite3"))
     connection.pragma("journal_mode", "wal")
     connection.execute("CREATE TABLE entries (reply BLOB NOT NULL) STRICT")
@@ -119,8 +119,8 @@ def replies_of_an_older_version(folder: Path, application_id: int, *, killed: bo
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_replies_that_an_older_version_kept_are_deleted(tmp_path, killed):
-    """They quote episodes, and no removal would reach them."""
+def test_the_reply_cache_of_an_older_version_is_deleted(tmp_path, killed):
+    """Cached replies quote episodes, and no removal would delete them."""
     small(tmp_path).close()
     files_before = sorted(files(tmp_path))
     connection = replies_of_an_older_version(tmp_path, 0x6B677263, killed=killed)
@@ -165,7 +165,7 @@ Path(sys.argv[3]).write_text(json.dumps(found))
 """
 
 
-def test_nothing_but_sqlite_opens_the_file(tmp_path):
+def test_only_sqlite_opens_the_store_file(tmp_path):
     """To close a plain file drops all locks of the process on it: see `folder.read_header`."""
     places = [str(tmp_path / name) for name in ("data", "copy", "found")]
     subprocess.run([sys.executable, "-c", OPENS, *places], check=True)
@@ -182,12 +182,12 @@ def test_nothing_but_sqlite_opens_the_file(tmp_path):
         pytest.param(b"\0" * 8192, id="zeros"),
     ],
 )
-def test_a_file_that_is_no_store_is_refused_untouched(tmp_path, content):
+def test_a_file_that_is_not_a_store_is_refused_unchanged(tmp_path, content):
     (tmp_path / schema.FILE).write_bytes(content)
     assert "no kgray store" in refusal(tmp_path)
 
 
-def test_another_programs_database_is_refused_untouched(tmp_path):
+def test_another_programs_database_is_refused_unchanged(tmp_path):
     connection = apsw.Connection(str(tmp_path / schema.FILE))
     connection.pragma("journal_mode", "wal")
     connection.execute("CREATE TABLE t (x); INSERT INTO t VALUES (1)")
@@ -202,7 +202,7 @@ def test_another_programs_database_is_refused_untouched(tmp_path):
         pytest.param(2, "earlier", "run `kgray upgrade`", id="earlier"),
     ],
 )
-def test_another_schema_is_refused_untouched(tmp_path, version, opener, what_to_do):
+def test_another_schema_is_refused_unchanged(tmp_path, version, opener, what_to_do):
     small(tmp_path).close()
     connection = apsw.Connection(str(tmp_path / schema.FILE))
     connection.pragma("user_version", version)
@@ -212,8 +212,8 @@ def test_another_schema_is_refused_untouched(tmp_path, version, opener, what_to_
     assert what_to_do in line
 
 
-def test_a_store_keeps_the_embedder_of_its_vectors(tmp_path):
-    """A command without an embedder opens it; a command with an embedder compares (kgray.runtime.wiring)."""
+def test_a_store_records_the_embedder_of_its_vectors(tmp_path):
+    """A command without an embedder opens the store; others compare embedders (kgray.runtime.wiring)."""
     assert "kgray init" in refusal(tmp_path, embedder="")
     small(tmp_path).close()
     for difference in ({"embedder": "another"}, {"dimensions": 32}, {"embedder": "", "dimensions": 0}):
@@ -221,7 +221,7 @@ def test_a_store_keeps_the_embedder_of_its_vectors(tmp_path):
             assert (store.embedder, store.dimensions) == ("by-hand", 64)
 
 
-def test_a_file_cut_short_is_refused(tmp_path):
+def test_a_truncated_file_is_refused(tmp_path):
     store = small(tmp_path)
     append(store, *(draft("x" * 5000, client_id=str(n)) for n in range(50)))
     store.close()
@@ -230,7 +230,7 @@ def test_a_file_cut_short_is_refused(tmp_path):
     assert "damaged" in refusal(tmp_path)
 
 
-def test_damage_met_while_reading_is_one_line(tmp_path):
+def test_damage_detected_while_reading_is_a_store_error(tmp_path):
     store = small(tmp_path)
     append(store, *(draft("x" * 500, client_id=str(n)) for n in range(200)))
     store.close()
@@ -244,13 +244,13 @@ def test_damage_met_while_reading_is_one_line(tmp_path):
         pending(broken, "g", 500)
 
 
-def test_a_folder_below_a_file_is_one_line(tmp_path):
+def test_a_folder_below_a_file_is_a_store_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError):
         small(tmp_path / "file" / "folder")
 
 
-def test_a_lock_beyond_patience_leaves_everything_as_it_was(tmp_path):
+def test_a_lock_timeout_changes_nothing(tmp_path):
     store = small(tmp_path, patience_s=0.05)
     connection = apsw.Connection(str(tmp_path / schema.FILE))
     connection.execute("BEGIN IMMEDIATE")
@@ -263,7 +263,7 @@ def test_a_lock_beyond_patience_leaves_everything_as_it_was(tmp_path):
     store.close()
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path):
+def test_a_full_disk_is_a_store_error_and_leaves_no_partial_write(tmp_path):
     store = small(tmp_path)
     append(store, draft("before"))
     pages = store._db._writer.pragma("page_count")

@@ -64,7 +64,7 @@ def test_an_appending_transaction_reads_the_rows_of_its_start(store, group):
     assert store.pending_count(group) == 3
 
 
-def test_nothing_is_appended_where_the_work_fails(store, group, other_group, mine):
+def test_a_failed_transaction_appends_nothing(store, group, other_group, mine):
     append(store, draft("a", group=group))
 
     def work(log):
@@ -79,7 +79,7 @@ def test_nothing_is_appended_where_the_work_fails(store, group, other_group, min
     assert append(store, draft("b", group=group)) == [2]
 
 
-def test_record_times_that_are_taken_increase(store, group):
+def test_record_times_increase(store, group):
     """R4: the clock, or one microsecond past the group's last."""
 
     def times(*clock):
@@ -90,7 +90,7 @@ def test_record_times_that_are_taken_increase(store, group):
     assert head(store, group).last_recorded == 91
 
 
-def test_rows_that_are_there_can_be_changed_as_a_new_one_is_appended(store, group):
+def test_an_appending_transaction_can_change_existing_rows(store, group):
     """A retry: the failed row is retired at a record time of its own, its successor is appended (R24)."""
     append(store, draft("a", group=group))
     with store.writing():
@@ -112,7 +112,7 @@ def test_rows_that_are_there_can_be_changed_as_a_new_one_is_appended(store, grou
     assert store.counts(group)[group] == GroupCounts(accepted=1)
 
 
-def test_an_episode_comes_back_as_it_was_given(store, group):
+def test_an_episode_is_read_back_unchanged(store, group):
     sent = draft("héllo \U0001f44d", source="chat", kind="message", speaker="Zoë", client_id="c/1",
                  metadata=metadata(mood="fine"), group=group)  # fmt: skip
     append(store, sent)
@@ -152,7 +152,7 @@ def test_pending_rows_come_in_the_order_of_the_log(store, group, mine):
     assert mine(pending_groups(store)) == {}
 
 
-def test_a_group_is_live_while_anything_but_its_backfill_is_pending(store, group, other_group, mine):
+def test_a_group_is_live_while_rows_other_than_its_backfill_are_pending(store, group, other_group, mine):
     append(store, draft("a", group=group), draft("a", group=other_group), bulk=True)
     assert [row.bulk for row in pending(store, group, 9)] == [True]
     assert mine(pending_groups(store)) == {group: False, other_group: False}
@@ -215,8 +215,8 @@ def test_reads_of_a_missing_group_are_empty(store, group):
     assert worded(store, "fact", "says", group) == []
 
 
-def test_previous_context_has_the_latest_messages_that_were_accepted_before(store, group):
-    """R22: same source, smaller sequence, said no later, live; greatest (reference time, sequence) first."""
+def test_previous_context_has_the_latest_earlier_messages_of_its_source(store, group):
+    """R22: same source, smaller sequence, no later reference time, live; greatest (time, sequence) first."""
     times_and_sources = [(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")]
     append(
         store,
@@ -243,7 +243,7 @@ def test_previous_context_has_the_latest_messages_that_were_accepted_before(stor
 # ------------------------------------------------------------------------- extractions and answers
 
 
-def test_the_first_extraction_stays(store, group):
+def test_the_first_extraction_of_an_episode_is_kept(store, group):
     append(store, draft("a", group=group))
     with store.writing():
         store.apply([extracted(1, READ, group=group)])
@@ -259,7 +259,7 @@ def test_the_first_extraction_stays(store, group):
     assert all_of(store, EXTRACTIONS, group) == [rows.extraction_row(1, READ)]
 
 
-def test_the_first_answers_of_each_episode_stay(store, group):
+def test_the_first_answers_of_each_episode_are_kept(store, group):
     """R21: first write wins, even if the requesting entry changed; each entry that uses them has a row."""
     first, second = {"duplicate_of": None}, {"duplicate_of": 0}
     with store.writing():
@@ -297,8 +297,8 @@ def test_an_operation_ends_once(store, group):
     assert head(store, group).last_recorded == 50
 
 
-def test_a_failure_is_kept_once(store, group):
-    """R24: a failed row does not fail again, and its record time is not taken twice."""
+def test_a_failure_is_recorded_once(store, group):
+    """R24: a failed row does not fail again, and takes only one record time."""
     append(store, draft("a", group=group))
     with store.writing():
         store.apply([failed(1, 100, "no JSON", group=group, raw="bad output")])

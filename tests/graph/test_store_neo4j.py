@@ -63,7 +63,7 @@ def stores(neo4j_server, neo4j_driver):
 # ------------------------------------------------------------------------------------- refusals
 
 
-def test_a_wrong_password_is_one_line_that_names_the_setting_and_not_the_password(neo4j_server):
+def test_a_wrong_password_error_names_the_setting_and_not_the_password(neo4j_server):
     with pytest.raises(SettingsError) as refused:
         opened(neo4j_server, password="hush-hush")  # noqa: S106
     assert "store.password" in str(refused.value)
@@ -95,7 +95,7 @@ def test_a_missing_database_is_named_by_its_setting(neo4j_server):
 # ------------------------------------------------------------------------------------- the lease
 
 
-def test_a_living_holder_is_named_and_a_dead_or_silent_one_is_followed(stores, ask, group):
+def test_a_live_lease_holder_is_named_and_a_dead_holder_is_replaced(stores, ask, group):
     first, second = stores.open(), stores.open()
     append(first, draft("a", group=group))
     with first.writing() as epoch:
@@ -114,7 +114,7 @@ def test_a_living_holder_is_named_and_a_dead_or_silent_one_is_followed(stores, a
             assert next_epoch == newest + 1
 
 
-def test_an_adopter_of_an_epoch_follows_its_holder_at_once(stores, group):
+def test_an_adopted_epoch_makes_its_former_holder_stale_at_once(stores, group):
     """A restarted writer continues its run; its predecessor is stale, even if it is still alive."""
     first, second = stores.open(), stores.open()
     append(first, draft("a", group=group))
@@ -141,7 +141,7 @@ def test_the_lease_is_renewed_while_a_write_takes_long(stores, ask, monkeypatch,
     beat = "MATCH (o:KgrayShard {id: 0}) RETURN o.beat > $since"
 
     def late(counters):
-        """As if the write had begun some seconds ago."""
+        """Pretend that the write began some seconds ago."""
         events.append("write")
         ask("MATCH (o:KgrayShard {id: 0}) SET o.beat = o.beat - 11000")
         ((started,),) = ask("RETURN timestamp() - 5000")
@@ -166,7 +166,7 @@ def test_writes_of_different_groups_do_not_wait_for_each_other(stores, monkeypat
     rows_of, events = groups.group_rows, list[str]()
 
     def late(counters):
-        """As if the first write took long: the second begins and ends during the first."""
+        """Delay the first write: the second begins and ends during the first."""
         events.append("write")
         if len(events) == 1:
             pool.submit(store.apply, [statement_commit(1, "Bo", "two", 10, group=other_group)]).result(
@@ -183,7 +183,7 @@ def test_writes_of_different_groups_do_not_wait_for_each_other(stores, monkeypat
     assert store.pending_count(group) == 0
 
 
-def test_shards_are_held_one_by_one(stores):
+def test_each_shard_has_its_own_lease(stores):
     first, second = stores.open(), stores.open()
     with first.writing(shard=1, shards=3) as first_epoch, second.writing(shard=2, shards=3) as second_epoch:
         assert min(first_epoch, second_epoch) > 0
@@ -209,7 +209,7 @@ def deaf(stores, monkeypatch):
     return store
 
 
-def test_an_append_whose_answer_was_lost_is_not_repeated(deaf, ask, group):
+def test_an_append_is_not_repeated_after_a_lost_answer(deaf, ask, group):
     sent = [draft("a", group=group), draft("b", client_id="c", group=group), draft("a", group=group)]
     answers = accept(deaf, sent, now=1)
     assert [(a.status, a.sequence) for a in answers] == [("accepted", 1), ("accepted", 2), ("duplicate", 1)]
@@ -309,7 +309,7 @@ def test_a_merge_and_a_retraction_move_and_hide_rows_for_graphitis_readers(store
     assert [row[1] for row in ask(VALUES, group=group)] == ["two"]
 
 
-def test_a_copy_whose_answers_were_lost_is_complete(deaf, tmp_path, ask, group):
+def test_a_copy_is_complete_after_lost_answers(deaf, tmp_path, ask, group):
     """Each portion is written twice, and each edge exists once."""
     source = small(tmp_path / "source")
     with source.writing():
@@ -324,10 +324,8 @@ def test_a_copy_whose_answers_were_lost_is_complete(deaf, tmp_path, ask, group):
 
 
 @pytest.mark.parametrize("groups", [1, 12])
-def test_a_look_whether_others_changed_the_groups_is_one_statement_however_many_they_are(
-    stores, monkeypatch, groups
-):
-    """Each run checks the groups in memory with one query: thousands of groups need no thousand queries."""
+def test_one_query_checks_all_groups_for_foreign_changes(stores, monkeypatch, groups):
+    """Each run checks all groups in memory with one query."""
     engine = engine_on(stores)
     drafts = [in_group(triples(1, works("Acme")), f"g{n}") for n in range(groups)]
     engine.add(*drafts)
@@ -346,7 +344,7 @@ def test_a_look_whether_others_changed_the_groups_is_one_statement_however_many_
     assert [name for name in names if committer.kept(name) is None] == []
 
 
-def test_episodes_gather_while_a_batch_is_on_its_way(stores):
+def test_decisions_during_a_write_share_the_next_batch(stores):
     """Decisions made while the server writes share the next transaction."""
     engine = engine_on(stores)
     drafts = [triples(n, works(f"Firm {n}"), client_id=f"c{n}") for n in range(60)]
@@ -362,7 +360,7 @@ def test_episodes_gather_while_a_batch_is_on_its_way(stores):
     assert max(batches[1:]) > 1, "the first has what was extracted; how many share one is the server's speed"
 
 
-def test_a_run_that_leaves_while_a_batch_is_on_its_way_loses_and_doubles_nothing(
+def test_a_run_that_stops_during_a_write_loses_and_repeats_no_episodes(
     stores, neo4j_driver, monkeypatch, tmp_path
 ):
     """R21, R24: the batch arrives after its run has given up waiting for it; the next run finds it done."""
@@ -425,10 +423,8 @@ def killed(monkeypatch, stores):
     return end_after
 
 
-def test_a_large_group_is_removed_in_pieces_and_nothing_of_it_is_read_from_the_first_on(
-    stores, small_pieces, killed, group
-):
-    """R25, R27: more than the server's heap would hold goes in parts; a killed process loses nothing."""
+def test_a_large_group_is_removed_in_pieces_and_invisible_from_the_first(stores, small_pieces, killed, group):
+    """R25, R27: a group beyond the server's heap is removed in pieces; a killed process loses nothing."""
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one", group=group, client_id="c1")
@@ -453,8 +449,8 @@ def test_a_large_group_is_removed_in_pieces_and_nothing_of_it_is_read_from_the_f
     assert [row.sequence for row in all_of(store, kinds.EPISODES, group)] == [4]
 
 
-def test_episodes_added_during_a_large_removal_wait_for_its_end_and_stay(stores, small_pieces, killed, group):
-    """R19, R27: an append meets a group on its way, and goes on with the removal first."""
+def test_episodes_added_during_a_large_removal_are_kept(stores, small_pieces, killed, group):
+    """R19, R27: an append to a group under removal continues the removal first."""
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one", group=group, client_id="c1")
@@ -477,10 +473,10 @@ def test_episodes_added_during_a_large_removal_wait_for_its_end_and_stay(stores,
 
 @pytest.mark.seldom_on_neo4j
 def test_the_next_ingest_continues_a_large_removal(stores, small_pieces, killed, ask):
-    """R25, R27: through the engine, ended in the middle again and again."""
-    told_of = [triples(n, works(f"Firm {n}"), client_id=f"c{n}") for n in range(8)]
+    """R25, R27: through the engine, with repeated interruptions."""
+    drafts = [triples(n, works(f"Firm {n}"), client_id=f"c{n}") for n in range(8)]
     engine = engine_on(stores)
-    engine.add(in_group(told_of[0], "other"), *told_of)
+    engine.add(in_group(drafts[0], "other"), *drafts)
     firms = [entity.id for entity in engine.view().all_entities() if entity.name in ("Firm 1", "Firm 2")]
     engine.ask("merge", entities=tuple(firms))
     other_dump = engine.dump(group="other")
@@ -506,8 +502,8 @@ def test_the_next_ingest_continues_a_large_removal(stores, small_pieces, killed,
     assert engine.dump(group="other") == other_dump
 
 
-def test_a_group_that_is_read_while_it_is_written_is_refused_as_a_whole(stores, group):
-    """Neo4j has no snapshots: a scan that a commit met is not taken for one moment."""
+def test_a_scan_of_a_group_that_changes_during_the_read_fails(stores, group):
+    """Neo4j has no snapshots: a scan during a commit is not consistent."""
     store, writer = stores.open(), stores.open()
     with writer.writing():
         tell(writer, "Al", "one", group=group)
@@ -525,7 +521,7 @@ def test_a_group_that_is_read_while_it_is_written_is_refused_as_a_whole(stores, 
     assert results == [2, 2]
 
 
-def test_a_read_during_a_commit_repeats_until_it_sees_one_moment(stores, group):
+def test_a_read_during_a_commit_repeats_until_it_is_consistent(stores, group):
     store, writer = stores.open(), stores.open()
     with writer.writing():
         tell(writer, "Al", "one", group=group)
@@ -541,7 +537,7 @@ def test_a_read_during_a_commit_repeats_until_it_sees_one_moment(stores, group):
         assert at_one_moment(store, read) == (3, 3)
 
 
-def test_commits_without_a_pause_wait_while_a_group_is_read(stores, group):
+def test_continuous_commits_wait_while_a_group_is_read(stores, group):
     """Each try meets a commit, until commits to the group wait; all of them are made in the end."""
     store, writer = stores.open(), stores.open()
     commits: list[threading.Thread] = []
@@ -564,7 +560,7 @@ def test_commits_without_a_pause_wait_while_a_group_is_read(stores, group):
     assert len(all_of(store, kinds.RECORDS, group)) == 5
 
 
-def test_a_fact_that_ends_at_no_entity_changes_nothing(stores, group):
+def test_a_fact_with_a_missing_entity_is_refused(stores, group):
     store = stores.open()
     with store.writing():
         append(store, draft("Al knows Bo", group=group))
@@ -580,7 +576,7 @@ def test_a_fact_that_ends_at_no_entity_changes_nothing(stores, group):
     assert all_of(store, kinds.FACTS, group) == []
 
 
-def test_a_mention_of_no_entity_changes_nothing(stores, group):
+def test_a_mention_of_a_missing_entity_is_refused(stores, group):
     store = stores.open()
     with store.writing():
         append(store, draft("Al says one", group=group))

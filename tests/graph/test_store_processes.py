@@ -59,7 +59,7 @@ def lines(process):
     return text[: text.rfind("\n") + 1].splitlines()
 
 
-def test_processes_that_append_at_once_share_one_order(tmp_path):
+def test_concurrent_appending_processes_share_one_order(tmp_path):
     """R19: one sequence a group, without a gap, and each process in its own order; from nothing on."""
     first, second = started(APPEND, tmp_path, "a", "40"), started(APPEND, tmp_path, "b", "40")
     written = [lines(first), lines(second)]
@@ -92,7 +92,7 @@ def test_acknowledged_rows_of_a_killed_appender_are_stored(tmp_path):
     store.close()
 
 
-def test_a_killed_ingest_leaves_whole_commits_and_a_free_lock(tmp_path):
+def test_a_killed_ingest_leaves_complete_commits_and_a_free_lock(tmp_path):
     """R23: after a crash at any instant an episode is wholly there or not at all."""
     dice = random.Random(4)
     for _ in range(4):

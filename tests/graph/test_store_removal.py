@@ -35,7 +35,7 @@ SCOPES = ("fact", "entity", "episode")
 
 
 @pytest.mark.seldom_on_neo4j
-def test_dropped_rows_are_found_by_no_read(store, group):
+def test_no_read_finds_dropped_rows(store, group):
     """No word, id or vector of a removed episode is found; the rest of its group is unchanged."""
     sent = draft("zqtext", group=group, source="zqsource", client_id="zqclient", speaker="zqspeaker")
     kept_draft = draft("kept text", group=group, client_id="kept")
@@ -73,8 +73,8 @@ def test_dropped_rows_are_found_by_no_read(store, group):
     assert store.counts(group)[group] == GroupCounts(committed=1, entities=1, facts=1)
 
 
-def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other_group, mine):
-    """R27: no sequence and no record time of it is used again; no other group changes."""
+def test_a_cleared_group_keeps_only_its_sequence_and_record_time(store, group, other_group, mine):
+    """R27: none of its sequences and record times is used again; no other group changes."""
     with store.writing():
         for each in (group, other_group):
             tell(store, "Al", "one", group=each, client_id="c")
@@ -97,7 +97,7 @@ def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other
 
 
 def test_episodes_accepted_after_the_request_survive_a_groups_removal(store, group, mine):
-    """Accepted means kept: the order of requests defines the extent of the removal."""
+    """The order of requests defines the extent of the removal: later episodes are kept."""
     with store.writing():
         tell(store, "Al", "one", group=group)
         operation = Operation(group=group, kind="remove", everything=True)
@@ -116,7 +116,7 @@ def test_episodes_accepted_after_the_request_survive_a_groups_removal(store, gro
 
 
 def test_a_cleared_group_can_be_filled_again_by_the_same_batch(store, group):
-    """A clear is carried out whole before what follows it."""
+    """A clear is complete before later changes of its batch."""
     with store.writing():
         tell(store, "Al", "one", group=group)
         operation = Operation(group=group, kind="remove", everything=True)

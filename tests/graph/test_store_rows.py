@@ -149,7 +149,7 @@ def test_a_look_up_gives_rows_in_the_order_of_the_values(store, group):
             assert fields_read(read) == []
 
 
-def test_several_rows_of_one_value_come_in_the_order_of_their_key(store, group):
+def test_rows_with_one_value_are_ordered_by_key(store, group):
     with store.writing():
         first = tell(store, "Al", "one", group=group)
         second = tell(store, "Bo", "two", group=group)
@@ -166,7 +166,7 @@ def test_several_rows_of_one_value_come_in_the_order_of_their_key(store, group):
     assert [row.sequence for row in store.rows(ANSWERS_TO, group, ["k"])] == [first, second]
 
 
-def test_a_scan_by_a_time_leaves_out_the_rows_without_one_and_begins_behind_a_place(store, group):
+def test_a_scan_by_time_omits_rows_without_a_time_and_resumes_after_a_place(store, group):
     append(store, draft("a", group=group))
     timed = [(1, 30), (2, None), (3, 20), (4, 30), (5, 10)]
     puts = {RECORDS: [(n, at, (), b"", b"judged", b"", None, None) for n, at in timed]}
@@ -180,7 +180,7 @@ def test_a_scan_by_a_time_leaves_out_the_rows_without_one_and_begins_behind_a_pl
     assert (scanned(20), scanned(30, 1)) == ([(20, 3), (30, 1), (30, 4)], [(30, 4)])
 
 
-def test_no_value_reaches_another_group_or_is_an_error(store, group, other_group):
+def test_no_value_in_a_look_up_matches_another_group_or_fails(store, group, other_group):
     """Promise 5: any text, and numbers beyond any sequence: SQLite's keys contain a group's number."""
     texts = ["a\x00b", "' OR 1=1 --", "[1]", '"', "1"]
     numbers = [-1, 0, 1 << 39, 1 << 40, (1 << 40) + 1, (2 << 40) + 1, 1 << 62]
@@ -195,7 +195,7 @@ def test_no_value_reaches_another_group_or_is_an_error(store, group, other_group
             assert list(store.rows(read, f"{group}-none", values)) == [], read.name
 
 
-def test_a_scan_is_of_one_group(store, group, other_group):
+def test_a_scan_returns_rows_of_one_group(store, group, other_group):
     append(store, draft("a", group=group), draft("b", group=other_group))
     with store.writing():
         store.apply([statement_commit(1, "Al", "one", 10, group=group)])
@@ -205,7 +205,7 @@ def test_a_scan_is_of_one_group(store, group, other_group):
     assert list(store.rows(EPISODES.all, f"{group}-none")) == []
 
 
-def test_a_row_that_is_put_again_keeps_its_place(store, group):
+def test_a_replaced_row_keeps_its_position(store, group):
     with store.writing():
         for name in ("Al", "Bo", "Cy"):
             tell(store, name, "one", group=group)

@@ -22,7 +22,7 @@ def store(tmp_path):
     opened.close()
 
 
-def test_a_commit_that_breaks_at_its_last_statement_leaves_nothing(store):
+def test_a_commit_that_fails_at_its_last_statement_is_rolled_back(store):
     """Case k: the store fails at the last statement of a commit; running again completes it."""
     append(store, draft("Al says one"))
     state_before = everything(store)
@@ -38,7 +38,7 @@ def test_a_commit_that_breaks_at_its_last_statement_leaves_nothing(store):
     assert [row.text for row in all_of(store, FACTS)] == ["Al says one"]
 
 
-def test_a_snapshot_sees_one_moment_while_commits_go_on(store, tmp_path):
+def test_a_snapshot_is_consistent_during_commits(store, tmp_path):
     with store.writing():
         tell(store, "Al", "one")
         with store.reading(), store.reading():
@@ -52,7 +52,7 @@ def test_a_snapshot_sees_one_moment_while_commits_go_on(store, tmp_path):
         assert store.counts()["g"] == GroupCounts(accepted=1, committed=2, entities=2, facts=2)
 
 
-def test_one_process_holds_several_shards_and_each_epoch_fences_its_own_groups(store, tmp_path):
+def test_each_shard_epoch_of_a_process_fences_its_own_groups(store, tmp_path):
     """A new owner of one shard makes only its former holder stale; the count of shards stays."""
     groups = {slot_of(name) % 2: name for name in "abcdefgh"}
     append(store, *(draft("Al says one", group=group) for group in groups.values()))
@@ -90,7 +90,7 @@ def test_one_process_holds_several_shards_and_each_epoch_fences_its_own_groups(s
         each.close()
 
 
-def test_an_epoch_is_not_adopted_from_the_holder_of_the_folder(store, tmp_path):
+def test_an_epoch_cannot_be_adopted_while_its_holder_lives(store, tmp_path):
     """A hanging writer is not a restarted writer: the next writer waits for it."""
     second_store = small(tmp_path)
     with store.writing() as epoch:

@@ -53,8 +53,8 @@ def test_every_statement_is_an_index_look_up(store):
     assert slow == {}
 
 
-def test_every_look_up_goes_by_its_value(store):
-    """Look-ups use the group and the value; the group alone would read every row of it."""
+def test_every_look_up_uses_an_index_of_its_value(store):
+    """Look-ups use the group and the value; the group alone would read all its rows."""
     wrong = {}
     for read, statement in sql.OF_READ.items():
         if read.by is not None:
@@ -89,7 +89,7 @@ class CountedReads(apsw.VFS):
         return CountedFile("", name, flags)
 
 
-def test_a_scan_reads_no_pages_of_longer_columns_behind_its_own(store, tmp_path):
+def test_a_scan_does_not_read_pages_of_unused_long_columns(store, tmp_path):
     """An index is loaded without the vectors, and the records of a group without them and the words."""
     rows, long = 50, bytes(10 * schema.PAGE_BYTES)
     append(store, draft("a"))

@@ -50,7 +50,7 @@ def test_a_memory_adds_and_searches_in_several_threads(tmp_path):
         }
 
 
-def test_threads_read_at_once(tmp_path):
+def test_threads_read_concurrently(tmp_path):
     """Reads long enough to meet: the driver refuses a connection that is busy in another thread."""
     store = small(tmp_path)
     append(store, *(draft(f"printer {n} " * 50, client_id=str(n)) for n in range(1500)))

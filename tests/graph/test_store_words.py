@@ -51,7 +51,7 @@ LOADED = {
 }
 
 
-def test_each_record_has_the_words_of_its_texts_and_the_signs_of_its_vectors(store, group):
+def test_each_record_stores_the_words_of_its_texts_and_the_signs_of_its_vectors(store, group):
     sent = draft("Zoë says tea, tea", kind="message", speaker="Marcus Webb", group=group)
     append(store, sent)
     with store.writing():
@@ -77,7 +77,7 @@ def test_each_record_has_the_words_of_its_texts_and_the_signs_of_its_vectors(sto
     assert names == [("E1", "Zoë", 1, 0), ("E2", "Bo", 2, 0)]
 
 
-def test_uncommitted_rows_are_in_no_index(store, group):
+def test_uncommitted_rows_are_not_indexed(store, group):
     """Its message can be read: a reader that knows the sequence reads it again after the commit."""
     append(store, draft("bees", group=group), draft("wasps", group=group))
     with store.writing():
@@ -86,7 +86,7 @@ def test_uncommitted_rows_are_in_no_index(store, group):
     assert list(store.rows(reads.SEARCHED, group)) == []
 
 
-def test_a_long_text_has_all_its_words(store, group):
+def test_all_words_of_a_long_text_are_stored(store, group):
     long = " ".join(f"w{n}" for n in range(30_000))
     with store.writing():
         tell(store, "Al", long, group=group)
@@ -101,7 +101,7 @@ HOSTILE = st.one_of(
 )
 
 
-def test_nothing_crosses_a_group_and_no_text_is_an_error(stores):
+def test_reads_of_any_text_return_only_rows_of_their_group(stores):
     """Promise 5; case w: every read with any group, query or id gives this group's rows only."""
     store = stores.open()
 
@@ -230,7 +230,7 @@ def test_removals_count_the_changes_that_an_index_cannot_follow(store, group, ot
     }
 
 
-def test_a_group_that_is_removed_and_comes_back_counts_on(store, group):
+def test_a_recreated_group_keeps_its_count_of_removals(store, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
         remove(store, [], group=group, everything=True)
@@ -238,7 +238,7 @@ def test_a_group_that_is_removed_and_comes_back_counts_on(store, group):
         assert head(store, group).removals == 1
 
 
-def test_a_repair_that_sets_evidence_aside_is_counted(store, group):
+def test_a_repair_that_excludes_evidence_counts_as_a_removal(store, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
         records = UnpackedRecords()
@@ -302,11 +302,11 @@ def stored_rows(store: Store, group: str) -> Mapping[str, Any]:
     return results
 
 
-def followed(played: Played, told_here: list[Any]) -> Index:
+def followed(played: Played, events: list[Any]) -> Index:
     """Play a history that an index follows, at two of three steps; return the index."""
     store, group = played.engine.store, played.engine.named()
     index = Index(store, group)
-    for number, step in enumerate(told_here):
+    for number, step in enumerate(events):
         played.carry_out(number, step)
         if number % 3 != 1:
             index.follow()
@@ -314,7 +314,7 @@ def followed(played: Played, told_here: list[Any]) -> Index:
     return index
 
 
-def test_while_removals_are_the_same_only_greater_sequences_were_added(stores: Stores):
+def test_rows_change_only_by_appending_while_removals_are_unchanged(stores: Stores):
     """After additions, failures, retries, replacements, merges, splits, undos, retractions and removals."""
     store = stores.open()
     steps = reloads = 0
@@ -322,6 +322,9 @@ def test_while_removals_are_the_same_only_greater_sequences_were_added(stores: S
     for seed in range(5 if not store.remote else 1):
         reader = Refuses()
         engine = Engine(store=store, prefix=stores.fresh(), judge=Quoting(), extractor=reader)
-        told_here = history(seed, steps=12)
-        steps, reloads = steps + len(told_here), reloads + followed(Played(engine, reader), told_here).reloads
-    assert reloads < steps / 2, "an index that is always made anew follows nothing"
+        events = history(seed, steps=12)
+        steps, reloads = (
+            steps + len(events),
+            reloads + followed(Played(engine, reader), events).reloads,
+        )
+    assert reloads < steps / 2, "an index that is always reloaded follows nothing"

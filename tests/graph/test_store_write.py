@@ -61,7 +61,7 @@ def visible_state(group, other_group):
 
 
 def of_all_kinds(group, other_group):
-    """Return changes of each sort and more, of two groups, in an order that a run would have."""
+    """Return changes of each kind, of two groups, in the order of a run."""
     return [
         extracted(1, READ, group=group),
         answered(1, "k", {"duplicate_of": None}, calls=1, group=group),
@@ -90,7 +90,7 @@ def reference(tmp_path):
     opened.close()
 
 
-def test_a_batch_of_several_groups_equals_its_writes_one_by_one(
+def test_a_batch_of_several_groups_equals_its_separate_writes(
     two_groups, reference, writes, visible_state, group, other_group, mine
 ):
     store = two_groups
@@ -114,8 +114,8 @@ def test_a_batch_of_several_groups_equals_its_writes_one_by_one(
     assert visible_state(store) == visible_state(reference)
 
 
-def test_a_batch_sent_again_changes_nothing(two_groups, writes, visible_state, group):
-    """R23: its outcome was not known, or half of it came in a batch before."""
+def test_a_repeated_batch_changes_nothing(two_groups, writes, visible_state, group):
+    """R23: its outcome was unknown, or an earlier batch had half of it."""
     store = two_groups
     with store.writing():
         store.apply(writes[:5])
@@ -128,7 +128,7 @@ def test_a_batch_sent_again_changes_nothing(two_groups, writes, visible_state, g
         assert visible_state(store) == state_before
 
 
-def test_any_cut_into_batches_sent_any_number_of_times_gives_the_same(stores, reference):
+def test_repeated_batches_of_any_size_give_the_same_rows(stores, reference):
     """R23: a sender without acknowledgements sends its unacknowledged batches again."""
     store = stores.open()
 
@@ -195,10 +195,8 @@ def test_any_cut_into_batches_sent_any_number_of_times_gives_the_same(stores, re
         ),
     ],
 )
-def test_a_batch_is_all_or_nothing(
-    two_groups, writes, wrong, error, match, visible_state, group, other_group
-):
-    """One change of it cannot be done: nothing of any group is changed, and the rest can be sent alone."""
+def test_a_batch_is_atomic(two_groups, writes, wrong, error, match, visible_state, group, other_group):
+    """If a change of the batch fails, no group changes, and the rest can be sent separately."""
     store = two_groups
     wrong = wrong((group, other_group))
     state_before = visible_state(store)
@@ -227,8 +225,8 @@ def test_record_times_must_increase(store, group):
     assert head(store, group).last_recorded == 11
 
 
-def test_an_appending_transaction_of_another_process_outruns_a_commit(store, stores, group):
-    """A retry takes a record time, and a writer that did not know of it gets an error."""
+def test_a_commit_behind_a_record_time_of_another_process_is_refused(store, stores, group):
+    """A retry takes a record time, and a writer with an earlier record time gets an error."""
     other_memory = stores.open()
     append(store, draft("a", group=group), draft("Bo says two", group=group))
 
@@ -246,7 +244,7 @@ def test_an_appending_transaction_of_another_process_outruns_a_commit(store, sto
     assert ended == [(10, 50), (51, None)]
 
 
-def test_later_changes_of_a_batch_see_the_earlier_ones(store, group):
+def test_later_changes_of_a_batch_see_earlier_changes(store, group):
     """The next changes of the same batch patch, replace and drop the rows of an earlier change."""
     append(store, draft("Al says one", group=group), draft("Bo says two", group=group))
     operation = Operation(group=group, kind="remove", episodes=("x",))
@@ -326,7 +324,7 @@ def test_appenders_and_the_writer_share_one_order(store, stores, group, other_gr
 
 
 def test_an_older_epoch_changes_nothing(two_groups, stores, visible_state, group):
-    """R23: its hold was lost unseen, and another writes."""
+    """R23: the writer lost its lease without notice, and another process writes."""
     store, newer = two_groups, stores.open()
     with store.writing() as old:
         state_before = visible_state(newer)
@@ -346,8 +344,8 @@ def test_an_older_epoch_changes_nothing(two_groups, stores, visible_state, group
     assert store.counts(group)[group].committed == 1
 
 
-def test_an_adopted_epoch_goes_on(two_groups, stores, writes, group, mine):
-    """A writer that was restarted serves the run that it served before."""
+def test_an_adopted_epoch_can_write(two_groups, stores, writes, group, mine):
+    """A restarted writer continues its earlier run."""
     with two_groups.writing() as epoch:
         two_groups.apply(writes[:3])
     second_memory = stores.open()
@@ -360,7 +358,7 @@ def test_an_adopted_epoch_goes_on(two_groups, stores, writes, group, mine):
     assert mine(pending_groups(second_memory)) == {group: True}
 
 
-def test_an_epoch_that_is_not_the_newest_cannot_be_adopted(store, stores):
+def test_an_outdated_epoch_cannot_be_adopted(store, stores):
     with store.writing() as first:
         pass
     with store.writing() as second:
@@ -374,7 +372,7 @@ def test_an_epoch_that_is_not_the_newest_cannot_be_adopted(store, stores):
         pass
 
 
-def test_writing_without_the_hold_is_refused(store, group):
+def test_writing_without_a_lease_is_refused(store, group):
     append(store, draft("a", group=group))
     with pytest.raises(StaleWriter):
         store.apply([statement_commit(1, "Al", "one", 10, group=group)])
@@ -390,7 +388,7 @@ def test_writing_without_the_hold_is_refused(store, group):
     assert store.counts(group)[group] == GroupCounts(accepted=1)
 
 
-def test_one_holder_in_a_process_too(store, stores, group):
+def test_a_second_writer_in_the_same_process_is_refused(store, stores, group):
     other_memory = stores.open()
     with store.writing():
         for second in (store, other_memory):

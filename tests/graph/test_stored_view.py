@@ -20,13 +20,13 @@ def store(tmp_path):
 
 
 def carried_out(store, at, puts, drops=None):
-    """Apply rows as a correction would."""
+    """Apply rows like a correction."""
     operation = Operation(group="g", kind="merge")
     operation = Operation(group="g", kind="merge", sequence=ask(store, operation))
     store.apply([ended(operation, at, puts=puts, drops=drops or {})])
 
 
-def test_recorded_ids_resolve_as_derived_and_moves_replace_them(store):
+def test_recorded_ids_resolve_to_merged_and_split_entities(store):
     """R16: a merge folds E2 into E1, a split shows E1 as two."""
     view = StoredView(store, "g")
     with store.writing():
@@ -59,7 +59,7 @@ def test_recorded_ids_resolve_as_derived_and_moves_replace_them(store):
     assert [entity.id for entity in view.entities_named("AL")] == ["E1"]
 
 
-def test_only_committed_live_rows_are_shown(store):
+def test_a_view_returns_only_committed_live_rows(store):
     with store.writing():
         tell(store, "Al", "one", client_id="c")
         append(store, draft("pending"))

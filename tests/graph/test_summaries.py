@@ -86,7 +86,7 @@ def test_a_summary_has_the_newest_open_facts_and_follows_ends_merges_and_removal
 
 
 @pytest.mark.seldom_on_neo4j
-def test_a_neighbour_keeps_everything_that_a_correction_does_not_touch(engine: Engine) -> None:
+def test_a_merge_does_not_change_summaries_of_neighbours(engine: Engine) -> None:
     """A merge derives only the facts of the merged entities; the store has the facts of their neighbours."""
     for number in range(NEWEST + 2):
         engine.add(triples(number, {"source": f"P{number}", "relation": "LIKES", "target": "tea"}))
@@ -134,7 +134,7 @@ def fact(number: int, text: str, **fields: Any) -> Fact:
     return Fact(**named, created_at=number, **fields)
 
 
-def test_a_summary_has_five_facts_whole_sentences_and_each_sentence_once() -> None:
+def test_a_summary_has_five_distinct_facts_as_whole_sentences() -> None:
     facts = [fact(n, f"N{n} is so") for n in range(9)]
     assert summary_of(facts) == "N8 is so. N7 is so. N6 is so. N5 is so. N4 is so."
     assert summary_of([fact(1, "A is B."), fact(2, "A is B"), fact(3, "Is A B?")]) == "Is A B? A is B."
@@ -153,7 +153,7 @@ def _fields(fact: Fact) -> dict[str, Any]:
     return {name: getattr(fact, name) for name in fact.__slots__}
 
 
-def test_an_entity_is_written_again_only_where_its_text_changes(tmp_path: Path) -> None:
+def test_an_entity_is_rewritten_only_if_its_summary_changes(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     for number in range(NEWEST + 1):
         engine.add(triples(number, likes(f"thing {number}"), client_id=f"e{number}"))
@@ -192,7 +192,7 @@ def test_a_wrong_summary_is_found_and_repaired(tmp_path: Path) -> None:
     assert stored(engine)["Alice"] == "Alice works at Acme."
 
 
-def test_nothing_of_a_removed_episode_is_readable_in_a_summary(tmp_path: Path) -> None:
+def test_a_summary_contains_no_words_of_a_removed_episode(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     engine.add(triples(1, works("Acme")), triples(2, likes("Zyqqvorp"), client_id="gone"))
     assert "Zyqqvorp" in stored(engine)["Alice"]

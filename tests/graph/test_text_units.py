@@ -77,7 +77,9 @@ def costs(built: Engine) -> Cost:
 
 
 @pytest.mark.parametrize("window", [0, 1, 8])
-def test_the_graph_of_a_text_in_units_is_that_of_the_text_read_at_once(tmp_path: Path, window: int) -> None:
+def test_reading_a_text_in_units_gives_the_same_graph_as_reading_it_at_once(
+    tmp_path: Path, window: int
+) -> None:
     """Every sentence is complete in a unit; the first mentions keep their positions in the text."""
     single_reader, reader = SentenceReader(), SentenceReader()
     at_once = engine(tmp_path / "whole", single_reader, window=0, units=None)
@@ -95,7 +97,7 @@ def test_the_graph_of_a_text_in_units_is_that_of_the_text_read_at_once(tmp_path:
 
 
 @pytest.mark.parametrize("window", [0, 8])
-def test_a_unit_without_a_valid_answer_fails_its_episode_with_the_reason(tmp_path: Path, window: int) -> None:
+def test_an_invalid_answer_about_a_unit_fails_its_episode(tmp_path: Path, window: int) -> None:
     reader = SentenceReader(Moss=[InvalidAnswer("no usable answer", raw="{")])
     built = engine(tmp_path, reader, window=window)
     built.add(text_of("a"), text_of("b", "Zed Zorn knows Ann Lee.", at=2))
@@ -141,7 +143,7 @@ def test_lines_about_dropped_items_are_counted(tmp_path: Path) -> None:
     assert len(built.view().all_facts()) == len(NAMES) - 1
 
 
-def test_a_late_unit_of_the_next_episode_is_sent_once_more(tmp_path: Path) -> None:
+def test_a_late_unit_of_the_next_episode_is_sent_twice(tmp_path: Path) -> None:
     """A call that hangs delays the commit by `late_s`; no unit that has its extraction is read again."""
     reader = SentenceReader()
     hangs = asyncio.Event()

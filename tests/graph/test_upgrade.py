@@ -42,7 +42,7 @@ from tests.neo4j_dump import load as load_dump
 DATA = Path(__file__).parent.parent / "data"
 FIRST, SECOND = DATA / "version-0.1", DATA / "version-0.2"
 neo4j = pytest.mark.neo4j
-# This version's rules differ from those of version 0.1: sentences are texts of facts
+# The rules of this version differ from version 0.1: sentences are texts of facts
 # (R18a), and no model speaks about relation names (R17).
 CHANGED = {"fact": {"text"}, "relation": {"judge", "cardinality", "same_as", "inverse_of"}}
 # Ends the command by force at its n-th call of a function of this name, or of any, in these files; prints how
@@ -236,7 +236,7 @@ def test_a_database_of_version_0_2_gives_the_same_hashes(on_neo4j):
     assert hashes_of(folder, expected) == expected
 
 
-def test_the_earlier_file_is_kept_and_can_be_put_back(folder):
+def test_an_upgrade_keeps_the_earlier_file_for_a_rollback(folder):
     copy_before = shutil.copy(folder / FILE, folder.parent / "before")
 
     copy_kept = Path(upgraded(folder)["kept"])
@@ -292,7 +292,7 @@ async def test_pending_episodes_are_committed_and_more_can_be_added(folder):
     assert not [item for item in declared if item.name in ("WORKS_AT", "LIVES_IN", "LIKES")]
 
 
-async def test_a_removal_after_an_upgrade_leaves_nothing_but_in_the_file_that_is_kept(folder):
+async def test_a_removal_after_an_upgrade_leaves_text_only_in_the_earlier_file(folder):
     copy_kept = Path(upgraded(folder)["kept"])
 
     async with opened(folder) as memory:
@@ -304,7 +304,7 @@ async def test_a_removal_after_an_upgrade_leaves_nothing_but_in_the_file_that_is
 
 @pytest.mark.parametrize("often", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.slow  # an undisturbed upgrade runs by default
-def test_a_killed_upgrade_leaves_the_earlier_store_and_the_next_one_ends_it(folder, tmp_path, *, often):
+def test_a_killed_upgrade_leaves_the_earlier_store_and_can_be_repeated(folder, tmp_path, *, often):
     uninterrupted = kgray_run("upgrade", "--data", str(shutil.copytree(folder, tmp_path / "whole")), "--json")
     calls, results = int(uninterrupted.stderr.split()[-1]), set()
     # The last limits fall into the copying, renaming and closing of the file.
@@ -339,7 +339,7 @@ def test_a_killed_upgrade_leaves_the_earlier_store_and_the_next_one_ends_it(fold
     ],
     ids=["once", "in each phase"],
 )
-def test_an_upgrade_of_a_database_that_is_killed_goes_on(on_neo4j, neo4j_driver, kills):
+def test_a_killed_upgrade_of_a_database_can_be_continued(on_neo4j, neo4j_driver, kills):
     """Rows move, then groups are built, then the old rows go; a kill loses nothing in any phase."""
     folder = on_neo4j(FIRST)
     phases = []
@@ -375,7 +375,7 @@ def facts_of(folder: Path, group: str = "team") -> dict[str, dict[str, Any]]:
         return {row["id"]: row for row in rows if row["type"] == "fact"}
 
 
-def test_a_fact_that_a_model_s_ruling_had_ended_stays_ended_by_a_verdict(folder, tmp_path):
+def test_a_fact_ended_by_a_ruling_of_a_model_stays_ended_by_a_verdict(folder, tmp_path):
     expected = facts_of(upgraded_copy(folder, tmp_path / "copy"))
     changed_folder(folder, "UPDATE rulings SET judge = 'some-model' WHERE name = 'LIVES_IN'")
 
@@ -396,7 +396,7 @@ def upgraded_copy(folder: Path, to: Path) -> Path:
     return copy
 
 
-def test_statements_that_a_model_called_the_same_become_one(folder):
+def test_statements_that_a_model_judged_equal_are_merged(folder):
     """Erin coaches Gil: of its own, as before the ruling that folded it into "Erin mentors Gil"."""
     own_id = statement_id("team", (11, 0))
     changed_folder(
@@ -432,7 +432,7 @@ def test_sequences_of_a_removed_group_are_not_used_again(folder):
         assert memory.store.heads(["gone"])["gone"].last == 7
 
 
-def test_a_folder_that_another_process_has_open_is_refused(folder):
+def test_a_folder_opened_by_another_process_is_refused(folder):
     command = [sys.executable, "-c", READING, folder / FILE]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
         assert reader.stdout is not None
@@ -445,7 +445,7 @@ def test_a_folder_that_another_process_has_open_is_refused(folder):
 
 @neo4j
 @pytest.mark.slow
-def test_a_removal_that_was_cut_off_in_a_database_is_ended(on_neo4j, neo4j_driver):
+def test_an_upgrade_completes_an_interrupted_removal(on_neo4j, neo4j_driver):
     folder = on_neo4j(FIRST)
     neo4j_driver.execute_query(
         "MATCH (g:KgrayGroup {name: 'desk'}) SET g.cleared_name = 'desk', g.clearing = 8 REMOVE g.name"
@@ -465,7 +465,7 @@ def test_a_removal_that_was_cut_off_in_a_database_is_ended(on_neo4j, neo4j_drive
 
 @neo4j
 @pytest.mark.seldom_on_neo4j
-def test_a_database_into_which_an_earlier_process_writes_is_refused(on_neo4j, neo4j_driver):
+def test_a_database_in_use_by_an_earlier_process_is_refused(on_neo4j, neo4j_driver):
     folder = on_neo4j(FIRST)
     neo4j_driver.execute_query(
         "MATCH (s:KgrayShard) SET s.holder = 'process 7 on host', s.beat = timestamp()"
@@ -487,7 +487,7 @@ def nodes_of(dump_: bytes) -> list[str]:
     ("version", "message"),
     [(8, "can upgrade data from schema 9 on"), (VERSION + 1, "was written by a newer kgray")],
 )
-def test_other_schemas_are_refused_in_one_line(folder, version, message):
+def test_other_schemas_get_a_clear_error(folder, version, message):
     changed_folder(folder, f"PRAGMA user_version = {version}")
 
     with pytest.raises(StoreError, match=re.escape(message)) as raised:
@@ -496,7 +496,7 @@ def test_other_schemas_are_refused_in_one_line(folder, version, message):
     assert "\n" not in str(raised.value)
 
 
-def test_a_folder_without_a_store_is_refused_and_one_of_this_version_stays(folder, tmp_path):
+def test_an_upgrade_refuses_an_empty_folder_and_keeps_a_current_store(folder, tmp_path):
     with pytest.raises(NoStore), open_earlier(Settings(), tmp_path / "none", alone=True):
         pass
     upgraded(folder)

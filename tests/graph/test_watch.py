@@ -20,7 +20,7 @@ FEW_S = 1.0  # four looks of a run that looks for itself
 
 
 class CountedReads:
-    """A store that counts how often it was asked for pending work."""
+    """A store that counts requests for pending work."""
 
     def __init__(self, store: Store) -> None:
         self._store, self.looks = store, 0
@@ -42,9 +42,7 @@ def engine(tmp_path: Path) -> Engine:
 
 
 @pytest.mark.parametrize("is_watched", [True, False])
-async def test_an_idle_run_that_is_watched_looks_only_where_it_is_called(
-    engine: Engine, is_watched: bool
-) -> None:
+async def test_a_watched_idle_run_polls_only_when_it_is_called(engine: Engine, is_watched: bool) -> None:
     """A run without a watch looks by itself, so that the test notices a watch that does nothing."""
     store, ended, stopping = engine.store, [], False
     runner = Runner(engine.parts)
@@ -91,14 +89,14 @@ class FakeSequencer:
         self.look = FakeMethod(losses)
 
 
-async def test_the_watch_calls_the_shards_that_got_entries_until_they_answer(tmp_path: Path) -> None:
+async def test_the_watch_calls_shards_with_new_entries_until_they_answer(tmp_path: Path) -> None:
     """A shard without entries is not called, and each look of the watch serves all shards."""
     pytest.importorskip("ray")
     from kgray.runtime.watch import LogWatch, name_of
 
     store = open_sqlite(tmp_path, embedder=SMALL.identity, dimensions=SMALL.dimensions)
     with store.writing(shard=0, shards=3):
-        pass  # which divides the slots
+        pass  # this divides the slots
     engine = Engine(store=store)
     owners = store.shard_map().owners
     groups = {owners[slot_of(name)]: name for name in (f"g{number}" for number in range(50))}

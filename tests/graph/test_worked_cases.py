@@ -143,9 +143,7 @@ def scripted_reply(messages: list[Message]) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("speaker", [None, PERSON, "Nina Petrova"], ids=["none", "himself", "another"])
-def test_a_history_in_messages_needs_a_script_of_extractions_alone(
-    tmp_path: Path, speaker: str | None
-) -> None:
+def test_a_history_in_messages_needs_only_scripted_extractions(tmp_path: Path, speaker: str | None) -> None:
     """All cases except those of variants, which need a judge; no other case does."""
     variants = {case.case for case in worked_cases.histories() if case.names_variants}
     plays = {play: its for play, its in played().items() if play.rpartition("-")[0] not in variants}

@@ -84,7 +84,7 @@ def test_h_removing_the_successor_reopens_the_first(
     engine.check()
 
 
-def test_i_the_same_episode_three_times_is_one(engine: Engine) -> None:
+def test_i_a_repeated_episode_is_stored_once(engine: Engine) -> None:
     """i: 1 episode, 2 mentions, 1 fact."""
     for _ in range(3):
         engine.add(triples(0, works("Acme")))
@@ -92,7 +92,7 @@ def test_i_the_same_episode_three_times_is_one(engine: Engine) -> None:
     assert (kinds.count("episode"), kinds.count("mention"), kinds.count("fact")) == (1, 2, 1)
 
 
-def test_j_a_refused_episode_fails_alone_and_a_retry_takes_a_new_sequence(
+def test_j_only_the_refused_episode_fails_and_a_retry_takes_a_new_sequence(
     engine: Engine, tmp_path: Path
 ) -> None:
     """j: 2 committed, 1 failed with its reason; the retry equals the plain loop over the final sequences."""
@@ -121,7 +121,7 @@ def test_j_a_refused_episode_fails_alone_and_a_retry_takes_a_new_sequence(
 
 
 @WINDOWS
-def test_k_a_store_that_fails_at_the_last_statement_keeps_nothing(tmp_path: Path, window: int) -> None:
+def test_k_a_commit_that_fails_at_its_last_statement_stores_nothing(tmp_path: Path, window: int) -> None:
     """k, R23, R24: no row of the commit is stored; the runner holds the group; a second run completes it."""
     engine = Engine(tmp_path, window=window)
     engine.add(triples(0, works("Acme")))
@@ -144,7 +144,7 @@ def test_k_a_store_that_fails_at_the_last_statement_keeps_nothing(tmp_path: Path
     engine.check()
 
 
-def test_n_what_was_known_before_beta_was_recorded(engine: Engine) -> None:
+def test_n_known_at_excludes_later_records(engine: Engine) -> None:
     """n: `known_at` before Beta was recorded, `as_of` today: Acme."""
     engine.add(triples(0, works("Acme")))
     moment_before = engine.last_recorded()
@@ -155,7 +155,7 @@ def test_n_what_was_known_before_beta_was_recorded(engine: Engine) -> None:
     assert [f.text for f in current_view.all_facts() if f.holds_at(today)] == ["Alice works at Beta"]
 
 
-def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(engine: Engine) -> None:
+def test_w_reports_of_two_years_and_equal_texts_of_two_groups_are_separate(engine: Engine) -> None:
     """w: two entities; no shared node, no shared fact, no hit across."""
     fact = {"target": "Finance", "relation": "PART_OF", "fact": "The report is part of Finance"}
     reports = [
@@ -183,7 +183,7 @@ def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(engine: Engine
     [(0, 1, 2), (2, 1, 0)],
     ids=["given", "reversed"],
 )
-def test_x_three_names_said_to_be_one_then_split(engine: Engine, order: tuple[int, ...]) -> None:
+def test_x_three_merged_names_can_be_split(engine: Engine, order: tuple[int, ...]) -> None:
     """x: one entity with aliases; then the earlier state."""
     likes = [("Bob Smith", "tea"), ("Robert Smith", "coffee"), ("B. Smith", "cocoa")]
     for number in order:
@@ -224,7 +224,7 @@ def test_y_many_valued_relations_and_values(engine: Engine, order: tuple[int, in
 @pytest.mark.parametrize("late_first", [False, True], ids=["given", "reversed"])
 @pytest.mark.seldom_on_neo4j
 def test_z_the_previous_context_of_a_late_message(stores: Stores, late_first: bool) -> None:
-    """z, R22: those said no later than it, of its group and source, at most n, among smaller sequences."""
+    """z, R22: at most n messages of its group and source, with smaller sequences and no later time."""
     engine = engine_on(stores)
     chat = [message(f"m{n}", n * 10, f"chat {n}") for n in range(8)]
     engine.accept(*(reversed(chat) if late_first else chat))

@@ -496,7 +496,7 @@ def _are_rivals(a: Stated, b: Stated, declared: Ontology) -> bool:
 
 
 def unconfirmed(run: Observed, episodes: Mapping[int, tuple[str, int, str]]) -> list[Place]:
-    """Return the mentions that were taken for an entity by an alias against R14a.
+    """Return the mentions that an alias resolved to an entity against R14a.
 
     episodes: by sequence, (source, reference time, text)
     """

@@ -23,7 +23,7 @@ def episode(
     at: str = WEDNESDAY,
     sequence: int = 9,
 ) -> Episode:
-    """Return an episode said at a moment."""
+    """Return an episode with a reference time."""
     return make.episode(text, speaker, kind, at=parse(at)[0], sequence=sequence, id=str(sequence))
 
 

@@ -55,7 +55,7 @@ REPLIES = st.lists(
 
 
 @given(REPLIES)
-def test_the_pieces_of_a_reply_change_nothing(pieces):
-    """Every output is a prefix of the later output, so nothing is taken back."""
+def test_the_result_does_not_depend_on_the_pieces_of_a_reply(pieces):
+    """Every output is a prefix of the later output, so no output is retracted."""
     result, output = checked(*pieces)
     assert (result, output.strip()) == (checked("".join(pieces))[0], result.text)

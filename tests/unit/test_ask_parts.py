@@ -47,7 +47,7 @@ def test_an_unknown_level_is_refused_with_a_list_of_the_levels():
         of_level(FOREST, 3)
 
 
-def test_reports_of_a_lower_rating_are_not_read_and_the_best_come_first():
+def test_reports_are_sorted_by_rating_and_low_ratings_are_omitted():
     rated = [
         community("low", 0, rating=2), community("high", 0, rating=9), community("fair", 0, rating=5),
         community("none", 0), community("large", 0, rating=5, size=9),
@@ -58,7 +58,7 @@ def test_reports_of_a_lower_rating_are_not_read_and_the_best_come_first():
     assert ([item.id for item in read], left_out) == (["high"], 4), "one is read, whatever the budget"
 
 
-def test_the_newest_turns_that_fit_are_shown():
+def test_only_the_newest_turns_that_fit_are_sent():
     turns = turns_of(
         {"role": role, "content": text}
         for role, text in (("user", "one two three"), ("assistant", "four [1]."), ("user", "five"))
@@ -70,7 +70,7 @@ def test_the_newest_turns_that_fit_are_shown():
 
 
 @pytest.mark.parametrize("row", ["text", {"role": "system", "content": "x"}, {"role": "user"}, None])
-def test_a_turn_of_another_form_is_refused(row):
+def test_a_malformed_turn_is_refused(row):
     with pytest.raises(InputError, match="history, turn 1: use"):
         turns_of([row])
 
@@ -84,7 +84,7 @@ def test_a_turn_of_another_form_is_refused(row):
         ("?", (), ()),
     ],
 )
-def test_a_questions_own_words_are_keywords(question, high, low):
+def test_keywords_are_taken_from_the_question_without_a_model(question, high, low):
     assert own_keywords(question) == (high, low)
 
 
@@ -98,7 +98,7 @@ def test_a_questions_own_words_are_keywords(question, high, low):
         ({"high": ["work"]}, "mode local takes no keywords: use mode keywords"),
     ],
 )
-def test_options_that_cannot_be_used_are_one_line(options, line):
+def test_invalid_answer_options_get_a_clear_error(options, line):
     with pytest.raises(InputError) as refused:
         AnswerOptions(**options)
     assert str(refused.value) == line

@@ -68,7 +68,7 @@ def manifest_before(**options: Any) -> Manifest:
         ),
     ],
 )
-def test_rows_read_a_second_time(
+def test_the_next_attempt_reads_the_expected_rows(
     inputs: list[InputFile],
     earlier: dict[str, Any],
     options: dict[str, Any],
@@ -81,7 +81,7 @@ def test_rows_read_a_second_time(
     assert (result.attempt, result.state, result.ordered) == (2, "running", ordered)
 
 
-def test_an_attempt_changes_no_input_of_its_request() -> None:
+def test_an_attempt_does_not_change_its_request() -> None:
     """The same request may be carried out twice."""
     inputs = [file("a.jsonl")]
 
@@ -90,7 +90,7 @@ def test_an_attempt_changes_no_input_of_its_request() -> None:
     assert inputs == [file("a.jsonl")]
 
 
-def test_a_manifest_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+def test_a_saved_manifest_is_loaded_unchanged(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "r")
     with folder.locked():
         assert folder.load() is None
@@ -100,7 +100,7 @@ def test_a_manifest_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     assert (output["version"], output["rows"], output["files"][0]) == (1, 7, asdict(file("a.jsonl", rows=3)))
 
 
-def test_earlier_refusals_of_rows_that_are_not_read_again_stay(tmp_path: Path) -> None:
+def test_refusals_of_rows_that_are_not_read_again_are_kept(tmp_path: Path) -> None:
     """A killed attempt may have noted more than its manifest knows, the last line by half."""
     folder = RunFolder(tmp_path, "r")
     bad = Refusal(file="a.jsonl", line=2, field="text", reason="no text")
@@ -119,7 +119,7 @@ def test_earlier_refusals_of_rows_that_are_not_read_again_stay(tmp_path: Path) -
     assert [each.refused for each in manifest.files] == [1, 0]
 
 
-def test_refusals_that_could_not_be_written_are_written_once_by_the_next_save(tmp_path):
+def test_unwritten_refusals_are_written_once_by_the_next_save(tmp_path):
     """A full disk cuts the append; the rows that it left would be counted twice."""
     folder, read = RunFolder(tmp_path, "r"), file("a.jsonl", rows=9)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

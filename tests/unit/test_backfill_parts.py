@@ -40,7 +40,7 @@ class Ledger:
 
 
 @pytest.mark.parametrize("bound", [{"calls": 5}, {"tokens": 500}])
-def test_near_the_end_of_a_budget_no_count_of_a_moment_ago_lets_more_in(bound):
+def test_a_budget_near_its_end_uses_the_current_count(bound):
     ledger = Ledger()
     budget = Budget(ledger, **bound)
     ledger.total = GroupCounts(committed=1, calls=1, prompt_tokens=100)
@@ -55,7 +55,7 @@ def test_near_the_end_of_a_budget_no_count_of_a_moment_ago_lets_more_in(bound):
 
 
 @given(st.sets(st.integers(1, 40)), st.integers(0, 41))
-def test_sequences_are_a_sorted_set(members, bound):
+def test_sequences_behave_like_a_sorted_set(members, bound):
     result = Sequences(sorted(members))
     assert (list(result), len(result)) == (sorted(members), len(members))
     assert [number in result for number in range(42)] == [number in members for number in range(42)]
@@ -63,13 +63,13 @@ def test_sequences_are_a_sorted_set(members, bound):
     assert result.before(None) == len(members)
 
 
-def test_sequences_ascend():
+def test_a_sequence_must_be_greater_than_the_last():
     result = Sequences([3, 4, 7])
     with pytest.raises(ValueError, match="sequence 7 comes after 7"):
         result.append(7)
 
 
-def test_totals_of_two_runs_are_joined():
+def test_totals_of_two_runs_are_added():
     first = Totals(committed=2, stalls=1, first_claim=5.0, last_commit=6.0)
     first.seconds["write"] = 1.5
     second_totals = Totals(committed=3, failed=1, requests=4, first_claim=7.0, last_commit=9.0)
@@ -102,7 +102,7 @@ def _write(path: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet", "md"])
-def test_a_reading_goes_on_behind_the_rows_that_were_read(tmp_path, kind):
+def test_a_resumed_reading_skips_the_rows_already_read(tmp_path, kind):
     """Refused rows count as well; the remaining rows equal those of a reading from the start."""
     path = _write(tmp_path / f"a.{kind}", kind)
     complete_result = list(read_file(path, Defaults(group="g")))
@@ -140,7 +140,7 @@ def test_a_run_is_named_by_its_store_and_its_sorted_paths(tmp_path, monkeypatch)
     assert elsewhere == run_name(load(environ=server), data, ["b", "a"]), "the server is the store"
 
 
-def test_names_that_are_no_folders_are_refused():
+def test_run_names_that_are_not_folder_names_are_refused():
     from kgray.memory.backfill.manifest import check_name
 
     assert check_name("2026-11_x.1") == "2026-11_x.1"
@@ -152,7 +152,7 @@ def test_names_that_are_no_folders_are_refused():
 # --------------------------------------------------------------------------- progress
 
 
-def test_the_progress_of_a_run_is_one_line():
+def test_progress_is_printed_as_one_line():
     standing = RunProgress(accepted=1200, ended=800, failed=2, rate=40.0, total=29_600)
     assert progress.progress_line(standing) == (
         "1200 accepted, 798 committed, 2 failed, 40.0/s, about 12 min left"
@@ -168,7 +168,7 @@ def test_sorting_is_reported_before_the_first_acceptance():
     )
 
 
-def test_a_line_is_printed_every_few_seconds_without_a_terminal(capsys, monkeypatch):
+def test_progress_lines_are_throttled_without_a_terminal(capsys, monkeypatch):
     ticker = progress.Progress()
     monkeypatch.setattr(progress, "LINE_S", 0)
     ticker(RunProgress(accepted=1))
@@ -181,7 +181,7 @@ def test_a_line_is_printed_every_few_seconds_without_a_terminal(capsys, monkeypa
 
 
 @given(st.lists(st.lists(st.integers(0, 60), max_size=4), max_size=3))
-def test_a_log_that_is_read_again_from_its_beginning_tells_each_line_once(connections):
+def test_a_job_log_that_restarts_reports_each_line_once(connections):
     """Each connection sends it from the beginning, in pieces that are cut anywhere, and may break."""
     text = 'kgray: 3 accepted\n{"broken\n{"groups": {}}\nRay says more\nlast'
     lines: list[str] = []
@@ -212,7 +212,7 @@ def test_the_environment_of_a_job_has_no_secret_and_no_relative_path(tmp_path, m
     }
 
 
-def test_a_server_is_named_without_its_credentials():
+def test_a_server_address_is_printed_without_credentials():
     assert without_secrets("http://user:hidden@127.0.0.1:8265/x?token=hidden") == "http://127.0.0.1:8265"
 
 
@@ -246,7 +246,7 @@ class Jobs:
 QUICK = ServerTimes(away_s=1.0, pause_s=0.01)
 
 
-def test_a_job_server_that_stays_away_ends_the_following_in_one_line():
+def test_an_unreachable_job_server_ends_the_following_with_an_error():
     lines: list[str] = []
     with pytest.raises(Unavailable, match=r"^the Ray job server went away \(ConnectionError\) while j"):
         asyncio.run(followed(Jobs(2), "j", lines.append, lambda: False, QUICK))
@@ -271,7 +271,7 @@ def test_a_follower_of_a_job_gets_its_complete_log_and_its_exit_code(status, cod
     assert (ended.status, ended.code, lines) == (status, followers, ["of j", "and more"])
 
 
-def test_an_interrupted_follower_leaves_the_job_alone():
+def test_an_interrupted_follower_does_not_stop_the_job():
     jobs, looks = Jobs(1_000_000), iter([False, False, True])
     assert asyncio.run(followed(jobs, "j", lambda _: None, lambda: next(looks, True), QUICK)) is None
     assert jobs.looks > 0
@@ -287,6 +287,6 @@ def test_the_remaining_time_is_estimated_after_the_first_measurement():
     assert RunProgress(ended=1, rate=0.0, total=8_071).left_s is None
 
 
-def test_a_slow_rate_is_measured_over_as_long_as_it_needs():
+def test_a_slow_rate_is_measured_over_a_longer_time():
     rate = RecentRate()
     assert [round(rate.at(second * 10.0, second), 2) for second in range(20)][7:10] == [0.0, 0.1, 0.1]

@@ -15,7 +15,7 @@ from kgray.storage.transactions import SLOTS
     owners=st.lists(st.integers(0, 6), min_size=1, max_size=200),
     shards=st.integers(1, 7),
 )
-def test_after_the_moves_the_counts_are_even_and_no_fewer_moves_make_them_so(owners: list[int], shards: int):
+def test_the_fewest_moves_make_the_counts_even(owners: list[int], shards: int):
     counts_before, later_value = Counter(owners), list(owners)
     moved = 0
     for move in moves(owners, shards):

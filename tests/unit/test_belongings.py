@@ -118,7 +118,7 @@ def killed(owner: subprocess.Popen[str], child: int) -> None:
     wait_for(lambda: not lives(child))
 
 
-def test_the_next_start_removes_the_belongings_of_a_killed_process_alone(records, started, shared):
+def test_the_next_start_removes_only_the_memory_of_a_killed_process(records, started, shared):
     """The memory of its engine's processes; not the memory of a live process, nor unknown memory."""
     dead, living, stranger = shared(), shared(), shared()
     stranger.write_bytes(bytes(8))
@@ -145,7 +145,7 @@ def test_the_processes_of_a_killed_owner_end(records, started, shared):
     wait_for(lambda: not lives(child))
 
 
-def test_a_process_that_ignores_the_signal_is_killed_and_no_other(started):
+def test_only_a_recorded_process_that_ignores_the_signal_is_killed(started):
     ignore = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     program = f"{ignore}; print(1, flush=True); sys.stdin.read()"
     stubborn, _ = started(program)
@@ -160,7 +160,7 @@ def test_a_process_that_ignores_the_signal_is_killed_and_no_other(started):
     assert lives(stranger.pid)
 
 
-def test_a_semaphore_goes_too(records, started, shared):
+def test_the_next_start_also_removes_semaphores(records, started, shared):
     semaphore = shared("sem.loky-1-")
     owner, output = started(HOLDER, records, SEMAPHORE, semaphore)
     killed(owner, int(output.split()[0]))
@@ -171,7 +171,7 @@ def test_a_semaphore_goes_too(records, started, shared):
     assert not semaphore.exists()
 
 
-def test_a_mapped_segment_stays_until_its_process_ends(records, started, shared):
+def test_a_mapped_segment_is_removed_only_after_its_process_ends(records, started, shared):
     segment = shared()
     owner, output = started(HOLDER, records, MAPS, segment)
     child = int(output.split()[0])
@@ -190,7 +190,7 @@ def test_a_mapped_segment_stays_until_its_process_ends(records, started, shared)
     assert record_files(records) == []
 
 
-def test_another_segment_of_the_same_name_stays(records, shared):
+def test_a_new_segment_with_a_recorded_name_is_not_removed(records, shared):
     ours = shared()
     ours.write_bytes(bytes(8))
     records.mkdir(0o700)
@@ -204,7 +204,7 @@ def test_another_segment_of_the_same_name_stays(records, shared):
 
 
 @pytest.mark.parametrize("kind", ["a link", "open to others", "a file"])
-def test_a_folder_that_another_user_may_have_made_is_refused(records, tmp_path, kind):
+def test_a_folder_that_another_user_may_control_is_refused(records, tmp_path, kind):
     target = tmp_path / "mail"
     target.mkdir(0o700)
     letter = target / uuid4().hex
@@ -223,7 +223,7 @@ def test_a_folder_that_another_user_may_have_made_is_refused(records, tmp_path, 
     assert letter.exists()
 
 
-def test_other_files_than_records_are_left_alone(records, tmp_path, shared):
+def test_files_that_are_not_records_are_not_removed(records, tmp_path, shared):
     victim = tmp_path / "victim"
     victim.write_text("mine")
     segment = shared()
@@ -243,7 +243,7 @@ def test_other_files_than_records_are_left_alone(records, tmp_path, shared):
     assert segment.exists()
 
 
-def test_a_disk_that_is_full_for_a_while_loses_nothing(records, started, shared):
+def test_a_temporarily_full_disk_loses_no_records(records, started, shared):
     """The limit of a file's size simulates a full disk: writes fail, the first after some bytes."""
     program = """
 import resource, subprocess, sys, time
@@ -275,7 +275,7 @@ held.end()
     assert [line.split()[0] for line in lines[1:]] == [segment.name]
 
 
-def test_a_folder_is_made_for_its_owner_alone_and_the_lock_is_free_after_the_start(records):
+def test_the_record_folder_is_private_and_its_lock_is_released(records):
     belongings = Belongings()
     with belongings.noting():
         assert records.stat().st_mode == 0o040700

@@ -21,14 +21,14 @@ def test_the_identity_is_the_same_on_machines_with_and_without_the_folder(kind, 
     assert identity == kind(str(folder)).identity == "bge:bge-m3"
 
 
-def test_a_name_on_the_hub_is_whole_even_where_a_folder_has_it(tmp_path, monkeypatch):
+def test_a_hub_name_is_complete_even_if_a_folder_has_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "BAAI/bge-m3").mkdir(parents=True)
     assert BgeEmbedder("BAAI/bge-m3").identity == "bge:BAAI/bge-m3"
     assert BgeEmbedder("./BAAI/bge-m3/").identity == "bge:bge-m3"
 
 
-def test_a_folder_that_is_not_here_is_one_line_that_names_the_remedy(tmp_path):
+def test_a_missing_model_folder_gets_an_error_with_a_remedy(tmp_path):
     embedder = BgeEmbedder(str(tmp_path / "bge-m3"))
     with pytest.raises(
         SettingsError, match=r"embedder\.name = .*bge-m3.* no such folder .*: mount it"
@@ -38,7 +38,7 @@ def test_a_folder_that_is_not_here_is_one_line_that_names_the_remedy(tmp_path):
 
 
 @pytest.mark.skipif(find_spec("FlagEmbedding") is not None, reason="FlagEmbedding is installed")
-def test_without_the_package_a_process_of_rays_knows_the_model_and_a_local_one_is_refused(tmp_path):
+def test_without_the_package_only_a_ray_client_knows_the_model(tmp_path):
     overrides = {"embedder_backend": "bge", "embedder_name": str(tmp_path), "embedder_sparse": False}
     pooled = build_embedder(load(environ={}, overrides=overrides | {"runtime_backend": "ray"}))
     assert pooled.identity == f"bge:{tmp_path.name}"

@@ -30,13 +30,13 @@ def test_relations_are_upper_snake(text, name):
 
 
 @pytest.mark.parametrize("text", ["", " ", "123", "--", "X" * 65])
-def test_a_text_that_names_no_relation_is_refused(text):
+def test_a_text_without_a_relation_name_is_refused(text):
     with pytest.raises(ValueError, match="relation"):
         clean_relation(text)
 
 
 @given(st.text(max_size=40))
-def test_a_clean_name_is_already_clean(text):
+def test_cleaning_a_clean_name_does_not_change_it(text):
     try:
         name = clean_relation(text)
     except ValueError:
@@ -60,7 +60,7 @@ def test_a_clean_name_is_already_clean(text):
         (10**19, "10000000000000000000"),
     ],
 )
-def test_numbers_are_their_shortest_decimal(number, text):
+def test_numbers_become_their_shortest_decimal(number, text):
     assert clean_number(number) == text
 
 
@@ -71,7 +71,7 @@ def test_a_number_that_is_not_finite_is_refused(number):
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())
-def test_no_digit_is_lost(number):
+def test_cleaning_a_number_keeps_all_digits(number):
     text = clean_number(number)
 
     assert Decimal(text) == Decimal(repr(number))

@@ -34,7 +34,7 @@ def test_the_shipped_profile_lists_every_key_and_is_the_default():
     assert {"name": "laptop", **written} == Profile().values()
 
 
-def test_sequencers_and_writers_ask_for_a_place_of_their_own(tmp_path):
+def test_sequencers_and_writers_request_separate_resources(tmp_path):
     """Their own CPUs, memory and labels, and no worker's; shards are in the order of their numbers."""
     pytest.importorskip("ray")
     from kgray.runtime.deploy import order, plan_of
@@ -54,29 +54,29 @@ def test_sequencers_and_writers_ask_for_a_place_of_their_own(tmp_path):
     assert shards == [f"sequencer-{number}" for number in range(12)]
 
 
-def test_a_worker_with_an_engine_takes_a_chunk_for_each_seat(tmp_path):
+def test_an_engine_worker_accepts_one_chunk_per_seat(tmp_path):
     """Else calls wait behind the longest calls of other chunks while the engine has free seats."""
     pytest.importorskip("ray")
     from kgray.runtime.deploy import plan_of
     from kgray.runtime.spec import spec_of
 
     profile = profile_of({"engine": {"max_num_seqs": 128}}, "here")
-    taken = {}
+    chunks = {}
     for values in ({"model_backend": "rules"}, {"model_backend": "vllm", "model_name": "m"}):
         settings = load_settings(None, environ={}, overrides={"store_backend": "neo4j"} | values)
         plan = plan_of(spec_of(settings, tmp_path, profile.values()), detached=True)
-        taken[values["model_backend"]] = plan["models-0"][1]["max_concurrency"]
-    assert taken == {"rules": 64, "vllm": 256}
+        chunks[values["model_backend"]] = plan["models-0"][1]["max_concurrency"]
+    assert chunks == {"rules": 64, "vllm": 256}
 
 
-def test_a_writer_has_longer_than_a_transaction_takes():
+def test_the_write_deadline_is_longer_than_the_transaction_timeout():
     """Else a large removal would be begun again for ever."""
     connection = pytest.importorskip("kgray.storage.neo4j.connection")
 
     assert Profile().limits.write_deadline_s > connection._WRITE_S
 
 
-def test_a_leases_holder_has_ended_only_where_its_process_id_means_something():
+def test_a_process_id_is_checked_only_in_the_same_pid_namespace():
     """Two pods may share a host's name, and count their processes each for itself."""
     fence = pytest.importorskip("kgray.storage.neo4j.fence")
     ended = subprocess.Popen([sys.executable, "-c", ""])
@@ -87,7 +87,7 @@ def test_a_leases_holder_has_ended_only_where_its_process_id_means_something():
     assert fence._may_live(f"{socket.gethostname()} pid:[1]", ended.pid)
 
 
-def test_a_profile_has_only_the_differences(tmp_path):
+def test_a_profile_file_overrides_only_its_keys(tmp_path):
     path = tmp_path / "room.toml"
     path.write_text("[extraction]\nworkers = 7\n\n[limits]\ngrace_s = 0\n")
 
@@ -154,7 +154,7 @@ def test_an_error_is_reported_with_its_key_and_file(tmp_path, monkeypatch, text,
     assert message in str(caught.value)
 
 
-def test_a_pool_has_as_many_workers_or_a_least_and_a_most():
+def test_a_pool_has_a_fixed_size_or_a_minimum_and_a_maximum():
     profile = profile_of(
         {"extraction": {"workers": {"min": 1, "max": 4}}, "judging": {"workers": 3}}, "room.toml"
     )
@@ -171,7 +171,7 @@ def test_a_missing_profile_is_reported(tmp_path):
         load_profile(tmp_path / "none.toml")
 
 
-def test_actors_are_replaced_for_the_keys_that_their_kind_uses(tmp_path: Path) -> None:
+def test_actors_are_replaced_only_for_changed_keys_that_they_use(tmp_path: Path) -> None:
     """Deciding actors use all settings; a worker only the settings of its model, its nodes and its engine."""
 
     def spec(profile: dict[str, Any], **settings: Any) -> DeploymentSpec:
@@ -196,7 +196,7 @@ def test_actors_are_replaced_for_the_keys_that_their_kind_uses(tmp_path: Path) -
         assert set(changed_keys(spec_after, spec_before, kind)) == every | {*read, "embedder.base_url"}
 
 
-def test_another_number_of_shards_leaves_the_rest_of_a_spec(tmp_path: Path) -> None:
+def test_the_number_of_shards_is_not_a_difference_between_specs(tmp_path: Path) -> None:
     spec = spec_of(Settings(), tmp_path, profile_of({"sequencer": {"cpus": 0.5}}, "the test").values())
     assert differences(spec.with_shards(5), spec) == []  # the store has their number
     assert spec_of(Settings(), tmp_path, {}).with_shards(5).cluster.sequencer.shards == 5

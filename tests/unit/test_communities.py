@@ -77,7 +77,7 @@ def potential(graph, labels):
 
 @settings(max_examples=tries(60), deadline=None)
 @given(graphs())
-def test_each_round_raises_the_weight_inside_or_the_squared_sizes(graph_rows):
+def test_each_round_increases_the_inner_weight_or_the_squared_sizes(graph_rows):
     rounds_rise(*graph_rows)
 
 
@@ -103,7 +103,7 @@ def rounds_rise(count, pairs, cap):
 
 @settings(max_examples=tries(60), deadline=None)
 @given(graphs(), st.randoms(use_true_random=False))
-def test_the_order_of_rows_and_of_ends_changes_nothing(graph_rows, dice):
+def test_the_order_of_rows_and_ends_does_not_matter(graph_rows, dice):
     count, pairs, cap = graph_rows
     shuffled = [(b, a, w) if dice.random() < 0.5 else (a, b, w) for a, b, w in pairs]
     dice.shuffle(shuffled)
@@ -113,7 +113,7 @@ def test_the_order_of_rows_and_of_ends_changes_nothing(graph_rows, dice):
 
 @settings(max_examples=tries(60), deadline=None)
 @given(graphs())
-def test_other_entities_apart_change_nothing(graph_rows):
+def test_unconnected_entities_do_not_change_communities(graph_rows):
     """Ids decide ties, not places: entities without a connection renumber the rest, and move nothing."""
     count, pairs, cap = graph_rows
     graph = graph_of(sorted([*ids(count), "a", "e0003x", "z"]), pairs)
@@ -129,7 +129,7 @@ def test_other_entities_apart_change_nothing(graph_rows):
 
 @settings(max_examples=tries(50), deadline=None)
 @given(graphs())
-def test_communities_are_connected_within_the_cap_and_include_every_entity_with_a_neighbour(graph_rows):
+def test_communities_are_connected_and_capped_and_cover_all_connected_entities(graph_rows):
     count, pairs, cap = graph_rows
     graph = graph_of(ids(count), pairs)
     labels = partition(graph, cap)
@@ -177,7 +177,7 @@ def test_planted_communities_of_unequal_sizes_and_degrees_are_found(count, mu, m
     assert bench.agreement(labels[assigned_nodes], truth[assigned_nodes]) >= min_agreement
 
 
-def test_the_first_fact_of_a_pair_weighs_three_times_as_much_as_each_further_one():
+def test_the_first_fact_of_a_pair_weighs_three_times_a_further_fact():
     def pair(number, count, ended):
         facts = [bench._fact(f"a{number}", f"b{number}", n, 1) for n in range(count)]
         return [replace(fact, invalid_at=2 if n < ended else None) for n, fact in enumerate(facts)]
@@ -192,7 +192,7 @@ def test_the_first_fact_of_a_pair_weighs_three_times_as_much_as_each_further_one
     assert [weight for *_, weight in sorted(output.pairs())] == [6, 3, 7, 10, 10]
 
 
-def test_one_community_more_does_not_shuffle_the_upper_level():
+def test_an_added_community_does_not_shuffle_the_upper_level():
     """Its members sort before all others, so that every community has another number."""
     graph, _ = bench.planted(5000, 0.3, seed=5)
     half = graph.heads < graph.ends
@@ -211,7 +211,7 @@ def test_one_community_more_does_not_shuffle_the_upper_level():
 
 
 @pytest.mark.slow  # the properties above try some of them
-def test_on_a_thousand_random_graphs_each_round_rises_and_no_order_matters():
+def test_rounds_increase_and_order_does_not_matter_on_random_graphs():
     dice = random.Random(11)
     for _ in range(1000):
         count, cap = dice.randrange(2, 40), dice.randrange(2, 20)
@@ -224,7 +224,7 @@ def test_on_a_thousand_random_graphs_each_round_rises_and_no_order_matters():
         assert communities_of(count, pairs, cap) == communities
 
 
-def test_a_hub_makes_no_giant_community_and_keeps_its_leaf_nodes():
+def test_a_hub_keeps_its_leaves_and_forms_no_giant_community():
     count = 3000
     hub, leaves = count, [count + 1 + n for n in range(5)]
     pairs = planted(count, 50, 0.2) + edges(*((hub, n, 2) for n in range(0, count, 3)))
@@ -248,7 +248,7 @@ def test_a_warm_run_moves_only_touched_entities():
     assert (warm != cold).sum() <= size
 
 
-def test_a_community_over_a_lowered_cap_is_taken_apart():
+def test_a_community_above_a_lowered_cap_is_split():
     pairs = edges(*((a, b, 2) for a in range(12) for b in range(a)))
     graph = graph_of(ids(12), pairs)
     complete_result = partition(graph, 500)
@@ -269,7 +269,7 @@ def test_levels_nest_and_upper_levels_are_smaller():
         assert all(len({community_of[node] for node in members.tolist()}) == 1 for members in lower)
 
 
-def test_parts_and_common_neighbours():
+def test_components_common_neighbours_and_propagation_of_a_small_graph():
     graph = graph_of(ids(5), edges((0, 1, 2), (1, 2, 2), (0, 2, 2), (3, 4, 6)))
 
     assert components(graph, np.zeros(5, np.int64)).tolist() == [0, 0, 0, 3, 3]
@@ -279,7 +279,7 @@ def test_parts_and_common_neighbours():
 
 
 @pytest.mark.parametrize(("between", "ends"), [(1, [0, 3]), (8, [0, 3]), (20, [0, 0])])
-def test_whether_two_are_near_does_not_depend_on_the_unit_of_weight(between, ends):
+def test_nearness_of_communities_does_not_depend_on_the_weight_scale(between, ends):
     """Products of large weights are larger than 64 bits hold."""
     rings = [(0, 1, 6), (1, 2, 6), (0, 2, 6), (3, 4, 6), (4, 5, 6), (3, 5, 6), (2, 3, between), (6, 7, 100)]
     labels = np.array([0, 0, 0, 3, 3, 3, 6, 6])
@@ -288,7 +288,7 @@ def test_whether_two_are_near_does_not_depend_on_the_unit_of_weight(between, end
         assert folded(graph, labels, 500, near=True)[[0, 3]].tolist() == ends, power
 
 
-def test_ids_are_carried_over_by_more_than_half():
+def test_a_community_inherits_the_id_of_most_of_its_members():
     old = {"A": ["a", "b", "c", "d"], "B": ["e", "f"]}
     new = [["a", "b", "c", "n"], ["d", "e"], ["f", "g"]]
 
@@ -296,7 +296,7 @@ def test_ids_are_carried_over_by_more_than_half():
     assert inherit_ids({}, new, str) == ["a", "d", "f"]
 
 
-def test_a_newcomer_joins_the_community_of_most_neighbours_and_makes_it_stale():
+def test_a_new_entity_joins_the_community_of_most_neighbours():
     pairs = edges((0, 1, 2), (2, 3, 2), (4, 0, 2), (4, 1, 2), (4, 2, 1), (5, 3, 4), (5, 4, 1))
     graph = graph_of(ids(7), pairs)
     labels = np.array([0, 0, 2, 2, NOBODY, NOBODY, NOBODY])

@@ -70,7 +70,7 @@ def write(tmp_path):
     return write
 
 
-def test_locomo(write):
+def test_a_locomo_file_is_read(write):
     dataset = read_dataset(write([LOCOMO]))
     (talk,) = dataset.conversations
 
@@ -92,7 +92,7 @@ def test_locomo(write):
     )
 
 
-def test_longmemeval_has_a_conversation_a_question_with_its_sessions_by_date(write):
+def test_longmemeval_has_one_conversation_per_question_sorted_by_date(write):
     absent = {**LONGMEMEVAL, "question_id": "q2_abs"}
     first, second = read_dataset(write([LONGMEMEVAL, absent])).conversations
 
@@ -107,7 +107,7 @@ def test_longmemeval_has_a_conversation_a_question_with_its_sessions_by_date(wri
     assert second.questions == (Question(id="q2_abs", type="abstention", apart=True, **question),)
 
 
-def test_dmr_dates_its_sessions_by_the_time_between_them(write):
+def test_dmr_sessions_are_dated_by_their_intervals(write):
     (talk,) = read_dataset(write([DMR], lines=True)).conversations
 
     assert [(m.id, m.text, m.speaker, m.at) for m in talk.messages] == [
@@ -119,7 +119,7 @@ def test_dmr_dates_its_sessions_by_the_time_between_them(write):
     assert [(q.text, q.answer, q.evidence) for q in talk.questions] == [("What do you keep?", "Bees", ())]
 
 
-def test_json_lines_of_messages_and_questions(write):
+def test_json_lines_of_messages_and_questions_are_read(write):
     rows = [
         {"id": "a", "text": "I play the cello", "speaker": "Ada", "at": "2024-01-01", "session": 1},
         {"question": "What does Ada play?", "type": "single", "evidence": ["a"], "answer": "cello"},
@@ -175,7 +175,7 @@ def changed(row, **changes):
         ),
     ],
 )
-def test_a_bad_file_is_one_clear_line(write, content, line):
+def test_a_malformed_file_gets_a_clear_error(write, content, line):
     with pytest.raises(InputError) as caught:
         read_dataset(write(content))
 
@@ -184,6 +184,6 @@ def test_a_bad_file_is_one_clear_line(write, content, line):
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_one_clear_line(tmp_path):
+def test_a_missing_file_gets_a_clear_error(tmp_path):
     with pytest.raises(InputError, match=r"nothing\.json cannot be read: No such file"):
         read_dataset(tmp_path / "nothing.json")

@@ -24,7 +24,7 @@ from kgray.evals.retrieval import (
 RANKING = [{"x"}, {"a"}, set(), {"b", "c"}, {"a"}]
 
 
-def test_a_ranking_by_hand():
+def test_the_marks_of_a_ranking_equal_values_worked_by_hand():
     """Evidence a, b, c, d: a is found at 2, b and c by one hit at 4, d never."""
     result = of_ranking(RANKING, ["a", "b", "c", "d"], (1, 2, 4))
 
@@ -46,13 +46,13 @@ def test_a_ranking_by_hand():
     }
 
 
-def test_all_evidence_at_the_top_is_perfect_and_none_at_all_is_nothing():
+def test_marks_are_one_with_all_evidence_at_the_top_and_zero_without_evidence():
     assert set(of_ranking([{"a"}, {"b"}], ["b", "a"], (2, 5)).values()) == {1.0}
     assert set(of_ranking([{"x"}], ["a"], (5,)).values()) == {0.0}
     assert set(of_ranking([], ["a"], (5,)).values()) == {0.0}
 
 
-def test_a_ranking_without_evidence_is_no_question():
+def test_a_question_without_evidence_is_refused():
     with pytest.raises(ValueError, match="evidence"):
         of_ranking([{"a"}], [])
 
@@ -61,7 +61,7 @@ def test_a_ranking_without_evidence_is_no_question():
     st.lists(st.sets(st.sampled_from("abcxyz"), max_size=3), max_size=12),
     st.sets(st.sampled_from("abcde"), min_size=1),
 )
-def test_marks_lie_between_0_and_1_grow_with_the_depth_and_agree(ranking, evidence):
+def test_marks_are_between_0_and_1_and_grow_with_depth(ranking, evidence):
     result = of_ranking(ranking, evidence, (1, 5, 12))
 
     assert all(0 <= value <= 1 + 1e-9 for value in result.values())
@@ -92,7 +92,7 @@ CONTEXT = """What was said: [date] SPEAKER: TEXT
         pytest.param("🎉", False, id="no-words"),
     ],
 )
-def test_a_line_tells_a_message_by_three_fifths_of_its_words_in_order(message, is_repetition):
+def test_a_line_repeats_a_message_if_it_has_three_fifths_of_its_words_in_order(message, is_repetition):
     assert is_repeated(message, [words(line) for line in CONTEXT.splitlines()]) is is_repetition
 
 
@@ -108,7 +108,7 @@ def test_a_context_includes_its_messages_and_the_sources_of_its_facts():
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=9), st.lists(st.sampled_from("abcd"), max_size=9))
-def test_the_longest_common_subsequence_is_that_of_the_textbook(first, second):
+def test_the_longest_common_subsequence_equals_the_textbook_algorithm(first, second):
     table = [[0] * (len(second) + 1) for _ in range(len(first) + 1)]
     for i, a in enumerate(first):
         for j, b in enumerate(second):
@@ -124,7 +124,7 @@ def test_words_are_casefolded_and_without_punctuation():
 # ------------------------------------------------------------------------------------- many questions
 
 
-def test_shares_have_wilsons_interval():
+def test_shares_have_a_wilson_interval():
     """8 of 10: Wilson's 95 % interval is 0.490 to 0.943 (Newcombe 1998 works it so)."""
     result = mean([1.0] * 8 + [0.0] * 2)
 
@@ -133,7 +133,7 @@ def test_shares_have_wilsons_interval():
     assert mean([1.0] * 10)["high"] == 1.0
 
 
-def test_other_values_have_the_bootstraps_interval_the_same_each_time():
+def test_other_values_have_a_deterministic_bootstrap_interval():
     values = [0.25, 0.5, 0.5, 0.75] * 25
     result = mean(values)
 
@@ -145,12 +145,12 @@ def test_other_values_have_the_bootstraps_interval_the_same_each_time():
     assert mean([0.3, 0.3]) == {"mean": 0.3, "low": 0.3, "high": 0.3, "count": 2}
 
 
-def test_a_mean_of_nothing_is_refused():
+def test_a_mean_without_values_is_refused():
     with pytest.raises(ValueError, match="at least one"):
         mean([])
 
 
-def test_measures_that_a_question_does_not_have_are_left_out_of_their_mean():
+def test_missing_measures_of_a_question_are_excluded_from_the_mean():
     question = Question(id="1", text="who?", type="any")
     rows = [
         Result(conversation="c", question=question, marks=marks)
@@ -163,5 +163,5 @@ def test_measures_that_a_question_does_not_have_are_left_out_of_their_mean():
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 2), (0.95, 4), (0.25, 1), (0.0, 1)])
-def test_a_percentile_is_one_of_the_values(share, expected):
+def test_a_percentile_is_an_observed_value(share, expected):
     assert percentile([3, 1, 4, 2], share) == expected

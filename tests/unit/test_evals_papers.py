@@ -21,7 +21,7 @@ NOTHING = {"paper": None, "tokens": None, "recipe": None, "limit": None, "templa
 
 
 @pytest.mark.parametrize(("kind", "hits"), [(RECALL, 10), ("multi-session", 20)])
-def test_zep_takes_as_many_facts_and_entities_as_its_paper_says(kind, hits):
+def test_the_zep_settings_use_the_numbers_of_facts_and_entities_of_the_paper(kind, hits):
     options = context_of(dataset(kind), **NOTHING | {"paper": "zep"})
     assert (options["template"], options["limit"], options["tokens"]) == ("paper", 2 * hits, 8000)
     assert dict(options["recipe"].places) == {"fact": hits, "entity": hits}

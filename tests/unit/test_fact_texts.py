@@ -64,7 +64,7 @@ PHRASES = {
 
 
 @pytest.mark.parametrize(("name", "expected"), PHRASES.items())
-def test_a_relation_reads_as_its_name_says(name, expected):
+def test_a_relation_name_becomes_a_verb_phrase(name, expected):
     assert (verb_phrase(name), verb_phrase(name, event=True)) == expected
 
 
@@ -143,7 +143,7 @@ AMOUNT = as_value({"value": 100, "unit": "eur"})
             "Tom works at Acme",
             id="the-date-is-no-variant",
         ),
-        # An event: the past, and its date as precise as it was said.
+        # An event: past tense, and its date in the stated precision.
         pytest.param(
             text_of("RESTARTED", "Tom restarted it 2 times", "printer", kind="happened", valid_from=MARCH_5,
                     from_precision="instant"),
@@ -158,7 +158,7 @@ AMOUNT = as_value({"value": 100, "unit": "eur"})
         ),
     ],
 )  # fmt: skip
-def test_a_fact_says_its_relation_between_its_ends(text, expected):
+def test_a_fact_text_has_the_relation_between_its_ends(text, expected):
     assert text == expected
 
 
@@ -173,7 +173,7 @@ def test_the_shipped_relations_read_well_in_a_sentence():
 
 
 @pytest.mark.parametrize("words", ["of {subject}", "{object} or {object}", "x" * 81])
-def test_words_that_could_not_be_shown_are_refused(words):
+def test_relation_words_with_invalid_characters_are_refused(words):
     from kgray.errors import SettingsError
 
     with pytest.raises(SettingsError, match=r"ontology\.relations\.AA\.text = .* the words between subject"):
@@ -272,7 +272,7 @@ def test_a_sentence_in_the_present_can_be_the_text_of_a_state(sentence, subject,
 
 
 @pytest.mark.parametrize(("sentence", "subject", "target"), PASSING)
-def test_a_sentence_of_another_time_cannot(sentence, subject, target):
+def test_a_sentence_in_another_tense_cannot_be_the_text_of_a_state(sentence, subject, target):
     assert not reads_true(sentence, subject, target, False)
 
 
@@ -303,7 +303,7 @@ def test_a_sentence_must_contain_the_value(sentence, value, passes):
     assert reads_true(sentence, "lamp", value, False) == passes
 
 
-def test_a_long_sentence_is_no_text():
+def test_a_sentence_that_is_too_long_cannot_be_a_fact_text():
     sentence = "Tom works at Acme" + " and at the desk" * 15
     assert len(sentence) > MAX_SENTENCE
     assert not reads_true(sentence, "Tom", "Acme", False)

@@ -41,11 +41,11 @@ def chosen(name: str):
         ("BAAI/bge-m3", 568e6),
     ],
 )
-def test_a_shape_has_as_many_numbers_as_its_model_card_says(name, published):
+def test_the_parameter_count_of_a_shape_equals_its_model_card(name, published):
     assert sum(parameters(config_of(name))) == pytest.approx(published, rel=0.01)
 
 
-def test_the_cache_of_a_token_is_that_of_its_heads():
+def test_the_cache_size_of_a_token_follows_from_its_heads():
     assert kv_of(config_of("Qwen/Qwen3-8B-FP8")) == 2 * 36 * 8 * 128 * 2
 
 
@@ -72,7 +72,7 @@ def test_a_profile_that_cannot_fit_is_refused_with_numbers(engine, model, words)
     assert words in "; ".join(faults)
 
 
-def test_a_folder_gives_its_own_shape_and_an_unknown_name_is_reported(tmp_path):
+def test_a_model_folder_gives_its_shape_and_an_unknown_model_is_an_error(tmp_path):
     shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 344}
     shape |= {"intermediate_size": 128}
     (tmp_path / "config.json").write_text(json.dumps(shape))
@@ -83,7 +83,7 @@ def test_a_folder_gives_its_own_shape_and_an_unknown_name_is_reported(tmp_path):
         table(load_profile(), chosen(MODELS["card-24gb"]))
 
 
-def test_doctor_prints_the_table_and_refuses(tmp_path, monkeypatch):
+def test_doctor_prints_the_memory_table_and_reports_a_misfit(tmp_path, monkeypatch):
     from click.testing import CliRunner
 
     from kgray.cli import cli

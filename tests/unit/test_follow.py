@@ -66,7 +66,7 @@ def follow(fake: FakeDeployment, own_sequences: range) -> tuple[Follower, list[i
     return result, heard
 
 
-async def test_a_service_that_stays_up_reports_only_the_runs_own_earlier_steps() -> None:
+async def test_a_running_service_reports_only_earlier_steps_of_the_run() -> None:
     """A service keeps the steps of all runs; only some steps from before the first look are this run's."""
     fake = FakeDeployment(fresh=False)
     fake.step(1, 2, 3)
@@ -113,7 +113,7 @@ async def test_a_restarted_sequencer_is_followed_from_its_start() -> None:
     assert (await following.totals()).committed == 5
 
 
-async def test_an_outage_ends_with_the_first_answer_after_a_new_look_up() -> None:
+async def test_an_outage_ends_with_the_first_answer_after_reconnecting() -> None:
     fake = FakeDeployment(fresh=False)
     following, _ = follow(fake, range(0))
     fake.is_away = True
@@ -127,7 +127,7 @@ async def test_an_outage_ends_with_the_first_answer_after_a_new_look_up() -> Non
     assert not OUTAGES.current()
 
 
-async def test_a_shard_that_is_added_during_a_run_is_followed() -> None:
+async def test_a_shard_added_during_a_run_is_followed() -> None:
     fake = FakeDeployment(fresh=False)
     following, heard = follow(fake, range(3))
     fake.step(1, 2)

@@ -25,7 +25,7 @@ async def order_of(gate: Gate, wanting: Sequence[Urgency]) -> list[int]:
     return entered
 
 
-async def test_waiters_go_by_lane_then_episode_then_step_then_length():
+async def test_waiters_are_ordered_by_lane_episode_step_and_length():
     wanting = [
         Urgency(False, 0, 1),  # takes the only place at once
         Urgency(True, 1, 1),
@@ -38,7 +38,7 @@ async def test_waiters_go_by_lane_then_episode_then_step_then_length():
     assert await order_of(Gate(1), wanting) == [0, 3, 5, 2, 4, 1]
 
 
-async def test_bulk_leaves_the_places_that_are_held_back():
+async def test_bulk_calls_leave_reserved_places_free():
     gate = Gate(3)
     gate.hold_back(1)
     admitted: list[str] = []
@@ -62,7 +62,7 @@ async def test_bulk_leaves_the_places_that_are_held_back():
     assert admitted == ["a", "bb", "live", "ccc"]
 
 
-async def test_a_cancelled_waiter_loses_no_place():
+async def test_a_cancelled_waiter_does_not_occupy_a_place():
     gate = Gate(1)
     async with gate.pass_through(Urgency(False, 0, 0)):
         waiting = asyncio.create_task(order_of(gate, [Urgency(False, 1, 0)]))
@@ -78,7 +78,7 @@ async def test_a_cancelled_waiter_loses_no_place():
     st.integers(0, 3),
     st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 1)), max_size=20),
 )
-def test_everyone_comes_in_and_never_too_many_at_once(width, held_back, wanting):
+def test_every_waiter_is_admitted_within_the_width(width, held_back, wanting):
     async def run() -> None:
         gate = Gate(width)
         gate.hold_back(min(held_back, width - 1))

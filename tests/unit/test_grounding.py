@@ -89,7 +89,7 @@ def names_in(
         pytest.param("We use C++ at work.", "C++", id="signs"),
     ],
 )
-def test_a_name_that_occurs_in_the_text_in_any_form_stays(text: str, name: str) -> None:
+def test_a_name_that_occurs_in_the_text_in_any_form_is_kept(text: str, name: str) -> None:
     assert names_in(text, name) == [name]
 
 
@@ -111,7 +111,7 @@ def test_a_name_without_any_word_in_the_text_is_dropped(text: str, name: str) ->
     assert names_in(text, name) == []
 
 
-def test_a_name_stays_that_the_speaker_or_the_previous_context_gives() -> None:
+def test_a_name_of_the_speaker_or_the_previous_context_is_kept() -> None:
     """A pronoun is resolved from them."""
     previous = (episode("Elena Fisk has bought a lamp.", "Tom"),)
     assert names_in("She likes it.", "Elena Fisk", "lamp", "Tom", state_before=previous) == [
@@ -167,7 +167,7 @@ def fact(**fields: Any) -> dict[str, Any]:
         ("The lamp is 80 EUR.", "90", False),
     ],
 )
-def test_a_number_that_nothing_says_goes_with_its_fact(text: str, number: str, stays: bool) -> None:
+def test_a_fact_with_an_unsupported_number_is_dropped(text: str, number: str, stays: bool) -> None:
     result = read(text, fact(target=None, value={"type": "number", "value": number, "unit": "EUR"}))
     assert (len(result.facts), len(result.dropped)) == ((1, 0) if stays else (0, 1))
 
@@ -192,7 +192,7 @@ def test_a_number_that_nothing_says_goes_with_its_fact(text: str, number: str, s
         ("I have 3 of the lamp.", "2018-05-17", False),
     ],
 )
-def test_a_date_that_nothing_leads_to_goes_and_its_fact_stays(text: str, date: str, stays: bool) -> None:
+def test_an_unsupported_start_date_is_dropped_and_its_fact_is_kept(text: str, date: str, stays: bool) -> None:
     result = read(text, fact(target=None, value="blue", valid_at=date))
     start, precision = times.parse_iso(date)
     stated = (start, precision, False)
@@ -203,14 +203,14 @@ def test_a_date_that_nothing_leads_to_goes_and_its_fact_stays(text: str, date: s
     assert len(result.dropped) == (not stays)
 
 
-def test_an_end_at_a_date_that_nothing_leads_to_is_one_at_the_reference_time() -> None:
+def test_an_unsupported_end_date_becomes_the_reference_time() -> None:
     result = read(
         "I no longer have the lamp.", fact(target=None, value="blue", kind="ended", invalid_at="2019-04-01")
     )
     assert [(f.kind, f.valid_to, f.inferred) for f in result.facts] == [("ended", SAID_AT, True)]
 
 
-def test_records_are_read_as_any_text_is() -> None:
+def test_json_records_are_grounded_like_any_text() -> None:
     """The names and numbers of a JSON episode are words of its text."""
     message = episode('{"account":"Nordglas","arr":12500,"owner":{"name":"Ann Lee"}}', kind="json")
     reply = {
@@ -241,7 +241,7 @@ def test_records_are_read_as_any_text_is() -> None:
         ),
     ],
 )
-def test_a_sentence_with_a_name_from_elsewhere_gives_way_to_the_fact_in_words(text, sentence, expected):
+def test_a_sentence_with_a_foreign_name_is_replaced_by_a_composed_text(text, sentence, expected):
     """R18a: the sentence can become the text of a fact."""
     fact = {"source": "Bob", "target": "band", "relation": "PLAYS_IN", "fact": sentence}
     extraction = read(text, {"entities": [], "facts": [fact]}, speaker="Bob")
@@ -249,7 +249,7 @@ def test_a_sentence_with_a_name_from_elsewhere_gives_way_to_the_fact_in_words(te
     assert ["its sentence names" in line for line in extraction.dropped] == [True] * (expected is not None)
 
 
-def test_the_date_of_a_fact_may_stand_in_its_sentence_though_the_text_says_yesterday():
+def test_a_sentence_may_have_the_date_of_a_relative_time_expression():
     fact = {
         "source": "Bob", "target": "band", "relation": "PLAYS_IN", "valid_at": "2026-03-04",
         "fact": "Bob plays in band since 2026-03-04",
@@ -259,16 +259,16 @@ def test_the_date_of_a_fact_may_stand_in_its_sentence_though_the_text_says_yeste
     assert (extraction.facts[0].text, extraction.dropped) == (fact["fact"], ())
 
 
-def test_states_of_two_relations_share_no_sentence():
+def test_states_of_two_relations_do_not_share_a_sentence():
     """One of them may end before the other, whose text would then be wrong."""
     alice, acme = ExtractedEntity(name="Alice"), ExtractedEntity(name="Acme")
-    sentence, left = "Alice works at Acme as a designer", "Alice left Acme as a designer"
+    sentence, end_sentence = "Alice works at Acme as a designer", "Alice left Acme as a designer"
     role = Value("text", "designer")
     facts = (
         ExtractedFact(source=0, relation="WORKS_AT", target=1, text=sentence),
         ExtractedFact(source=0, relation="HAS_ROLE", value=role, text=sentence),
-        ExtractedFact(source=0, relation="WORKS_AT", target=1, text=left, kind="ended"),
-        ExtractedFact(source=0, relation="HAS_ROLE", value=role, text=left, kind="ended"),
+        ExtractedFact(source=0, relation="WORKS_AT", target=1, text=end_sentence, kind="ended"),
+        ExtractedFact(source=0, relation="HAS_ROLE", value=role, text=end_sentence, kind="ended"),
         ExtractedFact(source=0, relation="KNOWS", target=1, text="Alice knows Acme well"),
     )
     extraction = Extraction(entities=(alice, acme), facts=facts)
@@ -278,7 +278,7 @@ def test_states_of_two_relations_share_no_sentence():
     assert texts == [
         "Alice works at Acme",
         "Alice has the role designer",
-        left,
-        left,
+        end_sentence,
+        end_sentence,
         "Alice knows Acme well",
     ]

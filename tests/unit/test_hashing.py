@@ -43,7 +43,7 @@ async def test_the_bytes_do_not_depend_on_the_batch_or_the_cache():
     assert np.array_equal(together, np.stack(alone))
 
 
-async def test_a_small_cache_forgets_and_gives_the_same(monkeypatch):
+async def test_a_small_cache_does_not_change_vectors(monkeypatch):
     monkeypatch.setattr(hashing, "CACHE_BYTES", 3 * 2 * 1024)
     small = HashingEmbedder()
     text = " ".join(f"word{i}" for i in range(50))
@@ -55,7 +55,7 @@ async def test_a_small_cache_forgets_and_gives_the_same(monkeypatch):
     assert np.array_equal(first, await EMBEDDER.embed([text]))
 
 
-async def test_no_text_gives_no_row():
+async def test_an_empty_batch_gives_no_rows():
     rows = await EMBEDDER.embed([])
 
     assert (rows.shape, rows.dtype) == ((0, 1024), np.float32)
@@ -68,7 +68,7 @@ async def test_wordless_texts_share_one_unit_vector():
     assert set(np.abs(rows[0]).tolist()) == {1 / 32}
 
 
-async def test_the_signs_mean_something():
+async def test_signs_agree_more_for_similar_texts():
     """SimHash needs dense vectors: few zeros, and signs that agree more for nearer texts."""
     rows = await EMBEDDER.embed(
         ["The printer prints ghost images", "The printer prints ghost pages", "Acme opened a branch in Oslo"]
@@ -81,7 +81,7 @@ async def test_the_signs_mean_something():
     assert 0.44 < agree[1] < 0.56
 
 
-async def test_names_with_a_common_part_are_nearer_than_strangers():
+async def test_names_with_a_common_part_are_nearer_than_unrelated_names():
     near, far = await cosines("Bob Smith", "Robert Smith", "Alice Nguyen")
 
     assert near > 0.4
@@ -99,25 +99,25 @@ async def test_names_with_a_common_part_are_nearer_than_strangers():
         ("STRASSE", "straße", "strand"),
     ],
 )
-async def test_paraphrases_are_nearer_than_other_news(text, near, far):
+async def test_paraphrases_are_nearer_than_unrelated_sentences(text, near, far):
     first, second = await cosines(text, near, far)
 
     assert first > second
 
 
-async def test_stop_words_hardly_count():
+async def test_stop_words_have_little_weight():
     (near,) = await cosines("printer", "it was all about the printer that we had")
 
     assert near > 0.8
 
 
-async def test_a_word_that_is_repeated_counts_a_little_more():
+async def test_a_repeated_word_has_slightly_more_weight():
     once, often = await cosines("tea", "tea coffee water", "tea tea tea tea coffee water")
 
     assert once < often < 0.95
 
 
-async def test_a_megabyte_costs_as_much_as_its_first_part():
+async def test_only_the_first_part_of_a_long_text_is_embedded():
     text = " ".join(f"word{i}" for i in range(120_000))
 
     rows = await EMBEDDER.embed([text, text[: hashing.MAX_CHARACTERS]])
@@ -130,7 +130,7 @@ def test_too_few_dimensions_are_refused():
         HashingEmbedder(dimensions=7)
 
 
-async def test_any_width_is_unit_length():
+async def test_vectors_of_any_width_have_unit_length():
     odd = HashingEmbedder(dimensions=37)
 
     rows = await odd.embed(["a word", ""])

@@ -1,4 +1,4 @@
-"""Input files to drafts: fields, refusals, formats; no file is held whole, none raises."""
+"""Input files to drafts: fields, refusals, formats; no file is loaded completely, none raises."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_full_row_is_a_draft():
     )
 
 
-def test_the_second_names_of_fields_are_read_and_the_first_wins():
+def test_alternative_field_names_are_read_and_main_names_take_precedence():
     row = {"content": "x", "timestamp": 1772355600, "role": "user"}
     assert draft_from(row, G) == Draft(
         group="g", source="default", kind="message", text="x", speaker="user", reference_time=T
@@ -75,13 +75,13 @@ def test_the_second_names_of_fields_are_read_and_the_first_wins():
     assert (both.text, both.speaker, both.metadata) == ("x", "A", '{"content":"y","role":"user"}')
 
 
-def test_null_is_absent_and_the_options_are_defaults():
+def test_null_fields_take_the_default_options():
     defaults = Defaults(group="g", source="s", kind="text", at=T)
     row = {"text": "x", "at": None, "speaker": None, "id": None, "group": None, "source": None, "kind": None}
     assert draft_from(row, defaults) == Draft(group="g", source="s", kind="text", text="x", reference_time=T)
 
 
-def test_a_message_is_the_default_where_there_is_a_speaker():
+def test_a_row_with_a_speaker_is_a_message_by_default():
     assert draft_from({"text": "x", "speaker": "A"}, G).kind == "message"
     assert draft_from({"text": "x"}, G).kind == "text"
 
@@ -105,7 +105,7 @@ def test_times_are_iso_or_epoch_seconds_or_milliseconds(at):
         (False, "false"),
     ],
 )
-def test_a_json_episode_takes_any_json_and_keeps_it_canonical(value, text):
+def test_a_json_episode_stores_canonical_json(value, text):
     assert draft_from({"kind": "json", "text": value}, G).text == text
 
 
@@ -182,7 +182,7 @@ def test_a_row_without_group_and_no_default_is_refused():
     assert (caught.value.field, str(caught.value)) == ("group", reason)
 
 
-def test_nesting_is_bounded():
+def test_deeply_nested_values_are_refused():
     deep: object = 1
     for _ in range(70):
         deep = [deep]
@@ -301,11 +301,11 @@ def test_json_lines_ignore_a_bom_and_blank_lines(tmp_path, name):
         (b'{"text": "x"} {}', "! None: not valid JSON: Extra data at character 15"),
     ],
 )
-def test_a_hostile_line_is_one_refusal_and_the_next_is_read(tmp_path, line, reason):
+def test_a_hostile_line_is_refused_and_the_next_line_is_read(tmp_path, line, reason):
     assert brief(read(tmp_path, "a.jsonl", line + b'\n{"text": "next"}\n')) == [(1, reason), (2, "next")]
 
 
-def test_an_absurdly_long_line_is_refused_without_being_held(tmp_path, monkeypatch):
+def test_a_very_long_line_is_refused_without_being_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "MAX_LINE", 1 << 20)
     path = tmp_path / "a.jsonl"
     with path.open("wb") as file:
@@ -335,7 +335,7 @@ def test_an_array_is_streamed_with_the_lines_of_its_items(tmp_path):
     assert brief(read(tmp_path, "empty.json", "[ ]")) == []
 
 
-def test_a_broken_array_keeps_its_first_items_and_reports_the_unread_end(tmp_path):
+def test_a_broken_array_yields_its_first_items_and_reports_the_unread_rest(tmp_path):
     assert brief(read(tmp_path, "a.json", '[{"text": "a"},\n{"text": oops}, {"text": "b"}]')) == [
         (1, "a"),
         (2, "! None: not valid JSON (Expecting value); the rest of the file was not read"),
@@ -346,7 +346,7 @@ def test_a_broken_array_keeps_its_first_items_and_reports_the_unread_end(tmp_pat
     ]
 
 
-def test_a_long_array_is_not_held(tmp_path):
+def test_a_long_array_is_not_loaded_into_memory(tmp_path):
     path = tmp_path / "a.json"
     with path.open("w") as file:
         file.write("[")
@@ -396,7 +396,7 @@ def test_csv_cells_may_hold_json_and_triples(tmp_path):
     assert brief(items) == [(2, '{"b":1}'), (3, '[{"relation":"KNOWS","source":"A","target":"B"}]')]
 
 
-def test_csv_that_is_broken_is_refused_record_by_record(tmp_path):
+def test_broken_csv_records_are_refused_one_by_one(tmp_path):
     assert brief(read(tmp_path, "a.csv", b'text,id\ngood,1\nb\xffd,2\n"a"b,3\nfine,4\n')) == [
         (2, "good"),
         (3, "! None: not valid UTF-8"),
@@ -408,7 +408,7 @@ def test_csv_that_is_broken_is_refused_record_by_record(tmp_path):
     ]
 
 
-def test_tab_separated_values_are_read_as_well(tmp_path):
+def test_tab_separated_values_are_read(tmp_path):
     assert brief(read(tmp_path, "a.tsv", "text\tid\na, b\t1\n")) == [(2, "a, b")]
 
 
@@ -455,7 +455,7 @@ def test_parquet_lists_of_structs_are_triples(tmp_path):
     ]
 
 
-def test_a_broken_parquet_file_is_one_refusal(tmp_path):
+def test_a_broken_parquet_file_gets_one_refusal(tmp_path):
     for content in (b"PAR1 nonsense", b"", b"PAR1" + b"\0" * 100 + b"PAR1"):
         (refusal,) = read(tmp_path, "a.parquet", content)
         assert isinstance(refusal, Refusal)
@@ -469,7 +469,7 @@ def test_a_missing_file_is_a_refusal_of_the_file(tmp_path):
     ]
 
 
-def test_a_stream_is_spooled_to_a_file_that_goes_away():
+def test_a_stream_is_spooled_to_a_temporary_file():
     with spooled(io.BytesIO(b'{"text": "a"}')) as path:
         assert brief(list(read_file(path, G, name="-"))) == [(1, "a")]
     assert not path.exists()
@@ -522,7 +522,7 @@ def test_a_text_file_without_text_is_refused(tmp_path, content, field):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_pieces_hold_every_word_once_in_order_within_their_bounds(seed):
+def test_pieces_have_every_word_once_in_order_within_their_bounds(seed):
     rng = random.Random(seed)
     text = "".join(
         rng.choice(
@@ -621,7 +621,7 @@ def test_ten_thousand_hostile_lines_are_each_a_draft_or_a_refusal(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.json", "a", "a.csv", "a.txt", "a.tsv", "a.parquet"])
 @pytest.mark.parametrize("seed", range(15))
-def test_no_hostile_file_of_any_format_raises(tmp_path, name, seed):
+def test_hostile_files_of_any_format_raise_no_exception(tmp_path, name, seed):
     rng = random.Random(seed)
     content = b",\n".join(hostile_line(rng) for _ in range(50))
     for prefix in (b"", b"[", b"text,id\n", b"\xef\xbb\xbf", b"\xff\xfe"):
@@ -650,9 +650,7 @@ def test_no_hostile_file_of_any_format_raises(tmp_path, name, seed):
         ("a.jsonl", '{"kind": "json", "id": 7}', None, None),
     ],
 )
-def test_a_table_without_texts_and_an_object_of_several_lines_are_records(
-    tmp_path, name, text, kind, content
-):
+def test_tables_without_text_and_multi_line_objects_are_records(tmp_path, name, text, kind, content):
     """None: refused. A record's content is its fields, also its `id`; a row with a text keeps its text."""
     path = tmp_path / name
     path.write_text(text)
@@ -679,12 +677,12 @@ def test_a_table_without_texts_and_an_object_of_several_lines_are_records(
         ({"created_at": "2026-03-03"}, None),
     ],
 )
-def test_a_record_is_as_of_its_own_time_or_that_of_its_last_change(row, at):
+def test_a_record_is_dated_by_its_time_or_its_last_change(row, at):
     draft = draft_from({"kind": "json", "name": "Desk", "group": "g", **row})
     assert (show(draft.reference_time) or "")[:10] == (at or "")
 
 
-def test_the_table_of_a_record_is_named_after_its_file(tmp_path):
+def test_a_record_gets_its_table_name_from_its_file(tmp_path):
     for name, table in (
         ("products-export-2026-03.csv", "products"),
         ("data.csv", None),
@@ -696,7 +694,7 @@ def test_the_table_of_a_record_is_named_after_its_file(tmp_path):
         assert json.loads(item.draft.metadata).get("table") == table
 
 
-def test_values_over_several_lines_follow_each_other_and_a_broken_one_ends_the_file(tmp_path):
+def test_multi_line_values_are_read_until_a_broken_value(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{\n "text": "a"\n}\n{\n "text": "b"\n}\n{\n "text": \n}\n')
     items = list(read_file(path, Defaults(group="g")))

@@ -19,7 +19,7 @@ from kgray.io.interchange.formats import FORMATS, format_called
 from kgray.io.interchange.snapshot import possible_names
 
 
-def test_a_used_name_gets_a_label_then_the_beginning_of_the_id_then_a_number():
+def test_a_duplicate_name_gets_a_label_an_id_prefix_or_a_number():
     entity = Entity(id="3f20aa", name="ACME", labels=("Place", "Firm"), born=(1, 0))
 
     assert list(islice(possible_names(entity), 6)) == [
@@ -28,7 +28,7 @@ def test_a_used_name_gets_a_label_then_the_beginning_of_the_id_then_a_number():
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_xml_carries_any_text_or_says_that_it_does_not(text):
+def test_xml_keeps_any_text_or_reports_replaced_characters(text):
     file = io.StringIO()
     graph = Graphml(file, nodes={"name": "string"}, edges={}, directed=True)
     graph.add("node", {"id": text}, {"name": text})
@@ -41,7 +41,7 @@ def test_xml_carries_any_text_or_says_that_it_does_not(text):
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_yaml_reads_any_text_back(text):
+def test_yaml_values_keep_any_text(text):
     assert yaml.safe_load(f"title: {yaml_value(text)}")["title"] == text
 
 

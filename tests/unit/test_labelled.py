@@ -103,12 +103,12 @@ def test_an_error_names_the_line_and_the_field(tmp_path, row, reason):
     assert reason in str(caught.value)
 
 
-def test_a_conversation_is_named_as_a_group_is(tmp_path):
+def test_a_conversation_needs_a_valid_group_name(tmp_path):
     with pytest.raises(InputError, match="line 1: group 'a b' is not a name"):
         load_set(written(tmp_path, {**HEADER, "conversation": "a b"}))
 
 
-def test_a_message_before_any_conversation_and_an_empty_part_are_errors(tmp_path):
+def test_invalid_labelled_sets_are_refused(tmp_path):
     with pytest.raises(InputError, match="before the first message"):
         load_set(written(tmp_path, MESSAGE))
     with pytest.raises(InputError, match="no message of the part 'kept'"):
@@ -207,7 +207,7 @@ def test_both_ends_of_every_fact_are_named_in_the_message_or_shortly_before():
     assert silent == []
 
 
-def test_names_tell_the_entities_of_a_message_apart():
+def test_names_distinguish_the_entities_of_a_message():
     """A mention must belong to one label, else the pairs of mentions cannot be counted."""
     shared = []
     for conversation, message in MESSAGES:
@@ -228,7 +228,7 @@ def test_stated_dates_are_near_their_message():
                     assert abs(date.fromisoformat(stated) - day) <= timedelta(days=400), message.id
 
 
-def test_every_end_speaks_of_a_fact_that_an_earlier_message_states():
+def test_every_end_refers_to_a_fact_of_an_earlier_message():
     """A label that ends nothing could never be recalled."""
     unknown = []
     for conversation in SHIPPED:
@@ -270,7 +270,7 @@ def perfect(conversation: Conversation, fact: LabelledFact) -> ReadFact:
     )
 
 
-def test_a_perfect_reader_has_all_points():
+def test_a_perfect_reader_gets_full_scores():
     total = Counts()
     for conversation, message in MESSAGES:
         facts = [perfect(conversation, fact) for fact in message.facts if not fact.optional]

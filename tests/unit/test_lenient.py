@@ -25,8 +25,8 @@ def ends_of(items: list[dict]) -> list[int]:
 @pytest.mark.parametrize(
     "around", ["{}", "<think>{{ [</think> {}", "```json\n{}"], ids=["bare", "think", "fence"]
 )
-def test_a_reply_cut_anywhere_keeps_exactly_its_complete_items(around):
-    """Brackets inside a text are no brackets, wherever the cut is."""
+def test_a_truncated_reply_keeps_exactly_its_complete_items(around):
+    """Brackets inside a string do not count, at any cut."""
     head_length = len(around.format(""))
     for cut in range(len(REPLY)):
         entities = [item for item, end in zip(ENTITIES, ends_of(ENTITIES), strict=True) if end <= cut]
@@ -37,7 +37,7 @@ def test_a_reply_cut_anywhere_keeps_exactly_its_complete_items(around):
         assert result == ({"entities": entities, "facts": facts} if entities else None), REPLY[:cut]
 
 
-def test_a_reply_breaks_off_where_its_object_does_not_end():
+def test_a_reply_with_an_incomplete_object_is_truncated():
     ended = [cut for cut in range(1, len(REPLY) + 1) if not breaks_off(REPLY[:cut])]
 
     assert ended == [len(REPLY)]
@@ -56,7 +56,7 @@ def test_the_last_object_with_the_wanted_keys_is_the_reply():
 @pytest.mark.parametrize(
     "text", ["{" * 50_000, "[" * 50_000, '{"a":' * 20_000, '{"entities":[{"a":"' + "}" * 50_000]
 )
-def test_a_text_of_brackets_is_no_reply(text):
-    """And it costs no quadratic time: this test would not end soon."""
+def test_a_text_of_brackets_is_not_a_reply(text):
+    """Reading takes no quadratic time: with it, this test would not end soon."""
     assert (read_object(text, KEYS), salvage(text, KEYS)) == (None, None)
     assert not breaks_off("[" + text.replace("{", "["))

@@ -141,7 +141,7 @@ def admitted(source: End, target: End, port: int) -> bool:
 @pytest.mark.parametrize(
     ("source", "target", "port"), [item[1:] for item in NEEDED], ids=[item[0] for item in NEEDED]
 )
-def test_each_connection_that_a_part_needs_has_a_rule_that_admits_it(source, target, port):
+def test_each_required_connection_is_allowed(source, target, port):
     assert admitted(source, target, port)
 
 
@@ -180,7 +180,7 @@ def secrets_of(template: dict[str, Any]) -> set[str]:
     return names
 
 
-def test_each_pod_sees_its_own_secrets_alone():
+def test_each_pod_gets_only_its_own_secrets():
     for path, document in documents():
         for template in [document] if document["kind"] == "Pod" else templates(document):
             name = " ".join(item["name"] for item in template["spec"]["containers"])
@@ -189,7 +189,7 @@ def test_each_pod_sees_its_own_secrets_alone():
                 assert "secret" not in volume or volume["secret"]["items"], "keys are named one by one"
 
 
-def test_the_page_makes_each_secret_that_must_be_there():
+def test_the_readme_creates_each_required_secret():
     text = "\n".join(path.read_text(encoding="utf-8") for path in K8S.rglob("*.yaml"))
     assert objects("Secret") == []
     expectation = set(re.findall(r"name: (kgray-\w+)\s+key: (\S+)", text))
@@ -230,12 +230,12 @@ def settings_of(names: list[str]) -> list[str]:
     return [item.replace("__", "\0").replace("_", ".").replace("\0", "_") for item in setting_names]
 
 
-def test_the_images_rule_makes_a_setting_of_a_password():
+def test_the_neo4j_image_maps_variables_to_settings():
     names = ["NEO4J_PASSWORD", "NEO4J_AUTH", "NEO4J_AUTH_FILE", "NEO4J_server_memory_heap_max__size", "PATH"]
     assert settings_of(names) == ["PASSWORD", "server.memory.heap.max_size"]
 
 
-def test_neo4js_variables_become_settings_that_it_knows():
+def test_neo4j_variables_map_to_known_settings():
     pods = [
         t
         for _, d in documents()
@@ -250,7 +250,7 @@ def test_neo4js_variables_become_settings_that_it_knows():
             assert set(settings_of([item["name"] for item in container.get("env", [])])) <= KNOWN_SETTINGS
 
 
-def test_neo4js_password_is_a_variable_before_the_variable_that_names_it():
+def test_the_neo4j_password_variable_precedes_its_reference():
     (stateful_set,) = [item for item in objects("StatefulSet") if item["metadata"]["name"] == "neo4j"]
     (container,) = stateful_set["spec"]["template"]["spec"]["containers"]
     first, second = container["env"][:2]
@@ -267,7 +267,7 @@ def test_a_changed_spec_replaces_all_pods():
     assert CLUSTER["spec"]["upgradeStrategy"] == {"type": "Recreate"}
 
 
-def test_a_budget_has_a_whole_number_of_pods_that_stay_and_leaves_room_for_a_drain():
+def test_a_disruption_budget_allows_a_drain():
     budgets = objects("PodDisruptionBudget")
     standing = {"head": 1, **{name: group["minReplicas"] for name, group in GROUPS.items()}}
     standing["door"] = next(d["spec"]["replicas"] for d in objects("Deployment"))
@@ -282,7 +282,7 @@ def gibibytes(quantity: str) -> float:
     return float(quantity.removesuffix("Gi"))
 
 
-def test_the_object_store_has_its_room_in_shared_memory():
+def test_the_object_store_fits_into_shared_memory():
     """Our volume replaces KubeRay's; it is as large as the memory, and Ray needs 30 % of it."""
     names = []
     for name, group in GROUPS.items():
@@ -302,7 +302,7 @@ def test_the_object_store_has_its_room_in_shared_memory():
     assert names == ["llm", "search"]
 
 
-def test_ray_ends_a_node_within_the_grace_of_its_pod():
+def test_ray_drains_a_node_within_the_grace_period_of_its_pod():
     drains = {}
     for name, group in {"head": CLUSTER["spec"]["headGroupSpec"], **GROUPS}.items():
         spec = group["template"]["spec"]
@@ -312,7 +312,7 @@ def test_ray_ends_a_node_within_the_grace_of_its_pod():
     assert drains == {"head": 5, "control": 100, "cpu": 20, "llm": 20, "embed": 20, "search": 5}
 
 
-def test_the_door_on_a_node_of_ray_sees_rays_files_and_processes():
+def test_the_http_server_on_a_ray_node_shares_rays_files_and_processes():
     spec = GROUPS["search"]["template"]["spec"]
     ray, door = spec["containers"]
     assert ray["name"] == "ray-worker", "KubeRay takes the first container for Ray's"
@@ -373,7 +373,7 @@ def test_an_alert_queries_exported_metrics_and_names_a_remedy(rule):
     assert rule["expr"].count("(") == rule["expr"].count(")")
 
 
-def test_there_is_an_alert_for_each_state_that_needs_a_person():
+def test_an_alert_exists_for_each_state_that_needs_action():
     text = " ".join(rule["expr"] for rule in ALERTS)
     for metric in (
         "ray_kgray_log_lag",
@@ -389,7 +389,7 @@ def test_there_is_an_alert_for_each_state_that_needs_a_person():
 # ------------------------------------------------------------------------------------------- scripts
 
 
-def test_the_backup_job_makes_the_days_and_keeps_the_newest(tmp_path: Path):
+def test_the_backup_job_creates_daily_backups_and_keeps_the_newest(tmp_path: Path):
     (job,) = [item for item in objects("CronJob") if item["metadata"]["name"] == "kgray-backup"]
     (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     (tmp_path / "kgray").write_text('#!/bin/sh\n[ ! -e "$2" ] && mkdir "$2"\n', encoding="utf-8")
@@ -407,7 +407,7 @@ def test_the_backup_job_makes_the_days_and_keeps_the_newest(tmp_path: Path):
 
 
 @needs_kubectl
-def test_the_smallest_choice_needs_no_secret_of_another():
+def test_the_small_overlay_needs_no_secrets_of_other_overlays():
     needed = {
         match
         for document in rendered(("small",))

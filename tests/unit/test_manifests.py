@@ -52,7 +52,7 @@ FOLDERS = sorted(path.parent for path in K8S.rglob("kustomization.yaml"))
 
 
 @pytest.mark.parametrize("overlay", FOLDERS, ids=lambda path: path.name)
-def test_every_file_in_the_folder_of_a_kustomization_is_used_by_it(overlay):
+def test_a_kustomization_uses_every_file_of_its_folder(overlay):
     text = (overlay / "kustomization.yaml").read_text(encoding="utf-8")
     file = next(yaml.load_all(text, StrictLoader))
     patches = [patch["path"] for patch in file.get("patches", []) if "path" in patch]
@@ -63,7 +63,7 @@ def test_every_file_in_the_folder_of_a_kustomization_is_used_by_it(overlay):
 
 @pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl, which renders an overlay")
 @pytest.mark.parametrize("choice", FEW_CHOICES, ids=lambda choice: "+".join(choice) or "base")
-def test_every_choice_of_components_renders_into_one_namespace(choice):
+def test_every_combination_of_components_renders_into_one_namespace(choice):
     result = rendered(choice)
     assert {d["metadata"].get("namespace") for d in result if d["kind"] != "Namespace"} == {OURS}
     images = {c["image"] for d in result for t in templates(d) for c in t["spec"]["containers"]}
@@ -168,12 +168,12 @@ def closed(schema: Any) -> Any:
 # ------------------------------------------------------------------------ refusals of the operator
 
 
-def test_the_head_names_all_of_rays_ports():
+def test_the_head_declares_all_ray_ports():
     (container,) = CLUSTER["spec"]["headGroupSpec"]["template"]["spec"]["containers"]
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == RAY_PORTS
 
 
-def test_every_node_keeps_the_processes_of_tasks():
+def test_every_node_keeps_idle_task_processes():
     """Ray kills idle processes of ended jobs, as that of `kgray up`, at this interval: by default 200 ms."""
     for group in (CLUSTER["spec"]["headGroupSpec"], *GROUPS.values()):
         container = group["template"]["spec"]["containers"][0]  # Ray's, as KubeRay takes it
@@ -181,7 +181,7 @@ def test_every_node_keeps_the_processes_of_tasks():
         assert int(env["RAY_kill_idle_workers_interval_ms"]) >= 60_000
 
 
-def test_no_group_declares_its_resources_twice():
+def test_no_worker_group_declares_resources_twice():
     for group in (CLUSTER["spec"]["headGroupSpec"], *GROUPS.values()):
         assert "labels" not in group["rayStartParams"]
         assert not (
@@ -189,7 +189,7 @@ def test_no_group_declares_its_resources_twice():
         )
 
 
-def test_tokens_and_jobs_are_as_the_operator_wants_them():
+def test_tokens_and_jobs_meet_the_rules_of_the_operator():
     assert tuple(map(int, CLUSTER["spec"]["rayVersion"].split("."))) >= (2, 52, 0)
     for job in objects("RayJob"):
         assert job["spec"]["clusterSelector"] == {"ray.io/cluster": CLUSTER["metadata"]["name"]}
@@ -197,7 +197,7 @@ def test_tokens_and_jobs_are_as_the_operator_wants_them():
         assert job["spec"]["entrypointNumCpus"] > 0, "the head has none: a driver asks for a worker's"
 
 
-def test_nothing_needs_a_gate_that_is_off():
+def test_no_object_needs_a_disabled_feature_gate():
     assert not {"networkPolicy", "tlsOptions", "historyServerOptions"} & {*CLUSTER["spec"]}
     assert objects("RayCronJob") == []
 
@@ -282,7 +282,7 @@ POD_MONITOR = {  # of the Prometheus operator: the fields that are used here, as
 }
 
 
-def test_pods_are_watched_at_ports_that_they_have_with_a_key_that_the_page_makes():
+def test_pod_monitors_use_declared_ports_and_created_keys():
     page = (K8S / "README.md").read_text(encoding="utf-8")
     labelled = [(t["metadata"]["labels"], t) for _, d in documents() for t in templates(d) if "metadata" in t]
     labelled.append(({"ray.io/cluster": "kgray"}, CLUSTER["spec"]["headGroupSpec"]["template"]))
@@ -306,7 +306,7 @@ def test_pods_are_watched_at_ports_that_they_have_with_a_key_that_the_page_makes
                 assert f"secret generic {key['name']} --from-literal={key['key']}=" in page
 
 
-def test_grafana_can_draw_the_board():
+def test_the_grafana_dashboard_is_valid():
     panels = board()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells_taken: set[tuple[int, int]] = set()
@@ -325,7 +325,7 @@ def test_grafana_can_draw_the_board():
         )
 
 
-def test_neo4js_own_chart_gets_the_values_of_our_manifest():
+def test_the_neo4j_chart_values_equal_our_manifest():
     values = next(yaml.load_all(VALUES.read_text(encoding="utf-8"), StrictLoader))
     (stateful_set,) = [item for item in objects("StatefulSet") if item["metadata"]["name"] == "neo4j"]
     (container,) = stateful_set["spec"]["template"]["spec"]["containers"]
@@ -394,7 +394,7 @@ def test_versions_equal_the_versions_of_the_package():
     assert images == [{"name": name, "newTag": __version__} for name in IMAGES]
 
 
-def test_every_command_and_script_that_is_run_exists():
+def test_every_command_and_script_in_the_manifests_exists():
     commands = [shlex.split(job["spec"]["entrypoint"]) for job in objects("RayJob")]
     commands += [
         c["command"]
@@ -417,7 +417,7 @@ def test_every_command_and_script_that_is_run_exists():
 
 
 @pytest.mark.parametrize("folder", ["base", "components/small"])
-def test_settings_and_profile_of_the_cluster_are_read(folder):
+def test_the_settings_and_the_profile_of_the_cluster_are_valid(folder):
     settings = load_settings(config=K8S / folder / "kgray.toml", environ={})
     assert (settings.store.backend, settings.runtime.backend) == ("neo4j", "ray")
     head = f"{CLUSTER['metadata']['name']}-head-svc:{RAY_PORTS['gcs-server']}"  # KubeRay's service
@@ -431,7 +431,7 @@ def test_settings_and_profile_of_the_cluster_are_read(folder):
 @pytest.mark.parametrize(
     "choice", [(), ("small",), ("tensor-parallel",)], ids=["base", "small", "tensor-parallel"]
 )
-def test_every_request_of_the_profile_has_a_group_with_room(choice, tmp_path):
+def test_every_actor_of_the_profile_fits_into_a_worker_group(choice, tmp_path):
     result = rendered(choice)
     (cluster,) = [d for d in result if d["kind"] == "RayCluster"]
     (settings,) = [d for d in result if d["metadata"]["name"] == "kgray-settings"]

@@ -40,12 +40,12 @@ class TestWithWeights:
             ("The new movie is awesome", "The new movie is so great", 0.8939),
         ],
     )
-    def test_the_vectors_are_the_models(self, embedder, first, second, cosine):
+    def test_cosines_equal_the_reference_model(self, embedder, first, second, cosine):
         first_vector, second_vector = embed(embedder, first, second)
 
         assert float(first_vector @ second_vector) == pytest.approx(cosine, abs=2e-4)
 
-    def test_questions_find_their_facts_without_a_word_in_common(self, embedder):
+    def test_questions_match_their_facts_without_common_words(self, embedder):
         facts = [
             "Alice is employed by Acme",
             "The desk costs 90 euros",
@@ -70,7 +70,7 @@ class TestWithWeights:
         assert abs((rows**2).sum(axis=1) - 1).max() < 1e-5
         assert embed(embedder).shape == (0, 384)
 
-    def test_other_weights_are_not_loaded(self, tmp_path):
+    def test_weights_with_another_hash_are_refused(self, tmp_path):
         """The hash is looked at before the file is read as anything."""
         folder = minilm.weights_folder()
         shutil.copy(folder / "tokenizer.json", tmp_path)

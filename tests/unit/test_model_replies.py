@@ -62,7 +62,7 @@ def test_ends_match_the_listed_entities_by_name(subject, target, expected):
     assert ends(read("Leo, Nordwind", fact(subject, target=target))) == [expected]
 
 
-def test_an_end_that_is_a_pronoun_drops_the_fact_alone():
+def test_a_pronoun_as_an_end_drops_only_its_fact():
     result = read("Leo", fact("she"), fact(target="her"), fact())
 
     assert ends(result) == [("Leo", "Nordwind")]
@@ -93,7 +93,7 @@ def test_values_are_read_from_the_words_of_an_object(text, value):
 
 
 @pytest.mark.parametrize("name", ["Nordwind", "plot 14", "M28", "Straße 5", "東京", "Q3 report"])
-def test_names_are_no_values(name):
+def test_names_are_not_values(name):
     assert value_of(name) is None
 
 
@@ -133,7 +133,7 @@ def test_types_map_by_a_table_and_others_count_as_unknown(raw, kind):
         pytest.param("x", "denied", "2025", "2026", ("denied", None, None), id="a-denial-has-no-dates"),
     ],
 )  # fmt: skip
-def test_statuses_and_dates(text, status, start, end, expected):
+def test_statuses_and_dates_become_kinds_and_times(text, status, start, end, expected):
     (result,) = read(text, fact(status=status, start=start, end=end)).facts
     kind, start_time, deadline = expected
     deadlines = {None: None, "now": T0}
@@ -145,12 +145,12 @@ def test_statuses_and_dates(text, status, start, end, expected):
         assert (result.valid_from, result.inferred) == (T0, True)
 
 
-def test_a_start_long_ago_is_unknown_where_the_text_says_so():
+def test_an_explicitly_unknown_start_is_unknown():
     (result,) = read("Leo has always worked there", fact(start="unknown")).facts
     assert (result.kind, result.valid_from, result.inferred) == ("holds", None, False)
 
 
-def test_the_same_fact_twice_counts_once_and_is_noted():
+def test_a_duplicate_fact_is_dropped_and_reported():
     form = ScriptForm(episode("x"))
     form.add_facts([fact(), fact(), fact(relation="WORKED_AT", fact="another sentence")])
 
@@ -158,7 +158,7 @@ def test_the_same_fact_twice_counts_once_and_is_noted():
     assert form.notes == ["facts: 'Leo WORKS_AT Nordwind' is listed twice"]
 
 
-def test_entities_of_the_previous_context_alone_are_left_out():
+def test_entities_only_of_the_previous_context_are_dropped():
     previous = episode("Ines moved to Leeds.", speaker="Priya")
     result = read("Leo likes it", fact(target="tea"), entities=("Leo", "Ines", "Leeds", "Bo"))
 
@@ -167,7 +167,7 @@ def test_entities_of_the_previous_context_alone_are_left_out():
     assert [entity.name for entity in kept_result.entities] == ["Marta Ruiz", "Leo", "Bo"]
 
 
-def test_facts_that_stand_in_a_question_are_left_out_with_a_line():
+def test_facts_stated_in_a_question_are_dropped_and_reported():
     text = "I still owe Leo 40 euros, could somebody send me his address? Has anyone seen my mug?"
     facts = [
         fact("Marta Ruiz", "OWES", "Leo", fact="Marta Ruiz owes Leo 40 euros"),
@@ -179,7 +179,7 @@ def test_facts_that_stand_in_a_question_are_left_out_with_a_line():
     assert result.dropped == ("facts: 'Marta Ruiz has a mug' stands in a question",)
 
 
-def test_facts_without_any_word_of_the_text_are_left_out_where_the_context_was_shown():
+def test_facts_without_words_of_the_text_are_dropped():
     text = "If it happens again, I would move there too. I work there."
     previous = [episode("Sluice runs in Frankfurt, at Nordwind.", speaker="Priya")]
     facts = [
@@ -208,7 +208,7 @@ def test_facts_without_any_word_of_the_text_are_left_out_where_the_context_was_s
         ("この会社で働いています", True),
     ],
 )
-def test_the_previous_context_is_shown_to_texts_that_need_it(text, is_shown):
+def test_the_previous_context_is_sent_only_with_texts_that_need_it(text, is_shown):
     question = episode("Since when have you been there?", speaker="Priya")
     assert needed_context(episode(text), [question]) == ([question] if is_shown else ())
 

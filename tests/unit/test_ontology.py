@@ -20,7 +20,7 @@ SINGLE = {
 MANY_VALUED = {"LIKES", "KNOWS", "OWNS", "VISITED", "MEMBER_OF", "USES", "SPEAKS"}
 
 
-def test_the_promised_relations_have_their_cardinality():
+def test_the_documented_relations_have_their_cardinality():
     ontology = shipped()
     assert {name: ontology.relations[name].cardinality for name in SINGLE | MANY_VALUED} == {
         **dict.fromkeys(SINGLE, "single"),
@@ -39,7 +39,7 @@ def test_dislikes_excludes_likes_and_marriage_is_symmetric():
     assert ontology.relations["MARRIED_TO"].symmetric
 
 
-def test_every_name_that_a_relation_points_at_is_declared():
+def test_every_relation_referred_to_is_declared():
     ontology = shipped()
     for relation in ontology:
         for partner in (relation.same_as, relation.inverse_of, *relation.excludes):
@@ -54,7 +54,7 @@ def test_a_shipped_synonym_declares_only_its_target(relation):
     assert not shipped().relations[main].inverse_of
 
 
-def test_a_shipped_inverse_has_the_cardinality_of_its_relation_the_other_way_round():
+def test_a_shipped_inverse_has_the_flipped_cardinality():
     flipped = {"single": "single_object", "single_object": "single"}
     for relation in shipped():
         if relation.inverse_of and relation.cardinality:
@@ -62,7 +62,7 @@ def test_a_shipped_inverse_has_the_cardinality_of_its_relation_the_other_way_rou
             assert relation.cardinality == flipped.get(main or "", main), relation.name
 
 
-def test_no_shipped_relation_is_named_twice_in_its_own_lists():
+def test_no_shipped_relation_lists_itself():
     for relation in shipped():
         assert not {shipped().main_name(relation.name)} & {
             shipped().main_name(name) for name in (*relation.excludes, *relation.may_end)
@@ -72,7 +72,7 @@ def test_no_shipped_relation_is_named_twice_in_its_own_lists():
 @pytest.mark.parametrize(
     "name", ["HAS", "IS", "FIXED", "MADE", "LEFT", "QUIT", "MOVED_TO", "LIVES_AT", "RUNS"]
 )
-def test_names_of_many_meanings_and_names_that_may_end_a_state_are_not_shipped(name):
+def test_ambiguous_names_are_not_shipped(name):
     assert not shipped().lists(name)
 
 
@@ -90,11 +90,11 @@ def test_names_of_many_meanings_and_names_that_may_end_a_state_are_not_shipped(n
         ("PAINTED", "PAINTED"),
     ],
 )
-def test_a_name_folds_to_the_best_known_one(name, main):
+def test_a_name_folds_to_its_main_name(name, main):
     assert shipped().main_name(name) == main
 
 
-def test_an_unknown_relation_is_none():
+def test_an_unknown_relation_has_no_entry():
     assert shipped().get("FEEDS") is None
 
 
@@ -106,7 +106,7 @@ def test_two_listed_names_are_never_compared():
     assert not ontology.are_independent("PAINTED", "LIKES")
 
 
-def test_independence_holds_in_both_directions_and_for_names_that_nothing_else_lists():
+def test_declared_independence_holds_in_both_directions():
     ontology = shipped().extended({"FEEDS": {"independent": ["PAINTED"]}})
     assert ontology.are_independent("FEEDS", "PAINTED")
     assert ontology.are_independent("PAINTED", "FEEDS")
@@ -114,7 +114,7 @@ def test_independence_holds_in_both_directions_and_for_names_that_nothing_else_l
     assert not ontology.are_independent("PAINTED", "SKETCHED")
 
 
-def test_independence_is_that_of_the_names_that_names_fold_to():
+def test_independence_applies_to_main_names():
     ontology = shipped().extended(
         {
             "FEEDS": {"independent": ["SKETCHED"]},
@@ -132,14 +132,14 @@ def test_a_name_is_not_independent_of_itself():
     assert not shipped().are_independent("PAINTED", "PAINTED")
 
 
-def test_a_table_of_independent_names_alone_does_not_list_its_name():
+def test_a_table_with_only_independent_names_does_not_list_its_name():
     ontology = shipped().extended({"PAINTED": {"independent": ["SKETCHED"]}})
     assert not ontology.lists("PAINTED")
     assert ontology.are_independent("PAINTED", "SKETCHED")
     assert not ontology.are_independent("PAINTED", "LIKES")
 
 
-def test_folding_says_whether_the_ends_are_exchanged():
+def test_folding_reports_whether_the_ends_are_exchanged():
     ontology = shipped().extended({"FED_BY": {"inverse_of": "FEEDS"}, "FEEDER_OF": {"inverse_of": "FED_BY"}})
     assert [ontology.folded(name) for name in ("FEEDS", "FED_BY", "FEEDER_OF")] == [
         ("FEEDS", False),
@@ -148,7 +148,7 @@ def test_folding_says_whether_the_ends_are_exchanged():
     ]
 
 
-def test_an_event_that_may_end_a_state_is_compared_with_it_although_both_are_listed():
+def test_a_listed_event_that_may_end_a_state_is_compared_with_it():
     ontology = shipped().extended({"EMPTIED": {"may_end": ["OWNS"]}, "HAS_OWNER": {"same_as": "OWNED_BY"}})
     assert not shipped().are_independent("SOLD", "OWNS")
     assert not ontology.are_independent("OWNS", "EMPTIED")
@@ -156,7 +156,7 @@ def test_an_event_that_may_end_a_state_is_compared_with_it_although_both_are_lis
     assert ontology.are_independent("EMPTIED", "LIKES")
 
 
-def test_a_synonym_has_the_objects_of_its_main_name_and_an_inverse_has_not():
+def test_a_synonym_inherits_the_object_kind_and_an_inverse_does_not():
     ontology = shipped().extended({"TONNAGE": {"same_as": "COSTS"}, "FED": {"inverse_of": "LIVES_IN"}})
     assert [ontology.object_kind(name) for name in ("COSTS", "TONNAGE", "FED", "PAINTED")] == [
         "value",
@@ -218,7 +218,7 @@ def test_settings_add_a_relation_and_override_one_key():
         pytest.param({"A": {"starts": ["feed {cat}"]}}, "a phrase is needed", id="an-unknown-slot"),
     ],
 )
-def test_a_wrong_override_is_one_clear_line(overrides, message):
+def test_an_invalid_override_gets_a_clear_error(overrides, message):
     with pytest.raises(SettingsError) as caught:
         shipped().extended(overrides)
     assert message in str(caught.value)

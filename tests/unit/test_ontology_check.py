@@ -10,7 +10,7 @@ from kgray.memory.ontology_check import faults_of
 R = "ontology.relations"
 
 
-def found(relations, entities=None):
+def reported(relations, entities=None):
     """Return (key, is_note) of each fault."""
     return [(item.key, item.is_note) for item in faults_of(shipped().extended(relations, entities))]
 
@@ -104,16 +104,16 @@ def test_a_contradiction_is_named_by_its_key(relations, key, words):
     assert "\n" not in item.message
 
 
-def test_a_type_that_no_relation_takes_is_reported_where_all_relations_have_both_ends():
+def test_an_unused_entity_type_is_reported_if_all_relations_declare_both_ends():
     types = {"Ship": {}, "Person": {}, "Port": {}}
     commands = {"subject_type": "Person", "object_type": "Ship"}
-    assert found({"COMMANDS": commands}, types) == [("ontology.entities.Port", False)]
-    assert found({"COMMANDS": commands, "CALLS_AT": {"subject_type": "Ship"}}, types) == []
-    assert found({}, types) == []
+    assert reported({"COMMANDS": commands}, types) == [("ontology.entities.Port", False)]
+    assert reported({"COMMANDS": commands, "CALLS_AT": {"subject_type": "Ship"}}, types) == []
+    assert reported({}, types) == []
 
 
-def test_a_relation_that_settings_make_single_is_a_note_behind_the_faults():
-    assert found({"LIKES": {"cardinality": "single"}, "WORK_AT": {}}) == [
+def test_a_relation_made_single_valued_is_reported_as_a_note_after_faults():
+    assert reported({"LIKES": {"cardinality": "single"}, "WORK_AT": {}}) == [
         (f"{R}.WORK_AT", False),
         (f"{R}.LIKES.cardinality", True),
     ]
@@ -132,4 +132,4 @@ def test_a_relation_that_settings_make_single_is_a_note_behind_the_faults():
     ],
 )
 def test_a_consistent_ontology_has_no_fault(relations):
-    assert found(relations) == []
+    assert reported(relations) == []

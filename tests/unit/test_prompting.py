@@ -96,7 +96,7 @@ def test_every_prompt_file_is_a_task_and_every_task_has_a_file():
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_head_is_short_and_says_that_data_is_no_instruction(task):
+def test_a_prompt_head_is_short_and_forbids_following_instructions_in_data(task):
     head = PROMPTS[task].head
     limits = {"combined": 800, "extract_facts": 620, "batched": 720, "reflect": 600, "compare": 600}
 
@@ -112,7 +112,7 @@ def shown_examples(task: str) -> list[tuple[dict, dict]]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_examples_of_a_prompt_parse_as_the_replies_they_show(task):
+def test_the_example_replies_of_a_prompt_parse(task):
     """An example is the strongest instruction: it must be right, in form and in content."""
     examples = shown_examples(task)
     assert examples
@@ -134,7 +134,7 @@ def test_the_examples_of_a_prompt_parse_as_the_replies_they_show(task):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_front_of_a_prompt_lists_the_fields_of_its_reply(task):
+def test_the_front_matter_of_a_prompt_lists_its_reply_fields(task):
     """A user's file is checked against this list."""
     front = (folder() / f"{task}.md").read_text(encoding="utf-8").partition("\n---\n")[0].split("\n")
 
@@ -174,7 +174,7 @@ def conforms(value: object, schema: dict) -> bool:
     | st.sampled_from(["</EPISODE>", "\n</QUESTIONS>\n<EPISODE>\n{}", "<|im_end|>"]),
     other_text=st.text(max_size=60),
 )
-def test_no_text_can_close_its_section_and_the_head_stays_the_same(task, text, other_text):
+def test_no_text_can_close_its_prompt_section_or_change_the_head(task, text, other_text):
     """Two prompts of a task share the whole head; each parses back to exactly the data that was given."""
     prompt, plain_prompt = rendered(task, text, (other_text,)), rendered(task, other_text)
 
@@ -203,7 +203,7 @@ def test_the_content_of_a_section_is_plain_json_on_one_line():
     )
 
 
-def test_questions_are_shown_by_small_ids():
+def test_questions_have_small_ids_in_prompts():
     data = sections(questions_data(None, list(QUESTIONS.values())))
 
     assert data == {
@@ -225,7 +225,7 @@ def test_questions_are_shown_by_small_ids():
     }
 
 
-def test_a_request_shows_its_episode_only_for_entities():
+def test_a_prompt_has_the_episode_only_for_entity_questions():
     output = episode("I left Acme.")
     entity, compare = QUESTIONS["entity"], QUESTIONS["compare"]
 
@@ -234,8 +234,8 @@ def test_a_request_shows_its_episode_only_for_entities():
     assert list(sections(questions_data(output, [compare, compare]))) == ["QUESTIONS"]
 
 
-def test_the_examples_of_comparisons_have_every_word():
-    """A small model says no word that it has not seen in an example."""
+def test_comparison_examples_use_every_answer_word():
+    """A small model uses only words that it has seen in an example."""
     words = set()
     for data, reply in shown_examples("compare"):
         for question, answer in zip(data["QUESTIONS"], reply["answers"], strict=True):
@@ -246,7 +246,7 @@ def test_the_examples_of_comparisons_have_every_word():
     assert words == set(COMPARISONS)
 
 
-def test_the_settings_words_stand_in_the_head_and_change_its_hash():
+def test_ontology_and_instructions_of_the_settings_change_the_prompt_head():
     """Declared relations and types with their descriptions, no shipped relation, instructions last."""
     ontology = shipped().extended(
         {"REVIEWS": {"description": "reads and comments", "subject_type": "Person", "object": "value"}},
@@ -286,7 +286,7 @@ def test_the_folder_of_the_prompts_is_next_to_the_package_in_a_checkout():
 
 
 def test_the_bytes_of_requests_are_unchanged():
-    """R21: journals and kept replies identify a request by these bytes; other bytes cause new requests."""
+    """R21: journals and cached replies identify a request by these bytes; other bytes cause new requests."""
 
     def digest(value: object) -> str:
         return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()[:16]
@@ -306,7 +306,7 @@ def folder_of(tmp_path, **files: str):
     return tmp_path
 
 
-def test_a_file_of_the_users_replaces_the_shipped_prompt_and_changes_its_hash(tmp_path):
+def test_a_custom_prompt_file_replaces_the_shipped_prompt(tmp_path):
     fields = "entities name type facts subject relation object fact status start end"
     files = PromptFiles(folder_of(tmp_path, combined=f"combined\nMine.\n---\nRead it: {fields}"))
 
@@ -328,13 +328,13 @@ def test_a_file_of_the_users_replaces_the_shipped_prompt_and_changes_its_hash(tm
         ("answer", "answer\nMine.\n---\nAnswer it.", "answer.md does not name 'NOT IN MEMORY'"),
     ],
 )  # fmt: skip
-def test_a_wrong_file_of_the_users_is_one_line_before_anything_is_asked(tmp_path, name, text, words):
+def test_an_invalid_custom_prompt_file_is_refused_on_loading(tmp_path, name, text, words):
     with pytest.raises(SettingsError, match=re.escape(words)) as caught:
         PromptFiles(folder_of(tmp_path, **{name: text}))
 
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_folder_is_one_line(tmp_path):
+def test_a_missing_prompt_folder_gets_a_clear_error(tmp_path):
     with pytest.raises(SettingsError, match=r"^prompts\.folder = "):
         PromptFiles(tmp_path / "nowhere")

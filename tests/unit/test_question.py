@@ -131,7 +131,7 @@ def rows() -> list:
 
 
 @pytest.mark.parametrize(("language", "text", "content", "speakers", "dates"), rows())
-def test_the_parts_of_a_question(language, text, content, speakers, dates):
+def test_a_question_is_split_into_words_speakers_and_dates(language, text, content, speakers, dates):
     question = ask(text)
 
     expected = set(words(content))
@@ -147,14 +147,14 @@ def test_words_are_distinct_and_in_order():
     assert ask("Tea or coffee, coffee or tea?").words == tuple(words("tea coffee"))
 
 
-def test_a_question_is_cut_to_a_bound():
+def test_the_words_of_a_question_are_limited():
     assert (
         len(read(" ".join(f"w{n}" for n in range(10_000)), speakers=Speakers(), clock=0).words)
         == MAX_QUERY_WORDS
     )
 
 
-def test_a_stop_word_of_one_language_counts_in_another():
+def test_stop_words_apply_only_in_their_language():
     assert ask("When did the hat die?").words == ("hat", "die")
     assert ask("Wann hat sie die Katze geholt?").words == tuple(words("katze geholt"))
 
@@ -179,18 +179,18 @@ def test_a_chinese_phrase_is_its_characters():
     assert ask("谁写了「蓝房子」？").phrases == (("蓝", "房", "子"),)
 
 
-def test_the_language_is_that_of_most_stop_words_else_english():
+def test_the_language_has_most_stop_words_or_is_english():
     texts = ("der die das", "was", "xyz", "", "où est-elle ?", "что где")
 
     assert [language_of(plain_words(text)) for text in texts] == ["de", "en", "en", "en", "fr", "ru"]
 
 
-def test_dates_are_looked_for_in_every_language():
+def test_iso_dates_are_found_in_every_language():
     for code in languages():
         assert mentioned("2023-05-07", CLOCK, code) == mentioned("2023-05-07", CLOCK)
 
 
-def test_one_word_or_an_open_quotation_is_no_phrase():
+def test_a_single_word_or_an_open_quotation_is_not_a_phrase():
     assert ask('Is "blue" 5" long, or "green?').phrases == ()
 
 
@@ -243,7 +243,7 @@ def test_the_topic_is_the_question_without_names(text, topic):
         pytest.param(("田中太郎",), "田中太郎は誰ですか", ("田中太郎",), id="Japanese"),
     ],
 )
-def test_a_first_name_means_its_only_bearer(speakers, text, named):
+def test_a_first_name_refers_to_its_only_speaker(speakers, text, named):
     assert ask(text, speakers).speakers == named
 
 
@@ -256,12 +256,12 @@ def test_a_first_name_means_its_only_bearer(speakers, text, named):
         ("What sells best?", False),
     ],
 )  # fmt: skip
-def test_a_name_is_of_somebody_where_it_is_written_as_one(text, is_person):
+def test_only_a_name_written_as_a_name_refers_to_a_person(text, is_person):
     speakers = frozenset({"Bill", "user", "carol", "王芳"})
     assert read(text, speakers=Speakers(speakers), clock=CLOCK).names_person is is_person
 
 
-def test_a_thousand_speakers_are_read_once():
+def test_names_are_matched_among_a_thousand_speakers():
     """The collection may be a new list each time: derived values are cached by its content."""
     speakers = [f"Name{number} Family{number}" for number in range(1000)]
 
@@ -272,12 +272,12 @@ def test_a_thousand_speakers_are_read_once():
     )
 
 
-def test_a_month_of_this_year_that_has_not_come_is_last_years():
+def test_a_future_month_or_day_refers_to_the_past():
     assert spans_of(ask("in December"))[0] == "2023-12-01 2024-01-01"
     assert spans_of(ask("on 29 February")) == ["2024-02-29 2024-03-01", "2020-02-29 2020-03-01"]
 
 
-def test_dates_at_the_ends_of_the_calendar():
+def test_dates_at_the_limits_of_the_calendar_do_not_fail():
     """Nothing is read beyond the years 1 to 9999, and nothing fails."""
     for moment in (parse("0001-01-01")[0], parse("9999-12-31")[0]):
         for text in ("last week", "in May", "last winter", "next year", "in December", "ten years ago"):
@@ -298,7 +298,7 @@ SAYS = st.one_of(
 
 @settings(max_examples=tries(150), deadline=None)
 @given(SAYS, st.lists(st.text(max_size=12), max_size=4), st.integers(-(10**16), 10**16))
-def test_any_text_is_read(text, speakers, clock):
+def test_any_text_can_be_read_as_a_question(text, speakers, clock):
     question = read(text, speakers=Speakers({*speakers, "Caroline", "Anna Weber"}), clock=clock)
 
     assert question.text == text

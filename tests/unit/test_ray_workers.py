@@ -70,7 +70,7 @@ async def outcomes(worker: Any, chunk: Sequence[tuple[int, Any]]) -> dict[int, A
     return {number: outcome async for ended in worker.work(chunk) for number, outcome in ended}
 
 
-async def test_lists_that_come_together_get_each_its_own_vectors(tmp_path: Path) -> None:
+async def test_concurrent_lists_get_their_own_vectors(tmp_path: Path) -> None:
     from kgray.runtime.spec import spec_of
     from kgray.runtime.workers import EmbedWorker
 
@@ -92,7 +92,7 @@ async def test_lists_that_come_together_get_each_its_own_vectors(tmp_path: Path)
     assert (stats["running"], stats["done"]) == (0, 3)
 
 
-async def test_a_query_passes_ingestion_by_and_too_many_queries_are_refused(
+async def test_a_query_overtakes_ingestion_and_too_many_queries_are_refused(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     """The embedder holds the texts of ingestion back until all queries have ended."""
@@ -124,9 +124,7 @@ async def test_a_query_passes_ingestion_by_and_too_many_queries_are_refused(
         assert isinstance((await outcomes(worker, [(n, QueryText("query"))]))[n], tuple)
 
 
-async def test_an_unembeddable_text_does_not_fail_the_rest_of_its_batch(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+async def test_a_refused_text_does_not_fail_its_batch(tmp_path: Path, monkeypatch: Any) -> None:
     class Refusing(HashingEmbedder):
         async def embed(self, texts: Sequence[str]) -> Any:
             if "too long" in texts:
@@ -142,7 +140,7 @@ async def test_an_unembeddable_text_does_not_fail_the_rest_of_its_batch(
     assert all(item[0].shape == (1, 16) for number, item in result.items() if number != 7)
 
 
-async def test_a_server_that_garbles_everything_is_not_asked_text_by_text(
+async def test_a_server_with_invalid_answers_is_not_asked_text_by_text(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     batches: list[Sequence[str]] = []
@@ -182,9 +180,7 @@ async def test_a_server_that_garbles_everything_is_not_asked_text_by_text(
     assert batches == [["text 8"]]  # no caller waits for the other any longer
 
 
-async def test_each_text_that_is_refused_fails_alone_however_many_there_are(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+async def test_only_refused_texts_fail(tmp_path: Path, monkeypatch: Any) -> None:
     """A server that refuses everything is not asked text by text, and fails no text that it was not asked."""
     batches: list[Sequence[str]] = []
 
@@ -216,7 +212,7 @@ async def test_each_text_that_is_refused_fails_alone_however_many_there_are(
     assert len(batches) <= 1 + 4 * 7
 
 
-async def test_a_worker_with_wrong_settings_carries_out_nothing_and_gives_the_reason(tmp_path: Path) -> None:
+async def test_a_worker_with_wrong_settings_refuses_calls_with_the_reason(tmp_path: Path) -> None:
     """The actor starts all the same: a process that fails while it starts would be started for ever."""
     from kgray.runtime.pools import UNFIT
     from kgray.runtime.spec import spec_of
@@ -234,9 +230,7 @@ async def test_a_worker_with_wrong_settings_carries_out_nothing_and_gives_the_re
     assert await worker.health() is fault
 
 
-async def test_a_model_that_does_not_load_is_no_requests_outcome_and_no_defect(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+async def test_a_model_that_does_not_load_makes_its_worker_unfit(tmp_path: Path, monkeypatch: Any) -> None:
     """For any error of a library; requests that arrived during the loading get the same answer."""
     from kgray.runtime.pools import UNFIT
 
@@ -259,7 +253,7 @@ async def test_a_model_that_does_not_load_is_no_requests_outcome_and_no_defect(
     assert (row["loaded"], row["loading"], row["fault"]) == (False, False, fault)
 
 
-async def test_workers_that_share_a_card_load_one_after_another(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_workers_on_one_card_load_one_after_another(tmp_path: Path, monkeypatch: Any) -> None:
     class Model:
         async def start(self) -> None:
             assert not loading
@@ -324,8 +318,8 @@ class Connected:
         self.closed += 1
 
 
-def test_actors_that_several_threads_ask_for_are_started_once(tmp_path: Path, monkeypatch: Any) -> None:
-    """Summaries of several groups ask at once; of two starts, neither would be this process's own."""
+def test_concurrent_threads_start_the_actors_once(tmp_path: Path, monkeypatch: Any) -> None:
+    """Summaries of several groups need the actors concurrently; two starts would conflict."""
     from kgray.runtime import deploy, session
     from kgray.runtime.ingest import RayIngest
 
@@ -394,7 +388,7 @@ class Losing:
         return type("Method", (), {"remote": staticmethod(remote)})
 
 
-async def test_a_batch_whose_answer_is_lost_is_resent_until_durable_and_written_once(
+async def test_a_batch_with_a_lost_answer_is_resent_and_written_once(
     tmp_path: Path,
 ) -> None:
     """R23: neither the order of calls nor their repetition is trusted."""
@@ -431,7 +425,7 @@ async def test_a_batch_whose_answer_is_lost_is_resent_until_durable_and_written_
     memory.close()
 
 
-def test_a_shards_epoch_writes_nothing_of_a_group_of_another(tmp_path: Path) -> None:
+def test_the_epoch_of_a_shard_cannot_write_groups_of_another_shard(tmp_path: Path) -> None:
     """R23: also where the writer holds both."""
     from kgray.runtime.spec import spec_of
     from kgray.runtime.writer import GraphWriter
@@ -454,7 +448,7 @@ def test_a_shards_epoch_writes_nothing_of_a_group_of_another(tmp_path: Path) -> 
     memory.close()
 
 
-def test_a_full_disk_under_the_logs_stops_no_work(monkeypatch: Any) -> None:
+def test_a_full_disk_under_the_logs_does_not_stop_work(monkeypatch: Any) -> None:
     from kgray.runtime import telemetry
 
     class Full:
@@ -497,9 +491,7 @@ class Blocking:
         return {"summary": request.data}, Cost(1, 5, 2)
 
 
-async def test_a_worker_that_leaves_ends_its_calls_in_time_and_gives_the_others_back(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+async def test_a_leaving_worker_finishes_or_returns_its_calls(tmp_path: Path, monkeypatch: Any) -> None:
     from kgray.runtime.pools import LEAVING
 
     read = list(enumerate([NextCall("extract", "g", 1, ExtractionRequest(episode=EPISODE))] * 2))
@@ -520,15 +512,13 @@ async def test_a_worker_that_leaves_ends_its_calls_in_time_and_gives_the_others_
         assert (await worker.stats())["running"] == 0
 
 
-def test_where_ray_cannot_say_whether_a_node_ends_it_stays() -> None:
+def test_without_a_drain_notice_of_ray_a_node_is_kept() -> None:
     from kgray.runtime.draining import drain_notice
 
     assert drain_notice() is None
 
 
-async def test_a_summary_waits_until_ingestion_leaves_room_or_for_a_while(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+async def test_a_summary_waits_for_free_capacity_or_a_time_limit(tmp_path: Path, monkeypatch: Any) -> None:
     from kgray.runtime import workers
 
     at = {"backend": "openai", "name": "m", "base_url": "http://127.0.0.1:1/v1", "max_concurrency": 4}
@@ -556,7 +546,7 @@ async def test_a_summary_waits_until_ingestion_leaves_room_or_for_a_while(
     await reading
 
 
-def test_a_worker_of_a_pool_that_grows_starts_and_shares_the_server_with_the_most_there_are(
+def test_workers_of_a_growing_pool_share_the_server_by_the_maximum_size(
     tmp_path: Path,
 ) -> None:
     from kgray.runtime import workers
@@ -575,7 +565,7 @@ class Call:
         self.remote = answer
 
 
-async def test_a_worker_without_a_model_is_up_at_once_and_an_ending_worker_loads_nothing(
+async def test_a_worker_without_a_model_is_up_at_once_and_a_stopped_worker_loads_none(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     class Model:
@@ -627,9 +617,7 @@ def starting(
     return StartedDeployment(spec_of(Settings(), tmp_path, profile.values()), actors, fresh=True), calls
 
 
-def test_a_worker_that_is_started_again_while_it_loads_is_asked_again(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_worker_restarted_during_its_start_is_checked_again(tmp_path: Path, monkeypatch: Any) -> None:
     """Neither who did not answer one look, nor a writer that was up before, ends the start."""
     from kgray.runtime import deploy
 
@@ -644,9 +632,7 @@ def test_a_worker_that_is_started_again_while_it_loads_is_asked_again(
     assert result.quarantined == {}
 
 
-def test_a_start_with_a_bad_worker_succeeds_and_names_it_unless_all_are_bad(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_start_succeeds_unless_all_workers_fail(tmp_path: Path, monkeypatch: Any) -> None:
     from kgray.runtime import deploy
 
     reports: list[str] = []
@@ -687,9 +673,7 @@ def test_a_start_that_takes_too_long_names_the_missing_actors(
     assert str(late.value) == f"not up in time: models-0; {why}"
 
 
-def test_where_the_missing_cannot_be_started_the_workers_are_tended_all_the_same(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_workers_are_maintained_even_if_missing_actors_cannot_start(tmp_path: Path, monkeypatch: Any) -> None:
     from kgray.runtime import keeper
     from kgray.runtime.spec import LimitsProfile, Profile, spec_of
 
@@ -712,10 +696,10 @@ def test_where_the_missing_cannot_be_started_the_workers_are_tended_all_the_same
 
 
 @pytest.mark.parametrize("come_up", [True, False])
-def test_the_ray_session_is_left_only_after_actors_failed_to_start(
+def test_the_ray_session_is_closed_only_if_actors_fail_to_start(
     come_up: bool, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Its head is back when they are up; where they did not come up, it is left."""
+    """The session stays open if the actors start, and is closed if they do not."""
     from kgray.runtime import deploy, ingest, session
 
     def ensure(*_: object, **__: object) -> Any:
@@ -748,7 +732,7 @@ def test_the_ray_session_is_left_only_after_actors_failed_to_start(
 @pytest.mark.parametrize(
     ("backend", "expected"), [pytest.param("vllm", 3 * 40, id="engines"), pytest.param("rules", 0, id="none")]
 )
-def test_a_runtime_knows_the_seats_of_its_engines(tmp_path: Path, backend: str, expected: int) -> None:
+def test_a_runtime_counts_the_seats_of_its_engines(tmp_path: Path, backend: str, expected: int) -> None:
     """A backfill keeps twice as many entries in the log, where that is more than its usual bound."""
     from kgray.runtime.ingest import RayIngest
 

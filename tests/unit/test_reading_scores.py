@@ -63,7 +63,7 @@ def fact(subject="Ada", object_="Acme", relation="works at", status="current", *
         ("Gerald’s", "gerald"),
     ],
 )
-def test_spellings_of_one_name_are_equal(first, second):
+def test_spellings_of_one_name_normalise_equally(first, second):
     assert normal_name(first) == normal_name(second) != ""
 
 
@@ -71,16 +71,16 @@ def test_spellings_of_one_name_are_equal(first, second):
     ("first", "second"),
     [("Sluice", "Sluice 3.0"), ("plot", "plot 14"), ("85 EUR", "85 USD"), ("3.2 kg", "32 kg")],
 )
-def test_names_of_two_things_differ(first, second):
+def test_different_names_normalise_differently(first, second):
     assert normal_name(first) != normal_name(second)
 
 
 @given(st.text(max_size=40))
-def test_a_normal_name_is_its_own_normal_name(text):
+def test_normalising_a_name_twice_changes_nothing(text):
     assert normal_name(normal_name(text)) == normal_name(text)
 
 
-def test_a_value_may_have_a_few_more_words():
+def test_a_value_matches_with_a_few_extra_words():
     assert resembles("40 minutes", "for about 40 minutes")
     assert resembles("900 kg", "900 kg")
     assert not resembles("40 minutes", "minutes: 40")
@@ -99,7 +99,7 @@ def test_a_value_may_have_a_few_more_words():
         ("alérg", "", "Es alérgica a la penicilina"),
     ],
 )
-def test_a_cue_is_in_the_name_or_in_the_sentence(cue, relation, sentence):
+def test_a_cue_matches_in_the_relation_name_or_the_sentence(cue, relation, sentence):
     assert has_cue((cue,), relation, sentence)
 
 
@@ -107,20 +107,20 @@ def test_a_cue_is_in_the_name_or_in_the_sentence(cue, relation, sentence):
     ("cue", "text"),
     [("own", "owner of"), ("run", "trunk"), ("took over", "over, took"), ("live", "delivers")],
 )
-def test_a_cue_is_not_part_of_another_word(cue, text):
+def test_a_cue_does_not_match_inside_another_word(cue, text):
     assert not has_cue((cue,), text, text)
 
 
 # ------------------------------------------------------------------------------- pairs of facts
 
 
-def test_ends_may_be_exchanged_but_both_must_fit():
+def test_a_match_needs_both_ends_in_either_order():
     assert is_match(label(), fact("Acme", "Ada", "employs work"))
     assert not is_match(label(), fact("Ada", "Beta"))
     assert not is_match(label(), fact(relation="likes"))
 
 
-def test_i_is_the_speaker():
+def test_the_pronoun_i_matches_the_speaker():
     assert end_name("I", "Ada") == "Ada"
     assert end_name("I", None) == "I"
     assert end_name("Iris", "Ada") == "Iris"
@@ -140,13 +140,13 @@ def test_an_optional_label_neither_helps_nor_harms():
     assert paired(labels, [fact(), fact("Ada", "Rome", "lives in")], AT).counts == Counts(1, 0, 0)
 
 
-def test_a_required_label_gets_the_fact_that_an_optional_label_would_take():
+def test_a_required_label_takes_precedence_over_an_optional_label():
     labels = [label(optional=True), label()]
 
     assert paired(labels, [fact()], AT).counts == Counts(1, 0, 0)
 
 
-def test_a_fact_moves_on_where_another_label_needs_it():
+def test_a_fact_is_reassigned_to_a_label_that_needs_it():
     """The first label fits both facts, the second only the first fact."""
     both = LabelledFact(subject=end("Ada"), object=end("=chair"), cues=("chair",), statuses=("current",))
     first, second = fact("Ada", "chair", "chair"), fact("Ada", "the chair", "is chair of the club")
@@ -155,7 +155,7 @@ def test_a_fact_moves_on_where_another_label_needs_it():
     assert paired([both, narrow], [first, second], AT).counts == Counts(2, 0, 0)
 
 
-def test_the_fact_with_the_right_status_and_date_is_the_partner():
+def test_a_label_is_paired_with_the_fact_of_equal_status_and_date():
     facts = [fact(status="ended"), fact(start="2024"), fact(start="2018-05")]
 
     assert paired([label(start="2018")], facts, AT).pairs == ((0, 2),)
@@ -195,7 +195,7 @@ def test_as_many_required_labels_as_possible_are_matched(labels, facts):
     assert scored.counts.wrong == len(facts) - len(scored.pairs)
 
 
-def test_shares_of_counts():
+def test_precision_recall_and_f1_of_counts():
     assert Counts(3, 1, 2).precision == 0.75
     assert Counts(3, 1, 2).recall == 0.6
     assert Counts(3, 1, 2).f1 == pytest.approx(2 / 3)
@@ -252,14 +252,14 @@ def test_shares_of_counts():
         pytest.param(label(statuses=("denied",)), fact(status="ended"), Details(1, 1, 0, 0, 0), id="denial"),
     ],
 )
-def test_status_and_dates_of_a_matched_fact(expected, actual, result):
+def test_status_and_dates_of_a_matched_fact_are_compared(expected, actual, result):
     assert compared_details(expected, actual, AT) == result
 
 
 # ------------------------------------------------------------------------------------ bootstrap
 
 
-def test_equal_readers_do_not_differ():
+def test_equal_readers_have_a_difference_of_zero():
     counts = [Counts(2, 1, 0), Counts(0, 1, 3), Counts(0, 0, 0)]
 
     difference = bootstrap(counts, counts, resamples=500)
@@ -267,7 +267,7 @@ def test_equal_readers_do_not_differ():
     assert (difference.mean, difference.low, difference.high) == (0.0, 0.0, 0.0)
 
 
-def test_a_better_reader_lies_above_zero_and_the_exchange_mirrors_it():
+def test_a_better_reader_has_a_positive_difference():
     good = [Counts(2, 0, 0)] * 20 + [Counts(1, 1, 1)] * 20
     bad = [Counts(1, 1, 1)] * 40
 
@@ -279,7 +279,7 @@ def test_a_better_reader_lies_above_zero_and_the_exchange_mirrors_it():
     assert difference == bootstrap(good, bad), "the seed is fixed"
 
 
-def test_messages_without_facts_alone_are_read_perfectly():
+def test_no_facts_for_a_message_without_facts_is_a_perfect_score():
     assert bootstrap([Counts()], [Counts(0, 2, 0)], resamples=10).mean == 1.0
 
 
@@ -334,18 +334,18 @@ DENIED = label(statuses=(), ending="denied")
         pytest.param([], [span("ended", "Bo")], [], Ends(Counts(0, 0, 0), 1), id="no-label"),
     ],
 )
-def test_ends_of_a_conversation(ended, graph, read, expected):
+def test_ends_of_a_conversation_are_counted(ended, graph, read, expected):
     assert ends_in_graph(ended, [label()], graph, read) == expected
 
 
-def test_a_fact_that_a_message_states_as_ended_is_no_wrong_end():
+def test_a_fact_stated_as_ended_is_not_a_wrong_end():
     assert ends_in_graph([], [label(statuses=("ended",))], [span("ended")], []) == Ends()
 
 
 # ----------------------------------------------------------------------------- the plain prompt
 
 
-def test_a_reply_that_was_cut_off_keeps_its_complete_facts():
+def test_a_truncated_reply_keeps_its_complete_facts():
     row = {"subject": "Ada", "relation": "works at", "object": "Acme"}
     text = '{"entities": [], "facts": [' + str(row).replace("'", '"') + ', {"subject": "B'
 

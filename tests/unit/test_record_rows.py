@@ -132,7 +132,7 @@ def unpacked(*rows: Any) -> UnpackedRecords:
 
 @settings(max_examples=tries(40))
 @given(entries(sequence=7), entries(sequence=8))
-def test_records_come_back_as_they_were_packed(first: EntryRecords, second: EntryRecords) -> None:
+def test_packed_records_are_unpacked_unchanged(first: EntryRecords, second: EntryRecords) -> None:
     second.births = first.births  # the birth place of an id is the same in every record
     rows = first.row(), second.row()
     result = unpacked(*rows)
@@ -152,7 +152,7 @@ def test_records_come_back_as_they_were_packed(first: EntryRecords, second: Entr
 
 
 @given(entries(sequence=7))
-def test_vectors_come_back_by_their_positions_and_a_search_reads_none_of_them(records: EntryRecords) -> None:
+def test_vectors_are_read_by_position_and_not_by_searches(records: EntryRecords) -> None:
     row = records.row()
     result, columns = unpacked(row), search_columns(row.search)
 
@@ -178,7 +178,7 @@ def test_vectors_come_back_by_their_positions_and_a_search_reads_none_of_them(re
         assert columns.episode[1] == (records.vector.weights if records.vector else None)
 
 
-def test_the_vector_recorded_last_counts_for_a_statement() -> None:
+def test_the_newest_vector_of_a_statement_is_used() -> None:
     def with_vector(sequence: int, at: int) -> EntryRecords:
         statements = {id_: TextVector(vector_bytes(np.ones(WIDTH, np.float32))) for id_ in ("s1", f"s{at}")}
         return EntryRecords(sequence=sequence, recorded_at=at, statements=statements)
@@ -187,7 +187,7 @@ def test_the_vector_recorded_last_counts_for_a_statement() -> None:
     assert newest_vectors(unpacked(*rows).vectors) == {"s1": (3, 0), "s30": (3, 1), "s20": (2, 1)}
 
 
-def test_nothing_is_kept_of_an_entry_without_records() -> None:
+def test_an_entry_without_records_has_an_empty_row() -> None:
     empty = EntryRecords(sequence=1, recorded_at=5)
     assert not empty
     assert replace(empty, text="a text")
@@ -229,7 +229,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("column", READERS)
-def test_another_layout_is_refused_with_its_number(column: str) -> None:
+def test_an_unknown_layout_is_refused_with_its_number(column: str) -> None:
     row = full().row()
     _, *values = msgpack.unpackb(getattr(row, column))
     later = row._replace(**{column: msgpack.packb([LAYOUT + 1, *values])})
@@ -239,7 +239,7 @@ def test_another_layout_is_refused_with_its_number(column: str) -> None:
 
 
 @given(entries(sequence=7), st.sets(st.integers(0, 3)))
-def test_a_row_without_some_evidence_is_that_of_the_other_evidence(
+def test_removing_evidence_from_a_row_gives_the_row_of_the_rest(
     records: EntryRecords, removed_ordinals: set[int]
 ) -> None:
     expected = replace(
@@ -249,7 +249,7 @@ def test_a_row_without_some_evidence_is_that_of_the_other_evidence(
 
 
 @given(JUDGEMENTS, NAMES, STATEMENT_VECTORS, STATEMENT_VECTORS)
-def test_a_row_with_more_vectors_is_that_of_all_vectors(
+def test_adding_vectors_to_a_row_gives_the_row_of_all_vectors(
     judged: Judgements,
     names: list[NameVector],
     known_vectors: dict[str, TextVector],
@@ -261,7 +261,7 @@ def test_a_row_with_more_vectors_is_that_of_all_vectors(
     assert with_statement_vectors(saved.row(), added) == both.row()
 
 
-def test_evidence_from_which_nothing_follows_is_named_with_the_reason() -> None:
+def test_unusable_evidence_is_reported_with_the_reason() -> None:
     records = full()
     first, second, third = records.evidence
     ends, missing = "it says nothing of two ends", "a mention that it names is not stored"
@@ -285,6 +285,6 @@ def test_evidence_from_which_nothing_follows_is_named_with_the_reason() -> None:
         *map(msgpack.packb, (5, [], [LAYOUT], [LAYOUT, 5, [3], [], []], [LAYOUT, 5, [[]], [], []])),
     ],
 )
-def test_a_column_that_is_no_record_is_refused(packed: bytes) -> None:
+def test_an_invalid_record_column_is_refused(packed: bytes) -> None:
     with pytest.raises((ValueError, TypeError, LookupError)):
         faults_of(full().row()._replace(packed=packed))

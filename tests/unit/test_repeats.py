@@ -34,7 +34,7 @@ def cleaned(
     context: tuple[tuple[str, str], ...] = (),
     kind: Any = "message",
 ) -> Extraction:
-    """Return an extraction of a text with these facts, without those that say nothing new."""
+    """Return an extraction of a text with these facts, without repeated facts."""
     episode = utterance(*text, kind=kind)
     previous = tuple(utterance(*each, sequence=n) for n, each in enumerate(context, start=1))
     extraction = parse_extraction({"entities": [], "facts": list(facts)}, episode)
@@ -122,7 +122,7 @@ def test_a_value_of_the_previous_context_is_dropped():
         pytest.param((), ("Bob", "I like tea."), WORKS, id="no context"),
     ],
 )
-def test_a_fact_that_only_points_to_the_context_stays(context, text, stated):
+def test_a_fact_that_refers_to_the_context_is_kept(context, text, stated):
     extraction = cleaned(text, stated, context=context)
 
     assert (len(extraction.facts), extraction.dropped) == (1, ())
@@ -131,7 +131,7 @@ def test_a_fact_that_only_points_to_the_context_stays(context, text, stated):
 # --------------------------------------------------------------------- loops and both directions
 
 
-def test_a_loop_is_dropped_and_counted():
+def test_a_fact_between_an_entity_and_itself_is_dropped_and_counted():
     extraction = cleaned(
         ("Bob", "Acme is ACME, and I like tea."), fact("Acme", "KNOWS", "ACME.", "Acme knows ACME"), TEA
     )
@@ -266,7 +266,7 @@ def test_a_fact_stated_once_counts_once_in_both_directions(text, facts, places):
     )
 
 
-def test_records_are_left_as_they_are():
+def test_facts_of_json_records_are_not_dropped():
     loop = fact("Acme", "KNOWS", "ACME.", "Acme knows ACME")
 
     assert len(cleaned(("", '{"a": 1}'), loop, kind="json").facts) == 1
@@ -287,7 +287,7 @@ def test_records_are_left_as_they_are():
         ),
     ],
 )
-def test_nothing_that_a_perfect_reader_says_is_dropped(plan):
+def test_no_fact_of_a_perfect_reader_is_dropped(plan):
     """The previous context of each episode equals the runner's: four episodes of its source."""
     oracle = Oracle(World(plan=plan))
     context: dict[tuple[str, str], list[Episode]] = {}

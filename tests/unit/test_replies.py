@@ -38,7 +38,7 @@ def checked_fact(fact: dict) -> ExtractedFact | str:
     return answer
 
 
-def test_a_whole_reply_becomes_an_extraction():
+def test_a_complete_reply_becomes_an_extraction():
     text = "I joined Acme in 2024. Malice aside, Acme pays 100 EUR."
     reply = {
         "entities": [{"name": "Acme", "type": "company"}, {"name": "Alice", "type": "Person"}],
@@ -81,7 +81,7 @@ def test_a_whole_reply_becomes_an_extraction():
     )
 
 
-def test_empty_lists_are_a_result():
+def test_empty_lists_give_an_empty_extraction():
     assert parse_extraction({"entities": [], "facts": []}, episode()) == Extraction()
 
 
@@ -95,7 +95,7 @@ def test_empty_lists_are_a_result():
         ({"entities": {}, "facts": []}, "'entities' of the reply is an object, not a list"),
     ],
 )
-def test_a_reply_of_another_shape_is_an_invalid_answer(reply, reason):
+def test_a_malformed_reply_is_an_invalid_answer(reply, reason):
     with pytest.raises(InvalidAnswer) as caught:
         parse_extraction(reply, episode())
     assert str(caught.value) == reason
@@ -171,7 +171,7 @@ def test_a_reply_of_another_shape_is_an_invalid_answer(reply, reason):
         ),
     ],
 )
-def test_dates_and_kinds(given_dates, expected):
+def test_dates_and_kinds_of_a_fact_are_checked(given_dates, expected):
     """R3, and R8 for an end without a start."""
     base = {"source": 0, "target": 1, "relation": "WORKS_AT", "text": "Alice works at Acme"}
 
@@ -215,7 +215,7 @@ def test_a_faulty_fact_is_dropped_with_its_reason(fault, reason):
     assert checked_fact(fault) == f"facts[0]: {reason}"
 
 
-def test_faulty_items_do_not_harm_their_neighbours():
+def test_faulty_items_do_not_affect_other_items():
     """R24: dropped one by one; indexes of the reply keep their meaning."""
     reply = {
         "entities": [{"name": ""}, "Bob", {"name": "Alice", "type": 7}, {"name": "Carol"}, {"name": "Acme"}],
@@ -239,7 +239,7 @@ def test_faulty_items_do_not_harm_their_neighbours():
     )
 
 
-def test_a_name_that_was_not_listed_becomes_an_entity():
+def test_an_unlisted_name_becomes_an_entity():
     """R18; but not for the sake of a fact that is dropped."""
     facts = [
         {"source": "Alice", "target": "Dora", "relation": "KNOWS"},
@@ -285,7 +285,7 @@ def test_a_name_listed_twice_is_one_entity():
         ),
     ],
 )
-def test_values(raw, value):
+def test_values_of_facts_are_parsed(raw, value):
     answer = checked_fact({"target": None, "value": raw})
 
     assert isinstance(answer, ExtractedFact)
@@ -327,7 +327,7 @@ def test_other_kinds_have_no_speaker():
     assert speaker_first(result, episode("")) is result
 
 
-def test_a_message_that_says_nothing_still_has_its_speaker():
+def test_a_message_without_facts_still_has_its_speaker():
     result = parse_extraction({"entities": [], "facts": []}, episode("Hi, Alice here", "Alice"))
 
     assert result == Extraction(entities=(ExtractedEntity(name="Alice", span=(4, 9)),))
@@ -361,7 +361,7 @@ ITEM = st.fixed_dictionaries(
     facts=st.lists(ITEM | JSON, max_size=4),
     speaker=st.sampled_from([None, "Alice", "Zoe"]),
 )
-def test_the_extraction_is_sound_for_any_lists(entities, facts, speaker):
+def test_an_extraction_of_any_lists_is_valid(entities, facts, speaker):
     """Every item is kept or dropped; kept items hold ExtractedFact's promises."""
     result = parse_extraction({"entities": entities, "facts": facts}, episode("Alice", speaker))
 
@@ -401,7 +401,7 @@ TWO = ("Acme", "Acme Ltd")
         ("compare", {"answers": ["same", "same"]}, {"answers": ["same", "independent"]}),
     ],
 )
-def test_an_answer_comes_back_in_its_one_form(kind, reply, answer):
+def test_an_answer_is_parsed_to_its_canonical_form(kind, reply, answer):
     assert parse_answer(Question(kind=kind, item="x", candidates=TWO), reply) == answer
 
 
@@ -424,7 +424,7 @@ def test_an_answer_comes_back_in_its_one_form(kind, reply, answer):
         ("compare", {"answers": [["same"], "ends"]}),
     ],
 )
-def test_an_answer_that_does_not_fit_its_question_is_invalid(kind, reply):
+def test_an_answer_of_another_kind_of_question_is_invalid(kind, reply):
     with pytest.raises(InvalidAnswer, match=f"the answer to a question of kind '{kind}'"):
         parse_answer(Question(kind=kind, item="x", candidates=TWO), reply)
 
@@ -442,7 +442,7 @@ def test_an_answer_that_does_not_fit_its_question_is_invalid(kind, reply):
         ({"same": 1, "independent": [1]}, "independent: the candidate 1 is in 'same' too"),
     ],
 )
-def test_a_wrong_comparison_is_explained_in_one_line(reply, fault):
+def test_a_wrong_comparison_gets_a_clear_error(reply, fault):
     with pytest.raises(InvalidAnswer) as caught:
         parse_answer(Question(kind="compare", item="x", candidates=TWO), reply)
 
@@ -452,7 +452,7 @@ def test_a_wrong_comparison_is_explained_in_one_line(reply, fault):
 
 
 @given(st.lists(st.sampled_from(COMPARISONS), max_size=6))
-def test_both_forms_of_a_comparison_mean_the_same(words):
+def test_both_forms_of_a_comparison_parse_equally(words):
     question = Question(kind="compare", item="x", candidates=tuple(map(str, range(len(words)))))
     lists = {word: [at for at, each in enumerate(words) if each == word] for word in COMPARISONS}
 

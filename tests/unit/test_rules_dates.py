@@ -38,7 +38,7 @@ from tests.unit.rules_reader import READ_AT, read, timed
         ("I start at Acme on Monday.", "2026-03-16 day"),
     ],
 )
-def test_a_stated_start(text, start):
+def test_a_stated_start_is_extracted(text, start):
     assert timed(text) == [("Acme", "holds", start, None, False)]
 
 
@@ -52,7 +52,7 @@ def test_a_stated_start(text, start):
         "In 2019 it rained, and Bob works at Acme.",
     ],
 )
-def test_without_a_date_of_its_own_a_fact_holds_from_the_reference_time(text):
+def test_a_fact_without_a_date_holds_from_the_reference_time(text):
     """R3: inferred; dates that belong to something else, or are ambiguous or vague, do not count."""
     assert timed(text) == [("Acme", "holds", READ_AT, None, True)]
 
@@ -102,7 +102,7 @@ def test_a_start_equal_to_the_reference_time_is_inferred():
         ),
     ],
 )
-def test_ends(text, facts):
+def test_ends_are_extracted_with_their_dates(text, facts):
     assert timed(text) == facts
 
 
@@ -119,7 +119,7 @@ def test_ends(text, facts):
         "I joined Acme in 2018 in 2019.",
     ],
 )
-def test_a_date_that_cannot_be_or_says_no_start_and_no_end_leaves_nothing(text):
+def test_an_impossible_or_unclear_date_gives_no_fact(text):
     assert read(text).facts == ()
 
 
@@ -127,5 +127,5 @@ def test_a_date_that_cannot_be_or_says_no_start_and_no_end_leaves_nothing(text):
 @pytest.mark.parametrize(
     "date", ["last year", "next year", "two weeks ago", "in 5 months", "on Friday", "last week"]
 )
-def test_dates_beyond_the_calendar_are_no_dates(date, at):
+def test_dates_beyond_the_calendar_are_ignored(date, at):
     assert all(fact.valid_from is not None for fact in read(f"I joined Acme {date}.", at=at).facts)

@@ -48,7 +48,7 @@ def check(extraction: Extraction, text: str) -> None:
 @given(TEXTS, TEXTS)
 @example("", "")
 @example("He likes it.", "Bob has a printer.")
-def test_any_text_gives_a_valid_extraction_and_the_same_again(text, previous):
+def test_any_text_gives_a_valid_and_repeatable_extraction(text, previous):
     extraction = read(text, previous=(("Bob Smith", previous),))
     check(extraction, text)
     assert read(text, previous=(("Bob Smith", previous),)) == extraction

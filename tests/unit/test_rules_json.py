@@ -102,7 +102,7 @@ def test_fields_become_facts(content, facts):
     assert mapped(content) == facts
 
 
-def test_everything_holds_from_the_reference_time():
+def test_all_facts_hold_from_the_reference_time():
     extraction = read('{"name": "Desk", "price": 5}', speaker=None, kind="json", at="2026-03-01")
     fact = extraction.facts[0]
     assert (fact.text, fact.kind, fact.valid_from, fact.inferred) == (
@@ -122,7 +122,7 @@ def test_types_come_from_the_object_or_the_key_above():
     assert entities([{"name": "Desk"}]) == [("Desk", "")]
 
 
-def test_long_texts_are_dropped_and_said_so():
+def test_long_texts_are_dropped_and_reported():
     extraction = read(json.dumps({"name": "Desk", "about": "x" * (MAX_VALUE + 1)}), speaker=None, kind="json")
     assert (extraction.facts, extraction.dropped) == (
         (),
@@ -138,7 +138,7 @@ def test_invalid_json_fails_the_episode():
         read("[" * 100_000, speaker=None, kind="json")
 
 
-def test_deep_and_wide_values_are_bounded():
+def test_deep_and_wide_values_are_truncated():
     deep: object = {"name": "X"}
     for level in range(300):
         deep = {"name": f"N{level}", "part": deep, "rest": [[[deep]]] if level == 0 else None}

@@ -28,14 +28,14 @@ def request_of(*questions: Question) -> QuestionRequest:
         (Question(kind="compare", item="a", candidates=("b", "c")), {"answers": ["independent"] * 2}),
     ],
 )
-async def test_each_kind_has_one_answer(question, answer):
+async def test_each_kind_of_question_gets_a_valid_answer(question, answer):
     judged = await RulesJudge().judge(request_of(question))
 
     assert judged == Judged(answers=(answer,))
     assert parse_answer(question, answer) == answer
 
 
-async def test_answers_stand_in_the_order_of_the_questions():
+async def test_answers_are_in_the_order_of_the_questions():
     compare = Question(kind="compare", item="Alice left Acme", candidates=("Alice works at Acme",))
     entity = Question(kind="entity", item="A", candidates=("A",))
 
@@ -77,7 +77,7 @@ async def test_answers_stand_in_the_order_of_the_questions():
         ("Alice never drinks coffee", "Alice drinks coffee", "contradicts"),
         ("Alice never drinks coffee", "Alice does not drink coffee", "independent"),
         ("Alice doesn't like tea", "Alice likes coffee", "independent"),
-        ("I don't like tea", "I like tea", "independent"),  # maybe said by two speakers
+        ("I don't like tea", "I like tea", "independent"),  # two speakers may have said them
         ("She left Acme", "She works at Acme", "independent"),
         ("Alice lives in Oslo", "Alice lives in Bergen", "independent"),
         ("", "", "same"),
@@ -97,7 +97,7 @@ WORD = st.sampled_from("Alice Bob Acme left works at sold owns is no longer not 
 
 
 @given(st.lists(WORD, max_size=6), st.lists(WORD, max_size=6))
-def test_any_two_sentences_have_a_word(first, second):
+def test_any_two_sentences_get_a_valid_comparison(first, second):
     """Equality has no direction, and every sentence equals itself."""
     forward, backward = (
         compare_sentences(" ".join(first), " ".join(second)),
@@ -109,7 +109,7 @@ def test_any_two_sentences_have_a_word(first, second):
     assert compare_sentences(" ".join(first), " ".join(first)) == "same"
 
 
-def test_the_key_is_the_questions_and_not_the_episode():
+def test_the_key_depends_on_the_questions_and_not_on_the_episode():
     """R21: equal questions have one key, whichever episode asks; any other text has another."""
     judge = RulesJudge()
     question = Question(kind="entity", item="Alice", candidates=("Alicia",), cards=("Alice", "Alicia"))

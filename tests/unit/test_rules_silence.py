@@ -480,7 +480,7 @@ SEVERAL_LINES = [
 
 
 @pytest.mark.parametrize("text", [*SENTENCES, *CHAT, *SEVERAL_LINES])
-def test_it_says_nothing(text):
+def test_sentences_without_facts_give_no_triples(text):
     assert triples_in(text) == []
 
 
@@ -519,7 +519,7 @@ def test_an_addressed_or_omitted_person_is_no_subject(text, facts):
         "I love tea.",
     ],
 )
-def test_no_hedged_opening_lets_a_plain_sentence_through(opening, text):
+def test_a_hedged_opening_suppresses_the_facts_of_a_sentence(opening, text):
     assert triples_in(text) != []
     assert triples_in(f"{opening} {text}") == []
 
@@ -527,6 +527,6 @@ def test_no_hedged_opening_lets_a_plain_sentence_through(opening, text):
 @pytest.mark.parametrize(
     "ending", [", maybe", ", I think", " if Carol agrees", " or so", ", said Carol", "?"]
 )
-def test_no_hedged_ending_lets_a_plain_sentence_through(ending):
+def test_a_hedged_ending_suppresses_the_facts_of_a_sentence(ending):
     assert triples_in("Bob works at Acme.") != []
     assert triples_in(f"Bob works at Acme{ending}") == []

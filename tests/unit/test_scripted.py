@@ -76,7 +76,7 @@ async def test_an_extraction_of_the_wrong_shape_fails_its_episode(script):
         await extractor.extract(request("m1"))
 
 
-async def test_errors_come_as_often_as_the_script_says_and_then_the_extraction(script):
+async def test_scripted_errors_precede_the_extraction(script):
     extractor = ScriptedExtractor(
         script(
             {"episode": "m1", "extraction": REPLY},
@@ -116,7 +116,7 @@ async def test_questions_are_matched_by_kind_and_items(script):
     assert await judge.judge(question_request) == Judged(answers=answers, calls=1)
 
 
-async def test_a_comparison_without_a_word_for_each_candidate_is_invalid(script):
+async def test_a_comparison_needs_a_word_for_each_candidate(script):
     question = Question(kind="compare", item="a", candidates=("b", "c"))
     answer = {"answers": ["same"]}
     judge = ScriptedJudge(
@@ -127,7 +127,7 @@ async def test_a_comparison_without_a_word_for_each_candidate_is_invalid(script)
         await judge.judge(QuestionRequest(episode=request("m1").episode, questions=(question,)))
 
 
-async def test_a_question_without_an_answer_is_invalid_and_says_which_line_is_missing(script):
+async def test_a_question_without_a_scripted_answer_reports_the_missing_line(script):
     judge = ScriptedJudge(script())
     question_request = QuestionRequest(
         episode=request("m1").episode, questions=(Question(kind="compare", item="a", candidates=("b",)),)
@@ -138,7 +138,7 @@ async def test_a_question_without_an_answer_is_invalid_and_says_which_line_is_mi
     assert str(caught.value) == 'the script has no answer to {"items":["a",["b"]],"kind":"compare"}'
 
 
-async def test_a_longer_script_has_the_same_identity_and_keys(script, tmp_path):
+async def test_an_extended_script_keeps_its_identity_and_keys(script, tmp_path):
     """A folder works with an extended script: journaled answers are still used (R21)."""
     question = Question(kind="compare", item="a", candidates=("b",))
     question_request = QuestionRequest(episode=request("m1").episode, questions=(question,))

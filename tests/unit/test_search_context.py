@@ -73,7 +73,7 @@ def section(block, tag):
     return block.text.split(f"<{tag}>\n")[1].split(f"\n</{tag}>")[0].split("\n")
 
 
-def test_the_block_has_the_papers_form():
+def test_the_block_has_the_format_of_the_paper():
     """Zep, arXiv 2501.13956, section 3: facts with their date ranges, then entities; raw episodes after."""
     hits = [
         episode_hit("I work at Acme now.", "Alice"),
@@ -109,26 +109,26 @@ def test_the_block_has_the_papers_form():
     ]
 
 
-def test_an_empty_result_is_stated_and_so_are_omitted_hits():
+def test_a_block_reports_an_empty_result_and_omitted_hits():
     assert write([], MIN_TOKENS).text == "Nothing that this memory holds bears on the question."
     crowded = write([fact_hit("a long story " * 90)], MIN_TOKENS)
     assert crowded.text == "What this memory holds on the question does not fit here."
     assert crowded.hits == ()
 
 
-def test_a_line_that_does_not_fit_makes_room_for_a_later_one():
+def test_a_line_that_does_not_fit_is_skipped_for_a_shorter_line():
     long, short = fact_hit("word " * 300), fact_hit("Al is in Rome")
     assert write([long, short], 70).hits == (short,)
 
 
-def test_the_best_of_all_scopes_come_first():
-    """By score, for any scope and length."""
+def test_the_best_hits_of_all_scopes_come_first():
+    """Hits are chosen by score, for any scope and length."""
     best = [message_hit(n, f"word {n} " * 10, score=0.9) for n in (1, 4, 7)]
     worse = [fact_hit(f"Al is in Rome {n}", score=0.2, id_=f"f{n}") for n in range(9)]
     assert write([*worse, *best], 150).hits == tuple(best)
 
 
-def test_a_fact_comes_last_where_its_message_is_shown_unless_it_says_an_end():
+def test_a_fact_of_a_listed_message_comes_last_unless_it_has_ended():
     message = message_hit(1, "I work at Acme now, " * 2, score=0.5)
     stated = fact_hit(
         "Ann works at Acme as an engineer of old bridges", score=0.9, episodes=["p1"], id_="told"
@@ -142,7 +142,7 @@ def test_a_fact_comes_last_where_its_message_is_shown_unless_it_says_an_end():
     assert write(hits, 1500).hits == (ended, stated, message, greeting)
 
 
-def test_names_come_only_where_they_add_something():
+def test_entities_are_listed_only_if_they_add_information():
     assert write([entity_hit("Acme")], 1500).hits == (entity_hit("Acme"),), "nothing else was found"
     message, plain = message_hit(1, "Acme is here"), entity_hit("Acme")
     aliased = entity_hit("Acme", aliases=("ACME Inc.",))
@@ -150,7 +150,7 @@ def test_names_come_only_where_they_add_something():
     assert write([plain, aliased, message], MIN_TOKENS).hits == (message,)
 
 
-def test_messages_that_follow_one_another_are_one_excerpt():
+def test_consecutive_messages_form_one_excerpt():
     """In their order and with one date; a short message between two that are shown comes with them."""
     june = datetime(2026, 6, 2, 9, tzinfo=UTC)
     hits = [
@@ -188,7 +188,7 @@ def test_a_long_message_is_cut_around_the_words_of_the_question():
     assert "\u5979\u517b\u4e86\u4e00\u6761\u72d7" in line
 
 
-def test_a_callers_counter_is_obeyed():
+def test_a_custom_token_counter_sets_the_budget():
     """Also where a whole takes more than its lines."""
     hits = [message_hit(n, f"word {n}") for n in range(1, 40, 3)]
 
@@ -212,7 +212,7 @@ def test_a_callers_counter_is_obeyed():
         pytest.param("0900", None, "0900-01-01 - present", id="early-year"),
     ],
 )
-def test_dates_are_as_precise_as_helps(start, end, expected_text):
+def test_dates_are_written_in_the_useful_precision(start, end, expected_text):
     assert (
         dates(*(to_datetime(parse(moment)[0]) if moment else None for moment in (start, end)))
         == expected_text
@@ -240,7 +240,7 @@ def test_no_stored_text_can_close_its_section(hostile):
     assert not re.search(r"[<\uff1c][\s/\u200b]*[A-Za-z]", output)
 
 
-def test_text_that_is_no_tag_stays_unchanged():
+def test_text_that_is_not_a_tag_is_unchanged():
     assert safe("3 < 5 > 2, a <- b, <3") == "3 < 5 > 2, a <- b, <3"
 
 
@@ -264,7 +264,7 @@ HITS = st.one_of(
 
 @settings(max_examples=tries(100), deadline=None)
 @given(st.lists(HITS, max_size=12), st.integers(MIN_TOKENS, 600), st.none() | st.just(MAY), HOSTILE)
-def test_no_block_exceeds_its_budget_or_breaks_its_form(hits, tokens, moment, query):
+def test_every_block_stays_within_its_budget_and_format(hits, tokens, moment, query):
     """For any stored text: within the budget, each tag at most once, every line one hit's, numbered."""
     moments = {} if moment is None else {"as of": moment, "as known on": moment}
     block = write(hits, tokens, moments=moments, query=query)
@@ -291,31 +291,31 @@ DISTINCT = st.lists(st.tuples(HITS, st.floats(0, 1)), max_size=10).map(
 
 @settings(max_examples=tries(100), deadline=None)
 @given(DISTINCT, st.integers(MIN_TOKENS, 600), st.randoms(use_true_random=False))
-def test_the_order_of_the_hits_changes_nothing(hits, tokens, random):
+def test_the_block_does_not_depend_on_the_order_of_hits(hits, tokens, random):
     shuffled = random.sample(hits, len(hits))
     assert write(shuffled, tokens).text == write(hits, tokens).text
 
 
 @settings(max_examples=tries(100), deadline=None)
 @given(DISTINCT, st.randoms(use_true_random=False))
-def test_the_same_hits_give_the_same_text_for_any_scores(hits, random):
+def test_the_block_does_not_depend_on_the_scores_of_hits(hits, random):
     """So a prompt that begins with the block is served from a cache."""
     first = write(hits, 100_000)
     second_result = write([replace(hit, score=random.random()) for hit in first.hits], 100_000)
     assert second_result.text == first.text
 
 
-def test_the_number_of_a_message_without_a_speaker_is_parted_from_a_text_that_begins_with_a_number():
+def test_a_line_number_is_separated_from_a_text_that_begins_with_a_number():
     text = write([episode_hit("2019 was worse.")], 1500).text
     assert "Fri 1 May 2026\n1: 2019 was worse." in text
 
 
-def test_no_speaker_can_pass_for_the_number_of_a_line():
+def test_a_speaker_with_a_number_cannot_be_taken_for_a_line_number():
     text = write([episode_hit("Acme fired me.", "7 Alice")], 1500).text
     assert "Fri 1 May 2026\n1: 7 Alice: Acme fired me." in text
 
 
-def test_messages_of_a_day_stand_in_the_order_in_which_they_were_said():
+def test_messages_of_a_day_are_in_chronological_order():
     """Also if the later message was added first: only a message that is next in both orders follows."""
     noon, hour = (datetime(2026, 5, 1, hour, tzinfo=UTC) for hour in (12, 11))
     hits = [
@@ -332,5 +332,5 @@ def test_a_megabyte_of_text_is_cut_to_an_excerpt():
     assert block.text.split("\n")[3] == "1: " + "word " * 79 + "word ..."
 
 
-def test_the_block_looks_at_more_hits_than_a_search_shows():
+def test_the_block_considers_sixty_hits():
     assert CONTEXT_HITS == 60

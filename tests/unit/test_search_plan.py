@@ -1,4 +1,4 @@
-"""The query value refuses what cannot be asked, with one line and the field."""
+"""Invalid queries are refused with one line and the field."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from kgray.search import RECIPES, Filters, Query, Recipe
         pytest.param({"mmr_lambda": 1.1}, "mmr_lambda", id="lambda-above-1"),
     ],
 )
-def test_a_query_that_cannot_be_asked_is_refused(changes, field):
+def test_an_invalid_query_is_refused_with_its_field(changes, field):
     with pytest.raises(InputError) as caught:
         Query(**{"text": "who?", "group": "demo", **changes})
     assert caught.value.field == field
     assert "\n" not in str(caught.value)
 
 
-def test_summaries_tell_of_now_and_are_searched_by_every_recipe_that_has_all_scopes():
+def test_community_summaries_are_searched_only_at_the_present():
     def scopes(**changes):
         return Query(text="?", group="g", **changes).effective_recipe.scopes
 
@@ -54,7 +54,7 @@ def test_summaries_tell_of_now_and_are_searched_by_every_recipe_that_has_all_sco
     assert scopes(scopes=("community",), recipe="paper") == ("community",)
 
 
-def test_rrf_is_a_reranker_of_every_recipe():
+def test_rrf_can_be_set_for_every_recipe():
     recipe = Query(text="?", group="g", reranker="rrf").effective_recipe
     assert (recipe.fusion, recipe.reranker) == ("rrf", "none")
 
@@ -65,7 +65,7 @@ def test_an_empty_range_is_refused():
     assert caught.value.field == "valid_at"
 
 
-def test_a_recipe_names_methods_and_reranker_and_each_may_be_set_alone():
+def test_methods_and_reranker_of_a_recipe_can_be_overridden():
     assert Query(text="?", group="g").effective_recipe == RECIPES["hybrid"]
     changed = Query(text="?", group="g", recipe="lexical", reranker="mmr")
     assert changed.effective_recipe == Recipe(methods=("bm25",), reranker="mmr", note=RECIPES["lexical"].note)

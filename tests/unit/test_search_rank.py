@@ -77,7 +77,7 @@ def part_of(count, length=1.0):
     return 2.2 * count / (count + 1.2 * (0.5 + 0.5 * length))
 
 
-def test_neighbours_in_a_session_get_a_share_and_a_silence_ends_it():
+def test_neighbours_get_a_share_of_a_score_within_their_session():
     """One hit in the middle; messages after six hours, or in another source, get nothing."""
     times = [CLOCK, CLOCK + 1, CLOCK + 2, CLOCK + 3 + SESSION_GAP, CLOCK + 2]
     index = index_of("a", "b", "apple", "c", "d", times=times, sources=["s", "s", "s", "s", "t"])
@@ -102,8 +102,8 @@ def test_a_named_speaker_counts_more_in_addition_to_matching_words():
     assert (result / result[1]).tolist() == pytest.approx([shares[0], 1.0, shares[1]])
 
 
-def test_the_better_matching_of_two_neighbours_counts_more():
-    """By its length in words as a share of the group's mean, four times that at most."""
+def test_the_longer_neighbour_gets_a_larger_share():
+    """The share grows with its length in words relative to the group's mean, up to four times the mean."""
     texts = ["oh", "which apple", "the green ones from the tree behind our old house", "word " * 100]
     weights = Weights(words=1.0, vectors=0.0, length=1.0, neighbours=((1.0, 1.0),), session=0.0, tail=0.0)
     index = index_of(*texts)
@@ -119,7 +119,7 @@ def test_the_better_matching_of_two_neighbours_counts_more():
     )
 
 
-def test_all_messages_of_a_session_get_the_share_of_its_words():
+def test_all_messages_of_a_session_share_its_word_score():
     times = [CLOCK, CLOCK + 1, CLOCK + 10 * DAY, CLOCK + 10 * DAY + 1]
     index = index_of("apple pie", "yes", "an apple", "no thanks I said", times=times)
     weights = Weights(words=1.0, vectors=0.0, neighbours=(), session=0.5, tail=0.0)
@@ -128,7 +128,7 @@ def test_all_messages_of_a_session_get_the_share_of_its_words():
     assert 0 < result[2] == result[3] < 0.5
 
 
-def test_one_message_that_lies_far_from_all_others_moves_none_of_them():
+def test_an_outlier_does_not_change_the_scale_of_other_vectors():
     """It does not set the scale of the comparison of the others."""
     rng = np.random.default_rng(5)
     near = rng.uniform(0.1, 0.4, 100).astype(np.float32)
@@ -181,7 +181,7 @@ def test_speakers_dates_and_phrases_are_factors_of_existing_matches(text, signal
     assert result.score == pytest.approx(plain_scores.score * factors * other_factors)
 
 
-def test_three_messages_are_found_by_meaning_and_nonsense_finds_nothing():
+def test_few_messages_are_found_by_meaning_and_nonsense_has_no_hits():
     """Too few to know how near unrelated texts lie: the spread of random directions is used."""
     wide = np.zeros((3, 1024), np.float32)
     wide[[0, 1, 2], [0, 1, 2]] = 1.0
@@ -206,7 +206,7 @@ def test_a_named_speakers_messages_are_found_without_matching_words():
     assert scores(index, "Which helicopter does Bob fly?", Weights(), vector).best(9).tolist() == [1, 0]
 
 
-def test_below_a_tail_of_0_every_message_is_found_where_one_fits():
+def test_a_negative_tail_returns_every_message_if_one_matches():
     """For a context: the rest of the budget takes messages far from the question."""
     times = [CLOCK, CLOCK + 10 * DAY, CLOCK + 20 * DAY, CLOCK + 30 * DAY]
     vectors = [[1, 0, 0, 0], [0, 1, 0, 0], [-0.6, 0.8, 0, 0], [-1, 0, 0, 0]]
@@ -276,7 +276,7 @@ def test_candidates_of_all_methods_are_fused_with_their_signals():
     assert (second.row.id, second.signals) == ("a", {"words": 0.9})
 
 
-def test_mmr_prefers_the_unlike_over_the_near_twin():
+def test_mmr_prefers_a_dissimilar_item_over_a_near_duplicate():
     """Carbonell and Goldstein 1998 at one half: a twin of the first pick is worth nothing."""
     query = np.array([1, 0, 0], dtype=np.float32)
     items = np.array([[0.8, 0.6, 0], [0.8, 0.6, 0], [0.6, 0, 0.8]], dtype=np.float32)
@@ -310,11 +310,11 @@ def test_mmr_keeps_ties_in_order():
     assert [index for index, _ in mmr(query, items, keep=9)] == [1, 0, 2]
 
 
-def test_mmr_of_nothing_is_nothing():
+def test_mmr_of_an_empty_list_is_empty():
     assert mmr(np.ones(2, dtype=np.float32), np.zeros((0, 2), dtype=np.float32), keep=3) == []
 
 
-def test_one_list_goes_by_score_and_ties_fall_fact_entity_episode():
+def test_the_list_is_sorted_by_score_then_fact_entity_episode():
     scoped = {
         "episode": scored(episode, ("p", 0.02)),
         "entity": scored(entity, ("e", 0.02)),
@@ -337,7 +337,7 @@ def told_once(facts, messages, limit=9, places=None, **options):
     )
 
 
-def test_a_message_goes_with_the_first_of_its_facts_and_a_fact_with_all_its_messages():
+def test_a_message_is_omitted_after_its_fact_and_a_fact_after_all_its_messages():
     chosen, omitted = told_once([("f", 0.9, ("p",)), ("g", 0.8, ("p",)), ("h", 0.2, ("q", "r"))],
                              [("p", 0.7), ("q", 0.6), ("r", 0.1)])  # fmt: skip
     assert (ids(chosen), ids(omitted)) == (["f", "g", "q", "h"], ["p", "r"]), "two facts of p say two things"

@@ -27,14 +27,14 @@ from kgray.search import count_tokens
         pytest.param("a\n\n  b", 3, id="blank-runs"),
     ],
 )
-def test_the_counter_follows_its_table(text, tokens):
+def test_the_token_counter_gives_the_expected_counts(text, tokens):
     assert count_tokens(text) == tokens
 
 
 @pytest.mark.parametrize(
     ("text", "measured"),
     [
-        # By o200k_base, Tekken (2024-09), Qwen and cl100k_base, in this order.
+        # Counts by o200k_base, Tekken (2024-09), Qwen and cl100k_base, in this order.
         pytest.param(
             "- [12] [2026-03-01] Alice Webb: I work at Acme now, and I moved to Oslo last week.",
             (30, 35, 35, 30),
@@ -67,6 +67,6 @@ def test_the_estimate_is_within_a_tenth_of_the_mean_of_four_vocabularies(text, m
 
 
 @given(st.lists(st.text().map(str.strip).filter(bool), min_size=1, max_size=5))
-def test_lines_cost_their_sum_and_one_a_newline_but_for_rounding(lines):
+def test_lines_cost_the_sum_of_their_tokens_and_newlines(lines):
     together = sum(map(count_tokens, lines)) + len(lines) - 1
     assert together - len(lines) < count_tokens("\n".join(lines)) <= together

@@ -17,7 +17,7 @@ from kgray.runtime.seats import Renewal, Seats, shares, wants
         pytest.param({}, 5, {}, id="nobody"),
     ],
 )
-def test_no_holder_gets_more_than_a_holder_with_a_greater_demand(
+def test_shares_are_equal_up_to_each_holders_demand(
     wants: dict[str, int], seats: int, expected: dict[str, int]
 ) -> None:
     assert shares(wants, seats) == expected
@@ -56,7 +56,7 @@ def test_twenty_deciders_share_a_hundred_engines_of_128_seats() -> None:
     assert min(used[16:]) > 0.98 * seats.seats
     assert max(item.used for item in deciders) <= 1.1 * min(item.used for item in deciders)
 
-    deciders[5].waiting[LIVE].extend([20.0] * 6_000)  # one is asked for as much as half of all takes
+    deciders[5].waiting[LIVE].extend([20.0] * 6_000)  # live calls of one decider for nearly half of the seats
     used = simulate(deciders, seats, 20.0, 30.0)
     assert len(deciders[5].waited) == 6_000
     assert max(deciders[5].waited) < 4.0, "as long as seats take to become free; its share alone took 16 s"
@@ -70,7 +70,7 @@ def test_twenty_deciders_share_a_hundred_engines_of_128_seats() -> None:
         assert max(max(item.waited) for item in deciders) <= 2 * TICK_S
 
 
-def test_a_live_call_waits_for_no_backfill_that_runs_beyond_a_smaller_lease() -> None:
+def test_a_live_call_does_not_wait_for_a_backfill_beyond_its_lease() -> None:
     """The next seat that becomes free is its own, at whichever decider a call ends."""
     seats, bulk = Seats(256, lease_s=10.0), (0, 500)
     assert lease(seats, "a", bulk, 1, 0, instant=0.0) == 256
@@ -86,7 +86,7 @@ def test_a_live_call_waits_for_no_backfill_that_runs_beyond_a_smaller_lease() ->
     assert lease(seats, "a", both, 249, 249, instant=8.0, bulk_used=248) < 130, "it runs: nothing is missing"
 
 
-def test_live_calls_of_several_deciders_do_not_keep_seats_from_each_other() -> None:
+def test_live_calls_of_several_deciders_share_the_seats() -> None:
     seats = Seats(10, lease_s=10.0)
     assert lease(seats, "a", (5, 0), 1, 0, instant=0.0) == 5
     assert lease(seats, "b", (9, 0), 1, 0, instant=1.0) == 5
@@ -113,7 +113,7 @@ def test_a_lease_ends_with_its_holder() -> None:
     assert seats.leased() == {"c": 9}
 
 
-def test_a_restarted_registry_grants_nothing_before_all_holders_have_reported() -> None:
+def test_a_restarted_registry_grants_seats_only_after_all_holders_report() -> None:
     seats = Seats(100, lease_s=10.0, opens_at=2.0)
     assert lease(seats, "a", (0, 500), 10, 10, instant=0.0) == 10
     assert lease(seats, "b", (0, 500), 90, 90, instant=1.0) == 90
@@ -121,7 +121,7 @@ def test_a_restarted_registry_grants_nothing_before_all_holders_have_reported() 
     assert lease(seats, "b", (0, 500), 90, 90, instant=3.0) == 50
 
 
-def test_live_calls_of_all_go_before_a_backfill_of_any() -> None:
+def test_live_calls_have_precedence_over_every_backfill() -> None:
     seats, widths = Seats(1000, lease_s=60.0), {"bulk": 1, "live": 1}
 
     def renew(**wants: tuple[int, int]) -> None:
@@ -149,7 +149,7 @@ def test_live_calls_of_all_go_before_a_backfill_of_any() -> None:
         pytest.param((300, 20), 100, 100, (300, 20), id="episodes with several calls each"),
     ],
 )
-def test_a_decider_wants_a_seat_for_each_call_that_it_could_make(
+def test_a_decider_requests_a_seat_for_each_possible_call(
     demand: tuple[int, int], used: int, pending: int, expected: tuple[int, int]
 ) -> None:
     assert wants(demand, used, 100, pending) == expected

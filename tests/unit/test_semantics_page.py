@@ -62,7 +62,7 @@ def test_every_row_of_the_worked_cases_is_read_once():
     assert len(set(named)) == len(named)
 
 
-def test_a_test_runs_every_history():
+def test_every_history_is_run_by_a_test():
     histories = worked_cases.histories()
     plays = [play.rpartition("-") for play in test_worked_cases.played()]
     played = {case for case, _, _ in plays}

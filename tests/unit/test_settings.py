@@ -160,7 +160,7 @@ def test_a_relative_path_in_a_file_is_relative_to_that_file(tmp_path):
         ),
     ],
 )
-def test_a_fault_in_a_file_is_one_line_that_names_key_and_file(tmp_path, text, message):
+def test_an_invalid_file_gets_an_error_with_key_and_file(tmp_path, text, message):
     config = write(tmp_path, text)
     with pytest.raises(SettingsError) as caught:
         load(config, environ={})
@@ -172,7 +172,7 @@ def test_a_fault_in_a_file_is_one_line_that_names_key_and_file(tmp_path, text, m
     [b"[model", b"\xff\xfe", b"a = " + b"[" * 3000, b"#" * (1 << 21)],
     ids=["open table", "bytes", "deep", "long"],
 )
-def test_a_file_that_is_no_toml_is_one_line(tmp_path, text):
+def test_an_invalid_toml_file_gets_a_clear_error(tmp_path, text):
     path = tmp_path / "kgray.toml"
     path.write_bytes(text)
     with pytest.raises(SettingsError, match=r"kgray\.toml") as caught:
@@ -198,7 +198,7 @@ def test_data_config_and_test_variables_are_not_settings():
     assert load(None, environ=environ) == Settings()
 
 
-def test_a_variable_that_is_set_and_empty_counts_as_not_set():
+def test_an_empty_variable_counts_as_unset():
     assert load(None, environ={"KGRAY_MODEL_BASE_URL": ""}) == Settings()
 
 
@@ -215,7 +215,7 @@ def test_an_unknown_argument_names_the_nearest_known_one():
         load(None, environ={}, overrides={"model_backed": "rules"})
 
 
-def test_no_secret_is_ever_shown(tmp_path):
+def test_secrets_are_hidden_in_printed_settings(tmp_path):
     config = write(tmp_path, '[model]\napi_key = "hunter2"\n[store]\npassword = "swordfish"\n')
     settings = load(config, environ={"KGRAY_EMBEDDER_API_KEY": "sesame"})
     for word in ("hunter2", "swordfish", "sesame"):
@@ -228,7 +228,7 @@ def test_no_secret_is_ever_shown(tmp_path):
     assert "model.api_key = ***" in str(caught.value)
 
 
-def test_settings_are_pickled_and_compared_and_a_secret_is_not_pickled(tmp_path):
+def test_settings_are_pickled_without_secrets(tmp_path):
     """Workers get settings from other processes; a secret never travels with them."""
     settings = load(None, environ={"KGRAY_MODEL_SCRIPT": "a.jsonl", "KGRAY_RUNTIME_WINDOW": "9"})
     assert pickle.loads(pickle.dumps(settings)) == settings != Settings()  # noqa: S301 - our own bytes
@@ -354,7 +354,7 @@ def test_missing_requirements_of_a_pipeline_setting_are_reported(settings, line)
     assert list(unbuilt(load(None, environ={}, overrides=settings))) == ([line] if line else [])
 
 
-def test_an_overlap_is_shorter_than_a_unit():
+def test_an_overlap_as_long_as_a_unit_is_refused():
     line = (
         "pipeline.unit_overlap = 200 is as long as a text unit (pipeline.unit_tokens = 200): "
         "set a smaller overlap."
@@ -379,7 +379,7 @@ def test_entity_types_are_read_like_relations(tmp_path):
 
 
 def test_entity_types_come_from_variables_too(tmp_path):
-    """A label that the file declares is meant in capitals too; another is taken as it is typed."""
+    """A declared label is matched in capitals too; an undeclared label is used as typed."""
     config = write(tmp_path, '[ontology.entities.Ship]\ndescription = "a vessel"\n')
     environ = {
         "KGRAY_ONTOLOGY_ENTITIES_SHIP_ATTRIBUTES": "draught, flag",
@@ -398,11 +398,11 @@ def test_entity_types_come_from_variables_too(tmp_path):
         load(None, environ={"KGRAY_ONTOLOGY_ENTITIES_SHIP_COLOR": "x"})
 
 
-def test_the_defaults_are_built():
+def test_the_default_settings_have_all_requirements():
     require_built(Settings())
 
 
-def test_data_and_config_are_found_as_the_interface_says(tmp_path, monkeypatch):
+def test_the_data_and_config_paths_follow_the_documented_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert data_folder(None, {}) == Path("kgray-data")
     assert data_folder(None, {"KGRAY_DATA": "d"}) == Path("d")

@@ -24,7 +24,7 @@ CHANGE: Any = object()
 
 
 async def attempt(answers: Answers) -> Decision:
-    """Open two questions at once, and a third with the answer to the first of them."""
+    """Open two questions together, and a third with the answer to the first question."""
     expectation = [FIRST, SLOW, *([LATER] if FIRST in answers.by_question else [])]
     return Decision(
         questions=Questions(open=[q for q in expectation if q not in answers.by_question]), change=CHANGE
@@ -40,7 +40,7 @@ async def settled(ask: Any) -> Any:
     return await asyncio.wait_for(settling, HANGS_S)
 
 
-async def test_a_question_that_rests_on_one_answer_does_not_wait_for_a_slower_one() -> None:
+async def test_a_question_waits_only_for_answers_that_it_depends_on() -> None:
     was_asked = asyncio.Event()
     items: list[str] = []
 
@@ -59,7 +59,7 @@ async def test_a_question_that_rests_on_one_answer_does_not_wait_for_a_slower_on
     assert items == ["first", "slow", "later"], "each is asked once"
 
 
-async def test_an_error_is_raised_once_all_calls_have_ended() -> None:
+async def test_an_error_is_raised_after_all_calls_end() -> None:
     ended: list[str] = []
 
     async def ask(request: QuestionRequest) -> tuple[Answer, ...]:

@@ -36,7 +36,7 @@ def shaped(extraction: Extraction, relations=COMMANDS, types=TYPES) -> tuple[lis
     ("type_name", "expected_type"),
     [("Ship", "Ship"), ("ship", "Ship"), ("SHIP", "Ship"), ("Boat", ""), ("", "")],
 )
-def test_a_type_that_is_not_declared_is_unknown(type_name, expected_type):
+def test_an_undeclared_type_becomes_unknown(type_name, expected_type):
     assert shaped(extraction("KNOWS", type_name, "Person")) == ([expected_type, "Person"], 1)
 
 
@@ -62,21 +62,21 @@ def test_a_fact_needs_the_declared_pair_or_unknown_types(source, target, facts):
     assert (len(types), fact_count) == (2, facts)
 
 
-def test_one_declared_end_limits_that_end_alone():
+def test_one_declared_end_restricts_only_that_end():
     relations = {"COMMANDS": {"object_type": "Ship"}}
 
     assert shaped(extraction("COMMANDS", "Ship", "Ship"), relations)[1] == 1
     assert shaped(extraction("COMMANDS", "Ship", "Person"), relations)[1] == 0
 
 
-def test_either_end_of_a_symmetric_relation_may_be_either():
+def test_the_ends_of_a_symmetric_relation_may_be_exchanged():
     relations = {"COMMANDS": {**COMMANDS["COMMANDS"], "symmetric": True}}
 
     assert shaped(extraction("COMMANDS", "Ship", "Person"), relations)[1] == 1
     assert shaped(extraction("COMMANDS", "Ship", "Ship"), relations)[1] == 0
 
 
-def test_a_value_passes_and_the_name_that_a_text_would_become_goes_with_its_fact():
+def test_a_text_value_as_an_entity_needs_the_declared_type():
     text = Value("text", "Titanic")
     relations = {"COMMANDS": {**COMMANDS["COMMANDS"], "object": "entity"}}
 
@@ -85,7 +85,7 @@ def test_a_value_passes_and_the_name_that_a_text_would_become_goes_with_its_fact
     assert shaped(extraction("COMMANDS", "Person", value=Value("number", "3")))[1] == 1
 
 
-def test_the_ends_of_shipped_relations_limit_nothing():
+def test_types_of_shipped_relations_do_not_restrict_facts():
     """WORKS_AT is shipped as Person to Organization: a hint for the reader, no rule of the settings."""
     types = {"Person": {}, "Organization": {}, "Company": {}}
 
@@ -104,7 +104,7 @@ FACTS = st.lists(
 
 
 @given(types=st.lists(LABELS, min_size=4, max_size=4), facts=FACTS)
-def test_without_declared_types_nothing_changes(types, facts):
+def test_without_declared_types_an_extraction_is_unchanged(types, facts):
     stated_facts = tuple(
         ExtractedFact(source=a, relation=name, text="t", target=b, valid_from=5)
         for a, b, name in facts

@@ -25,7 +25,7 @@ def weighed(**weights: float) -> bytes:
 
 
 @given(st.lists(st.tuples(st.integers(0, 250_001), st.floats(0, 4, width=16)), max_size=40))
-def test_of_each_token_the_largest_weight_is_kept_in_six_bytes(pairs):
+def test_the_largest_weight_of_each_token_is_stored_in_six_bytes(pairs):
     largest: dict[int, float] = {}
     for token, weight in pairs:
         largest[token] = max(weight, largest.get(token, 0.0))
@@ -44,7 +44,7 @@ def test_weights_that_half_precision_rounds_to_zero_are_omitted():
     assert weighed(a=1e-9, b=0.5) == weighed(b=0.5)
 
 
-def test_a_row_scores_its_share_of_the_questions_weight_above_the_common_share():
+def test_a_row_scores_its_share_of_the_question_weight_above_the_mean():
     """Weights a 0.5, b 0.25 weigh 0.3125 with themselves: written out for five messages."""
     index = index_of("one", "two", "three", "four", "five")
     rows = [weighed(a=0.5, b=0.25), weighed(a=0.25), weighed(b=0.0625, z=3.0), weighed(z=3.0), b""]
@@ -58,7 +58,7 @@ def test_a_row_scores_its_share_of_the_questions_weight_above_the_common_share()
     question = read("what?", speakers=Speakers(), clock=CLOCK)
     result = FirstStage(index, question, ALONE, topic).messages(lambda _: [])
 
-    # 0.3125, 0.125 and 0.015625 of 0.3125; the last is less than what all share
+    # 0.3125, 0.125 and 0.015625 of 0.3125; the last is below the common share
     expectation = [1.0, (0.4 - SHARED) / (1 - SHARED), 0.0, 0.0, 0.0]
     assert result.signals["sparse"].tolist() == pytest.approx(expectation)
     assert result.score.tolist() == pytest.approx(expectation)
@@ -69,7 +69,7 @@ def test_a_row_scores_its_share_of_the_questions_weight_above_the_common_share()
     assert result.score.tolist() == pytest.approx([1 / 1.5, (0.5 + expectation[1]) / 1.5, 0, 0, 0])
 
 
-def test_without_weights_the_signal_is_not_there():
+def test_without_weights_there_is_no_sparse_signal():
     index = index_of("one", "two", vectors=np.eye(4)[:2])
     topic = Embedding(np.eye(4, dtype=np.float32)[1])
     result = FirstStage(index, read("one", speakers=Speakers(), clock=CLOCK), Weights(), topic).messages(
@@ -82,7 +82,7 @@ def test_without_weights_the_signal_is_not_there():
     st.lists(st.dictionaries(st.integers(0, 9), st.floats(0.125, 2, width=16), max_size=5), max_size=12),
     st.integers(1, 5),
 )
-def test_growing_postings_equal_postings_read_at_once(texts, step):
+def test_postings_added_in_steps_equal_postings_loaded_at_once(texts, step):
     rows_of_texts = [
         weight_bytes(
             np.array([*weights_of_text], np.uint32), np.array([*weights_of_text.values()], np.float32)

@@ -1,4 +1,4 @@
-"""The stages of an episode on its way through a window: only those that the table allows."""
+"""The stages of an episode in a window: only transitions of the table are allowed."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ async def flight(stage: Stage) -> InFlight:
 
 
 @pytest.mark.parametrize(("stage", "next_stage"), list(product(STAGES_AFTER, STAGES_AFTER)))
-async def test_a_stage_follows_where_the_table_says_so_and_nowhere_else(
-    stage: Stage, next_stage: Stage
-) -> None:
+async def test_only_transitions_of_the_table_are_allowed(stage: Stage, next_stage: Stage) -> None:
     item = await flight(stage)
     if next_stage in STAGES_AFTER[stage]:
         item.enter(next_stage)
@@ -48,7 +46,7 @@ async def test_a_stage_follows_where_the_table_says_so_and_nowhere_else(
         assert item.stage == stage
 
 
-def test_every_stage_but_the_first_is_reached_and_the_two_ends_have_no_way_out() -> None:
+def test_every_stage_is_reachable_and_final_stages_have_no_successor() -> None:
     reached = {later_value for stages in STAGES_AFTER.values() for later_value in stages}
     assert reached == set(STAGES_AFTER) - {"accepted"}
     assert {stage for stage, later_value in STAGES_AFTER.items() if not later_value} == {
@@ -57,7 +55,7 @@ def test_every_stage_but_the_first_is_reached_and_the_two_ends_have_no_way_out()
     }
 
 
-async def test_an_episode_that_was_ready_asks_again_where_an_earlier_commit_opens_a_question() -> None:
+async def test_a_ready_episode_asks_again_after_a_commit_opens_a_question() -> None:
     item = await flight("reading")
     item.finish_reading(ReadEpisode(episode=EPISODE, extraction=Extraction(entities=(), facts=())))
     assert item.stage == "asking"
@@ -74,7 +72,7 @@ async def test_an_episode_that_was_ready_asks_again_where_an_earlier_commit_open
     assert item.is_decided
 
 
-async def test_a_second_call_for_a_late_extraction_changes_no_stage() -> None:
+async def test_a_second_extraction_call_does_not_change_the_stage() -> None:
     item = await flight("accepted")
     item.begin_reading()
     item.begin_reading()

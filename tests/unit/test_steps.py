@@ -52,7 +52,7 @@ def call_of(step: object) -> ModelCall:
     return step.call
 
 
-def test_an_episode_is_a_call_and_then_its_grounded_extraction() -> None:
+def test_extracting_an_episode_gives_a_call_and_then_a_grounded_extraction() -> None:
     first = extract_episode(EXTRACTOR, shipped(), READING, ())
     assert isinstance(first, NextCall)
     assert (first.stage, first.group, first.sequence) == ("extract", "team", 7)
@@ -66,7 +66,7 @@ def test_an_episode_is_a_call_and_then_its_grounded_extraction() -> None:
     assert [fact.relation for fact in result.facts] == ["WORKS_AT"]
 
 
-def test_a_step_depends_on_its_arguments_alone() -> None:
+def test_a_step_depends_only_on_its_arguments() -> None:
     """So a step that was lost with its process is carried out again, by any process."""
     wrong = replies("no object")
     once, second_result = (extract_episode(EXTRACTOR, shipped(), READING, wrong) for _ in range(2))
@@ -74,7 +74,7 @@ def test_a_step_depends_on_its_arguments_alone() -> None:
     assert pickle.loads(pickle.dumps(once)) == once  # noqa: S301 - our own
 
 
-def test_a_reply_that_cannot_be_used_leads_to_a_repair_then_to_a_weaker_form_then_to_a_fault() -> None:
+def test_an_unusable_reply_leads_to_a_repair_then_a_weaker_form_then_an_error() -> None:
     first, second, third = (
         call_of(extract_episode(EXTRACTOR, shipped(), READING, replies(*["no object"] * count)))
         for count in range(3)
@@ -97,7 +97,7 @@ def test_a_reply_that_cannot_be_used_leads_to_a_repair_then_to_a_weaker_form_the
         pytest.param("400: max_tokens is too large", {"weaker": 0}, id="the room"),
     ],
 )
-def test_a_rejected_call_is_made_in_another_way(words: str, expected: dict[str, Any]) -> None:
+def test_a_rejected_call_is_repeated_with_other_parameters(words: str, expected: dict[str, Any]) -> None:
     first_call = call_of(extract_episode(EXTRACTOR, shipped(), READING, ()))
     rejected = [ModelReply(mode="json_schema", rejection=words)]
     later_value = call_of(extract_episode(EXTRACTOR, shipped(), READING, rejected))
@@ -105,7 +105,7 @@ def test_a_rejected_call_is_made_in_another_way(words: str, expected: dict[str, 
     assert later_value == replace(first_call, room=room, **expected)
 
 
-def test_a_rejection_of_the_text_itself_is_a_refusal() -> None:
+def test_a_rejection_of_the_text_is_a_refusal() -> None:
     with pytest.raises(Refused, match="context length"):
         extract_episode(
             EXTRACTOR, shipped(), READING, [ModelReply(mode="text", rejection="400: context length")]
@@ -127,7 +127,7 @@ def test_reading_in_steps_asks_for_names_then_facts_then_dates() -> None:
 
 
 @pytest.mark.parametrize(("apart", "calls"), [(False, ["batched"]), (True, ["resolve_entity", "compare"])])
-def test_open_nodes_are_asked_about_together_or_one_by_one(apart: bool, calls: list[str]) -> None:
+def test_questions_are_sent_together_or_one_by_one(apart: bool, calls: list[str]) -> None:
     judge, request = (
         OpenAIJudge(CLIENT, Prompts(), apart=apart),
         QuestionRequest(episode=EPISODE, questions=QUESTIONS),
@@ -141,7 +141,7 @@ def test_open_nodes_are_asked_about_together_or_one_by_one(apart: bool, calls: l
     assert result[-1].answers == ({"duplicate_of": 0}, {"answers": ["same", "independent"]})  # type: ignore[union-attr]
 
 
-def test_a_model_without_prompts_is_asked_as_a_whole() -> None:
+def test_a_model_without_prompts_gets_the_complete_request() -> None:
     """The rules and a script answer a request at once; their readings are grounded, too."""
     result = extract_episode(RulesExtractor(shipped()), shipped(), READING, ())
     assert result == NextCall("extract", "team", 7, READING.request)
@@ -149,7 +149,7 @@ def test_a_model_without_prompts_is_asked_as_a_whole() -> None:
     assert resolve_node(RulesJudge(), request, ()) == NextCall("judge", "team", 7, request)
 
 
-async def test_the_loop_enters_a_place_around_each_call_and_adds_up_their_cost() -> None:
+async def test_the_loop_holds_a_place_during_each_call_and_sums_the_costs() -> None:
     model_replies = iter(replies("no object", {"entities": NAMES, "facts": [FACT]}))
     events: list[str] = []
 
@@ -171,7 +171,7 @@ async def test_the_loop_enters_a_place_around_each_call_and_adds_up_their_cost()
     assert events == ["in", "out"] * 2
 
 
-async def test_an_error_has_the_cost_of_the_calls_before_it() -> None:
+async def test_an_error_includes_the_cost_of_earlier_calls() -> None:
     model_replies = iter(replies("no object"))
 
     async def step(reading: Reading, so_far: Sequence[Any]) -> Any:
@@ -190,6 +190,6 @@ async def test_an_error_has_the_cost_of_the_calls_before_it() -> None:
     assert caught.value.spent == Cost(2, 15, 2)
 
 
-def test_the_rules_read_in_this_process_by_the_same_loop() -> None:
+def test_the_rules_extractor_runs_in_the_same_loop() -> None:
     result = asyncio.run(local_extracting(RulesExtractor(shipped()), shipped()).carry_out(READING))
     assert [fact.text for fact in result.facts] == ["Alice works at Acme"]

@@ -1,4 +1,4 @@
-"""Made-up conversations: the same each time, with evidence where it is said to be; and the plain searches."""
+"""Generated conversations: repeatable, with correct evidence; and the plain searches."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def talk():
     return conversation(7, 0, SMALL)
 
 
-def test_a_conversation_is_the_same_each_time_and_another_for_another_number_or_seed(talk):
+def test_a_conversation_depends_only_on_its_number_and_seed(talk):
     assert conversation(7, 0, SMALL) == talk
     assert conversation(7, 1, SMALL).messages != talk.messages
     assert conversation(8, 0, SMALL).messages != talk.messages
 
 
-def test_other_numbers_of_questions_leave_the_messages_alone(talk):
+def test_the_number_of_questions_does_not_change_the_messages(talk):
     """Ingested conversations can get more or fewer questions."""
     assert conversation(7, 0, Shape(turns=400, questions=10)).messages == talk.messages
 
@@ -71,7 +71,7 @@ def test_questions_of_every_type_have_the_evidence_that_their_type_needs(talk):
             assert all(speakers[name] not in question.text for name in question.evidence)
 
 
-def test_a_long_talk_asks_of_the_wrong_person_and_in_the_words_of_messages():
+def test_a_long_conversation_has_adversarial_and_literal_questions():
     talk = conversation(7, 100, Shape(turns=600, questions=100, shares=LONG, alike=0.75, pads=2))
     speakers = {message.id: message.speaker for message in talk.messages}
     wrong = [question for question in talk.questions if question.type == "adversarial"]
@@ -93,7 +93,7 @@ def _messages(*rows: tuple[str, str, str]) -> list[Message]:
 
 
 def test_the_plain_search_adds_its_signals():
-    """By hand: shares of the best by words and vectors, halved; then factors, neighbours, session."""
+    """Worked by hand: shares of the best by words and vectors, halved; then factors, neighbours, session."""
     messages = _messages(("Ann", "a kettle", "1"), ("Bob", "a kettle", "1"), ("Bob", "the sea", "2"))
     vectors = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
     plain = Together(messages, vectors)
@@ -105,7 +105,7 @@ def test_the_plain_search_adds_its_signals():
     assert plain.read("Bob's kettle?").topic == "kettle?"
 
 
-def test_there_is_enough_to_talk_of():
+def test_there_are_enough_topics():
     assert len(topics()) >= 60
     assert all(topic.say and topic.q and topic.near and len(topic.values) >= 3 for topic in topics())
     assert len(small_talk()) == 14

@@ -55,7 +55,7 @@ def test_units_are_parts_of_the_text_and_cover_it(text, size):
 
 @settings(max_examples=tries(300), deadline=None)
 @given(text=TEXTS, size=SIZES)
-def test_no_unit_exceeds_its_size_unless_a_word_does(text, size):
+def test_only_a_unit_with_a_single_long_word_exceeds_its_size(text, size):
     units = text_units(episode(text), size)
 
     large = [unit.text for unit in units if count_tokens(unit.text) > size.tokens]
@@ -139,11 +139,11 @@ SENTENCES = [f"Sentence number {n} is here." for n in range(1, 9)]
         pytest.param("a " + "https://example.org/" + "x" * 200 + " b", 10, 2, None, id="a word is never cut"),
     ],
 )
-def test_where_a_text_is_cut(text, tokens, overlap, units):
+def test_a_text_is_cut_at_the_expected_places(text, tokens, overlap, units):
     assert cut(text, tokens, overlap) == (units or text.split())
 
 
-def test_a_record_that_is_no_list_is_read_whole():
+def test_a_json_record_that_is_not_a_list_is_not_cut():
     text = canonical({"name": "Desk", "notes": ["a long note " * 50]})
 
     assert cut(text, 20, 0, "json") == [text]
@@ -152,7 +152,7 @@ def test_a_record_that_is_no_list_is_read_whole():
     assert cut(canonical([{"source": "A"}] * 50), 20, 0, "triples") == [canonical([{"source": "A"}] * 50)]
 
 
-def test_each_unit_has_the_newest_previous_texts_as_long_as_one_unit():
+def test_previous_texts_of_a_unit_are_limited_to_the_length_of_a_unit():
     previous = [episode(f"Old text {n}. " + "It goes on and on. " * 3, sequence=n) for n in (1, 2, 3)]
     size = UnitSize(30, 0)
     request = ExtractionRequest(episode=episode(" ".join(SENTENCES)), previous=tuple(previous))
@@ -166,7 +166,7 @@ def test_each_unit_has_the_newest_previous_texts_as_long_as_one_unit():
     assert unit_requests(request, None) == [(TextUnit(request.episode.text, 0), request)]
 
 
-def test_a_question_shows_the_unit_that_names_its_item():
+def test_a_question_includes_the_unit_with_its_item():
     long = episode(" ".join(f"Here {name} works. Nothing else is said." for name in ("Ann", "Bob", "Cid")))
     size = UnitSize(10, 0)
 
@@ -212,7 +212,7 @@ STORY = st.lists(
 
 @settings(max_examples=tries(150), deadline=None)
 @given(sentences=STORY, tokens=st.integers(45, 90), overlap=st.integers(0, 44), lines=st.booleans())
-def test_a_perfect_reader_gives_the_same_facts_in_units_and_at_once(sentences, tokens, overlap, lines):
+def test_units_and_the_complete_text_give_the_same_facts(sentences, tokens, overlap, lines):
     complete_result = episode(("\n\n" if lines else " ").join(sentences))
     units = text_units(complete_result, UnitSize(tokens, overlap))
     extraction = joined([(unit, perfect(episode(unit.text))) for unit in units])
@@ -231,7 +231,7 @@ def reading(text: str, facts: list[dict[str, Any]], dropped: tuple[str, ...] = (
     return Extraction(entities=extraction.entities, facts=extraction.facts, dropped=dropped)
 
 
-def test_a_fact_of_the_overlap_counts_once_in_any_wording():
+def test_a_fact_in_the_overlap_is_counted_once_in_any_wording():
     first, second = TextUnit("Ann plays. Ann leads Rex.", 0), TextUnit("Ann leads Rex. Rex sings.", 11)
     leads = {"source": "Ann", "relation": "LEADS", "target": "Rex"}
 
@@ -264,7 +264,7 @@ def test_a_fact_of_the_overlap_counts_once_in_any_wording():
         pytest.param({"source": "Bob"}, id="another subject"),
     ],
 )
-def test_a_fact_that_says_something_else_stays(change):
+def test_a_different_fact_of_the_overlap_is_kept(change):
     text = "Ann leads Rex. Bob too."
     leads = {"source": "Ann", "relation": "LEADS", "target": "Rex", "fact": "Ann leads Rex"}
     units = [TextUnit(text, 0), TextUnit(text, 0)]
@@ -276,7 +276,7 @@ def test_a_fact_that_says_something_else_stays(change):
     assert len(extraction.facts) == 2
 
 
-def test_two_sentences_that_say_the_same_outside_of_the_overlap_both_stay():
+def test_equal_facts_outside_the_overlap_are_both_kept():
     first, second = TextUnit("Ann leads Rex.", 0), TextUnit("It is Ann who leads Rex.", 20)
     leads = {"source": "Ann", "relation": "LEADS", "target": "Rex"}
 

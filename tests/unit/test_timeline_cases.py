@@ -122,7 +122,7 @@ def test_a_case_gives_its_spans_whatever_the_order_of_arrival(case):
         assert rows(history.arriving(sequences).claims) == expected_rows(case)
 
 
-def test_what_was_not_recorded_yet_does_not_count():
+def test_known_at_ignores_later_records():
     """R4 and case n: known_at before Beta was recorded; the tests above give case a after it."""
     claims = H.at(A, 0).at(B, 60).claims
     assert rows(claims, known_at=1) == [(A, 0, None, 1)]
@@ -130,7 +130,7 @@ def test_what_was_not_recorded_yet_does_not_count():
     assert rows(claims, known_at=0) == []
 
 
-def test_a_span_names_its_opening_its_end_and_its_support():
+def test_a_span_lists_its_opening_its_end_and_its_support():
     """R8-R11 and case q: the openers are a start, a rival's start and a confirmation."""
     claim, interruption = H.began(A, 18, 25).began(X, 21, 26, end=22).claims
     assert timeline([interruption, claim], Slot()) == {
@@ -142,8 +142,8 @@ def test_a_span_names_its_opening_its_end_and_its_support():
     }
 
 
-def test_an_ended_span_names_the_evidence_that_was_needed():
-    """Own `ended` (l), the stated end that stands (y2), what knew better (p), a rival's end (y5)."""
+def test_an_ended_span_lists_the_evidence_of_its_end():
+    """Its own `ended` (l), a stated end in force (y2), a later correction (p), the end of a rival (y5)."""
     start, end = H.at(A, 0).ended(A, 31, 90).claims
     assert timeline([start, end], Slot())[A] == (Span(A, start, "start", 0, 31, end, (start, end)),)
 
@@ -157,13 +157,13 @@ def test_an_ended_span_names_the_evidence_that_was_needed():
     assert timeline([acme, beta], Slot())[B] == (Span(B, beta, "end", 50, 90, beta, (beta,)),)
 
 
-def test_a_statement_that_was_only_denied_is_there_without_spans():
-    """R6: a denial sets aside, it derives nothing."""
+def test_a_statement_that_was_only_denied_has_no_spans():
+    """R6: a denial cancels claims and creates no span."""
     assert timeline(H.at(A, 0).never(A, 80).claims, Slot()) == {A: ()}
 
 
-def test_two_statements_that_always_held_leave_no_span_without_length():
-    """R12: one from unknown to unknown is none; the later news holds."""
+def test_two_statements_with_unknown_starts_leave_no_empty_span():
+    """R12: a span from unknown to unknown is empty; the later statement holds."""
     claims = H.began(A, None, 10).began(B, None, 20).claims
     assert timeline(claims, Slot()) == {
         A: (Span(A, claims[0], "confirmation", 10, 10, claims[1], (claims[0],)),),
@@ -171,8 +171,8 @@ def test_two_statements_that_always_held_leave_no_span_without_length():
     }
 
 
-def test_an_interruption_without_length_is_closed_where_it_was():
-    """R11: no rival span of positive length lies between, so the confirmed span goes on at its end."""
+def test_an_empty_interruption_resumes_the_span_at_its_end():
+    """R11: no rival span of positive length lies between, so the confirmed span continues from its end."""
     claims = H.began(A, 18, 25).began(X, 21, 22).ended(X, 21, 23).claims
     assert rows(claims) == [(A, 18, 21, 1), (X, 21, 21, 2), (A, 21, None, 1)]
 
@@ -198,13 +198,13 @@ def test_an_interruption_without_length_is_closed_where_it_was():
     ],
 )
 def test_claims_of_one_time_are_ordered_by_sequence(history, first_then_second, second_then_first):
-    """R6: said later means the later sequence where the reference times are equal."""
+    """R6: for equal reference times, the larger sequence is the later statement."""
     assert rows(history.claims) == first_then_second
     assert rows(history.arriving([2, 1]).claims) == second_then_first
 
 
 @pytest.mark.parametrize("present", [True, False])
-def test_a_slot_with_ten_thousand_values_is_one_span_each(present):
+def test_a_slot_with_ten_thousand_values_has_one_span_each(present):
     """One sweep in the present tense and with stated starts; each value ends when the next begins."""
     claims = [
         Claim(f"{day}", (day, day, 0), "holds", day if present else day - 1, None, present, day)
@@ -251,7 +251,7 @@ def ends(count: int) -> list[Claim]:
 
 
 def ends_in_between(count: int) -> list[Claim]:
-    """One value that others interrupt, each confirmed after its end: where does it go on? (R11)."""
+    """Return a history of a value with interruptions, each followed by a confirmation (R11)."""
     history = H
     for day in range(0, 5 * count, 5):
         history = history.began(f"{day}", day + 1, day + 3, end=day + 2).began(A, day, day + 4)
@@ -260,7 +260,7 @@ def ends_in_between(count: int) -> list[Claim]:
 
 @pytest.mark.parametrize("history", [ends, ends_in_between])
 @pytest.mark.parametrize("is_kept", [False, True])
-def test_twice_as_many_ends_in_a_slot_are_twice_the_work(history, is_kept):
+def test_the_work_is_linear_in_the_number_of_ends_in_a_slot(history, is_kept):
     """R8, R11: the work for a value does not grow with the number of its rivals."""
 
     def work(claims: list[Claim]) -> None:

@@ -128,7 +128,7 @@ def test_the_sweep_equals_a_literal_reading_of_the_rules(claims, group):
 
 @given(histories(), GROUPS, st.data())
 @settings(max_examples=tries(150))
-def test_any_order_in_any_batches_gives_the_same_spans(claims, group, data):
+def test_any_order_and_batches_give_the_same_spans(claims, group, data):
     """R13: after each batch the sweep equals the pure function of its claims, and reports the changes."""
     given_order = data.draw(st.permutations(claims))
     sweep, spans_so_far = Sweep(group), dict.fromkeys((*NAMES, EVENT), ())
@@ -155,7 +155,7 @@ def test_any_order_in_any_batches_gives_the_same_spans(claims, group, data):
 )
 @settings(max_examples=tries(150))
 def test_a_slot_of_present_tense_follows_the_same_rules(present, second_claim, group, data):
-    """R9-R11: the short way of such slots, and the moment something else is said in one."""
+    """R9-R11: the fast path of such slots, and its end with another kind of claim."""
     claims = [Claim(name, (day, 0, 0), "holds", day, None, True, 0) for name, day in present]
     claims = numbered([*claims, *([second_claim] if second_claim else [])], range(3, 99))
     sweep = Sweep(group)
@@ -168,7 +168,7 @@ def test_a_slot_of_present_tense_follows_the_same_rules(present, second_claim, g
 
 @given(histories(), GROUPS)
 @settings(max_examples=tries(150))
-def test_no_span_meets_another_of_its_statement_or_of_a_rival(claims, group):
+def test_spans_of_a_statement_and_its_rivals_do_not_overlap(claims, group):
     """R11; no span ends before it starts, a statement's spans are in order, its own claims open them."""
     spans = [span for result in timeline(claims, group).values() for span in result]
     for place, a in enumerate(spans):
@@ -186,8 +186,8 @@ def test_no_span_meets_another_of_its_statement_or_of_a_rival(claims, group):
 
 @given(histories(), GROUPS)
 @settings(max_examples=tries(100))
-def test_evidence_that_was_set_aside_leaves_no_trace(claims, group):
-    """R6: the spans come from the evidence that no later denial of its statement sets aside."""
+def test_denied_evidence_does_not_affect_spans(claims, group):
+    """R6: spans depend only on evidence without a later denial of its statement."""
     denials = [claim for claim in claims if claim.kind == "denied"]
     claims_left = [
         c for c in claims if not any(d.statement == c.statement and c.said < d.said for d in denials)
@@ -197,7 +197,7 @@ def test_evidence_that_was_set_aside_leaves_no_trace(claims, group):
 
 @given(histories(told_apart=True), GROUPS, st.data())
 @settings(max_examples=tries(100))
-def test_the_order_of_arrival_does_not_count_where_times_differ(claims, group, data):
+def test_the_order_of_arrival_does_not_matter_for_different_times(claims, group, data):
     """R13: only claims of one time are ordered by sequence."""
     points = sorted({claim.said for claim in claims})
     new_places = dict(zip(points, data.draw(st.permutations([place for _, _, place in points])), strict=True))

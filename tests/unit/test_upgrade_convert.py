@@ -95,7 +95,7 @@ ANSWER = [row("answers", request="r", calls=1, prompt_tokens=0, completion_token
         pytest.param("Bob", USE, "triples", "name", id="a triple asks nobody"),
     ],
 )
-def test_how_a_mention_was_resolved(surface, uses, kind, resolver):
+def test_the_resolver_of_a_mention_is_recovered(surface, uses, kind, resolver):
     content = converted(
         episodes=[episode(1), episode(2, kind=kind)],
         mentions=[mention(1, 0, "Robert Smith", BOB), mention(2, 0, surface, BOB)],
@@ -107,7 +107,7 @@ def test_how_a_mention_was_resolved(surface, uses, kind, resolver):
     assert [item.resolved_by for item in content.mentions] == ["name", resolver]
 
 
-def test_evidence_under_an_inverse_name_has_the_other_direction():
+def test_evidence_under_an_inverse_name_is_reversed():
     content = converted(
         episodes=[episode(1), episode(2), episode(3)],
         mentions=[
@@ -125,7 +125,7 @@ def test_evidence_under_an_inverse_name_has_the_other_direction():
     assert [item.is_reversed for item in content.evidence] == [False, True, False]
 
 
-def test_evidence_is_a_field_where_the_reading_says_so():
+def test_evidence_is_a_field_if_the_extraction_says_so():
     fact = [
         0,
         "HAS_STAGE",
@@ -157,7 +157,7 @@ def test_evidence_is_a_field_where_the_reading_says_so():
     assert [item.is_field for item in content.evidence] == [True, False]
 
 
-def test_rulings_of_the_ontology_are_declarations_that_lead_to_its_main_name():
+def test_ontology_rulings_become_declarations_of_the_main_name():
     content = converted(
         episodes=[episode(1), episode(2, retired_at=2_500), episode(3)],
         mentions=[mention(1, 0, "Alice", ALICE), mention(1, 1, "Acme", ACME)],
@@ -212,7 +212,7 @@ def both_directions() -> GroupContent:
 STATEMENTS = {(1, 0): WORKS, (2, 0): WORKS, (3, 0): WORKS}
 
 
-def test_inverse_statements_become_one_statement_with_evidence_in_both_directions():
+def test_inverse_statements_are_merged_into_one_statement():
     content = both_directions()
     rulings = [ruling(2, 0, "HAS_ON_PAYROLL", "pair", "inverse_of", other="WORKS_AT", judge="some-model")]
 
@@ -233,7 +233,7 @@ def test_inverse_statements_become_one_statement_with_evidence_in_both_direction
         pytest.param({"retired_at": 5_000}, id="retracted"),
     ],
 )
-def test_a_ruling_that_is_in_force_no_more_or_was_a_person_s_attaches_nothing(later):
+def test_a_retired_or_personal_ruling_attaches_no_statement(later):
     content = both_directions()
     pair = {"value": "inverse_of", "other": "WORKS_AT", "judge": "some-model"} | later
     rulings = [ruling(2, 0, "HAS_ON_PAYROLL", "pair", **pair)]
@@ -242,7 +242,7 @@ def test_a_ruling_that_is_in_force_no_more_or_was_a_person_s_attaches_nothing(la
     assert EMPLOYS in content.births
 
 
-def test_a_removal_that_was_carried_out_in_pieces_is_ended():
+def test_a_removal_in_progress_is_completed():
     removal = {
         "kind": "remove",
         "payload": '{"source":"chat"}',
@@ -271,7 +271,7 @@ def test_a_removal_that_was_carried_out_in_pieces_is_ended():
     assert (content.births.keys(), [name.surface for name in content.names]) == ({ACME}, ["Acme"])
 
 
-def test_a_read_name_is_not_known_to_be_in_the_previous_context():
+def test_converted_names_are_not_marked_as_previous_context():
     content = converted(episodes=[episode(1)], extractions=[reading(1, [["Bob", "Person", [0, 3], None]])],
                         mentions=[mention(1, 0, "Bob", BOB)], births=births(BOB))  # fmt: skip
 

@@ -19,7 +19,7 @@ def row(pid: int, state: str = "fresh") -> dict[str, Any]:
     return {"pid": pid, "fault": FAULT if state == "faulty" else None} | flags
 
 
-def test_a_worker_that_was_started_again_loads_its_model_once() -> None:
+def test_a_restarted_worker_loads_its_model_once() -> None:
     starts = Starts(5.0)
     assert starts.update({"a": row(1), "b": {"state": "unreachable"}}, 0.0) == (["a"], [])
     assert starts.update({"a": row(1, "loading"), "b": row(2)}, 1.0) == (["b"], [])
@@ -33,7 +33,7 @@ def test_a_worker_that_was_started_again_loads_its_model_once() -> None:
 
 
 @pytest.mark.parametrize("fault", ["faulty", "ends"])
-def test_a_start_that_fails_is_made_again_after_growing_pauses(fault: str) -> None:
+def test_a_failed_start_is_repeated_after_growing_pauses(fault: str) -> None:
     """It fails with a fault of the model, or the process ends while it loads it."""
     starts, pid, moment, tried = Starts(5.0), 1, 0.0, list[float]()
     while moment < 1500.0:

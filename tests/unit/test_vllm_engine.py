@@ -47,7 +47,7 @@ def log(tmp_path, monkeypatch):
 
     yield events
     for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
-        del sys.modules[name]  # the stand-in is no vLLM to other tests
+        del sys.modules[name]  # other tests must not import the stand-in as vLLM
 
 
 def built(name: str = "m", died: list[str] | None = None, **settings: Any):
@@ -63,7 +63,7 @@ def request_of(text: str) -> ExtractionRequest:
     return ExtractionRequest(episode=episode(text))
 
 
-async def test_replies_take_the_path_of_a_servers_replies_and_many_run_at_once(log):
+async def test_concurrent_replies_are_parsed_like_replies_of_a_server(log):
     engine, extractor, judge = built()
 
     result = await asyncio.gather(*(extractor.extract(request_of(f"I like tea {n}.")) for n in range(40)))
@@ -76,7 +76,7 @@ async def test_replies_take_the_path_of_a_servers_replies_and_many_run_at_once(l
     assert engine._engine.values["structured_outputs_config"]["disable_any_whitespace"]
     assert (
         1 < engine._engine.max_running <= 16
-    )  # at most twice what runs at once; the rest waits at the client
+    )  # at most twice the concurrent requests; the rest waits at the client
     # The heads were read at the start: each of the calls found its own in the cache.
     assert engine.counts["cached_tokens"] == 40 * 1000
     with pytest.raises(Exception, match="no usable reply"):  # the smallest reply answers no question
@@ -97,7 +97,7 @@ async def test_an_answer_arrives_in_pieces(log):
     cost = await answerer.answer(question("Who?"), pieces.append)
     assert (pieces, cost.calls, cost.completion_tokens) == (["hel", "lo"], 1, 5)
     schema = object_of(points=listed_of(TEXT))
-    # An answer goes before what ingestion asks; the heads were read at the start like ingestion.
+    # An answer precedes calls of ingestion; the heads were read at the start like ingestion.
     assert {*engine._engine.priorities[:-1]} == {0}
     assert engine._engine.priorities[-1] == -1
     pieces.clear()
@@ -116,13 +116,13 @@ async def test_a_truncated_answer_is_not_requested_again(log):
     assert (pieces, died) == (["hel"], ["died"])
 
 
-async def test_a_process_without_an_engine_says_that_it_answers_nothing(log):
+async def test_a_process_without_an_engine_refuses_to_answer(log):
     answerer = build_answerer(load(None, environ={}, overrides=VLLM))
     with pytest.raises(SettingsError, match="answers in Ray's workers alone"):
         await answerer.answer(question("Who?"), lambda _: None)
 
 
-async def test_the_head_of_every_prompt_of_the_pipeline_is_read_at_the_start(log):
+async def test_the_start_caches_the_head_of_every_prompt_of_the_pipeline(log):
     apart = ("extract_entities", "reflect", "extract_facts", "date_facts")
     tasks = (*apart, "resolve_entity", "compare")
     engine, _, _ = built(pipeline_extraction="separate", pipeline_resolution="per_node")
@@ -131,7 +131,7 @@ async def test_the_head_of_every_prompt_of_the_pipeline_is_read_at_the_start(log
     await engine.stop()
 
 
-async def test_a_call_that_is_cancelled_while_the_engine_loads_has_no_second_one_loaded(log):
+async def test_a_call_cancelled_during_loading_starts_no_second_engine(log):
     engine, _, _ = built()
     first = asyncio.create_task(engine.start())
     await asyncio.sleep(0)
@@ -159,7 +159,7 @@ async def test_a_call_that_is_cancelled_or_too_slow_is_aborted(log):
     await engine.stop()
 
 
-async def test_a_text_beyond_the_model_fails_its_episode_alone(log):
+async def test_a_text_that_is_too_long_for_the_model_is_refused(log):
     engine, extractor, _ = built()
     with pytest.raises(Refused, match="maximum context length"):
         await extractor.extract(request_of("[[LONG]]"))
@@ -220,7 +220,7 @@ def segments(log, monkeypatch):
     foreign_segment.unlink(missing_ok=True)
 
 
-async def test_shared_memory_that_a_killed_engine_leaves_goes_and_no_other(segments):
+async def test_only_shared_memory_of_a_killed_engine_is_removed(segments):
     """Processes that vLLM has to kill at the end cannot remove theirs."""
     engine, extractor, _ = built()
     await extractor.extract(request_of("I like tea."))
@@ -229,14 +229,14 @@ async def test_shared_memory_that_a_killed_engine_leaves_goes_and_no_other(segme
     assert [segment.exists() for segment in segments] == [False, True]
 
 
-async def test_shared_memory_of_an_engine_that_does_not_start_goes_too(segments):
+async def test_shared_memory_of_an_engine_that_fails_to_start_is_removed(segments):
     engine, _, _ = built("missing")
     with pytest.raises(SettingsError):
         await engine.start()
     assert [segment.exists() for segment in segments] == [False, True]
 
 
-async def test_a_segment_that_cannot_be_removed_does_not_fail_the_end(segments, monkeypatch):
+async def test_a_segment_that_cannot_be_removed_does_not_fail_the_stop(segments, monkeypatch):
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -247,13 +247,13 @@ async def test_a_segment_that_cannot_be_removed_does_not_fail_the_end(segments, 
         await engine.stop()
 
 
-async def test_a_missing_model_is_a_fault_of_the_settings(log):
+async def test_a_missing_model_is_a_settings_error(log):
     engine, _, _ = built("missing")
     with pytest.raises(SettingsError, match=r"model\.name = 'missing': vLLM cannot start it"):
         await engine.start()
 
 
-async def test_without_vllm_its_extra_is_named(monkeypatch):
+async def test_without_vllm_the_error_names_the_extra(monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "vllm", None)
@@ -262,7 +262,7 @@ async def test_without_vllm_its_extra_is_named(monkeypatch):
         await engine.start()
 
 
-async def test_a_process_without_the_engine_knows_its_keys_and_is_answered_nothing():
+async def test_a_process_without_the_engine_has_its_keys_and_refuses_calls():
     overrides = {"model_backend": "vllm", "model_name": "m", "runtime_backend": "ray"}
     extractor, judge = build_models(load(None, environ={}, overrides=overrides), shipped())
     _, second_extractor, second_judge = built()
@@ -272,7 +272,7 @@ async def test_a_process_without_the_engine_knows_its_keys_and_is_answered_nothi
         await extractor.extract(request_of("I like tea."))
 
 
-def test_it_needs_ray():
+def test_the_vllm_backend_requires_ray():
     settings = load(None, environ={}, overrides={"model_backend": "vllm", "model_name": "m"})
     with pytest.raises(NotBuilt, match="runs in actors of Ray"):
         require_built(settings)
@@ -282,7 +282,7 @@ def with_arguments(**args: Any) -> EngineLimits:
     return EngineLimits(max_num_seqs=8, max_model_len=4096, args=args)
 
 
-async def test_arguments_of_the_profile_reach_vllm_as_its_parser_reads_them(log, monkeypatch):
+async def test_profile_arguments_reach_vllm_as_parsed_options(log, monkeypatch):
     monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
     limits = with_arguments(
         kv_cache_dtype="fp8",
@@ -315,7 +315,7 @@ async def test_arguments_of_the_profile_reach_vllm_as_its_parser_reads_them(log,
         ({"seed": "many"}, "is refused by vLLM: argument --seed: invalid int value"),
     ],
 )
-async def test_a_wrong_argument_is_one_line_before_the_engine_starts(log, args, words):
+async def test_an_invalid_argument_gets_a_clear_error_before_the_engine_starts(log, args, words):
     engine = EngineClient("m", limits=with_arguments(**args), timeout_s=9.0, patience_s=9.0)
     with pytest.raises(SettingsError) as refused:
         await engine.start()

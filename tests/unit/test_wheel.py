@@ -42,7 +42,7 @@ def installed(tmp_path_factory):
     return tree.parent / "installed"
 
 
-def test_a_wheel_holds_the_package_with_its_prompts_and_no_bench(installed):
+def test_a_wheel_contains_the_package_with_its_prompts_and_no_bench(installed):
     names = {path.relative_to(installed).as_posix() for path in installed.rglob("*") if path.is_file()}
     assert {f"kgray/prompts/{task}.md" for task in TASKS} <= names
     assert {"kgray/domain/ontology.toml", "kgray/py.typed", "kgray/models/openai_api/client.py"} <= names
@@ -62,7 +62,7 @@ def test_a_wheel_holds_the_package_with_its_prompts_and_no_bench(installed):
 
 
 @pytest.mark.skipif(not (BUILT / "index.html").exists(), reason="the page is not built: make page")
-def test_a_wheel_holds_the_built_page_with_the_licences_of_its_modules(installed):
+def test_a_wheel_contains_the_built_page_and_the_licences_of_its_modules(installed):
     ask = "from kgray.server.page_files import BUILT; print(BUILT)"
     folder = subprocess.run(
         [sys.executable, "-c", ask], cwd=installed, capture_output=True, text=True, check=True

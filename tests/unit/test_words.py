@@ -43,14 +43,14 @@ def test_a_text_becomes_its_words(text, expected):
         ("la escuela", "las escuelas"),
     ],
 )
-def test_forms_of_a_word_are_one(first, second):
+def test_forms_of_a_word_have_one_stem(first, second):
     assert words(first)[-1] == words(second)[-1]
 
 
 @pytest.mark.parametrize(
     ("first", "second"), [("ten", "tea"), ("pen", "pet"), ("GPT-4", "GPT-5"), ("see", "sea"), ("note", "not")]
 )
-def test_other_words_stay_apart(first, second):
+def test_different_words_have_different_stems(first, second):
     assert words(first) != words(second)
 
 
@@ -62,7 +62,7 @@ def test_words_of_any_text_can_be_stored_and_quoted(text):
         assert not any(character.isspace() for character in word)
 
 
-def test_a_text_is_packed_as_the_terms_of_its_words_in_order_with_repeats():
+def test_a_packed_text_has_the_terms_of_its_words_in_order():
     """Stored, so it stays as it is: CRC-32 of UTF-8, four bytes each, the lowest first."""
     assert term("tea") == 0x8E86D7B2
     tea, zoe = bytes.fromhex("b2d7868e"), term("zoe").to_bytes(4, "little")
@@ -70,7 +70,7 @@ def test_a_text_is_packed_as_the_terms_of_its_words_in_order_with_repeats():
     assert packed("...") == b""
 
 
-def test_threads_stem_at_the_same_time():
+def test_stemming_is_thread_safe():
     """Requests of a server stem in threads of their own; a stemmer holds the word that it works on."""
     texts = [
         "relational",

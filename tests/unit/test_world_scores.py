@@ -69,7 +69,7 @@ def scored(facts: list[Fact], true_facts: list[TrueFact]) -> Scores:
     return scores
 
 
-def test_a_graph_that_is_the_truth_has_every_mark():
+def test_a_correct_graph_gets_full_marks():
     scores = scored([fact("A", 0, 60), fact("B", 60)], [true("acme", 0, 60), true("beta", 60)])
 
     assert (scores.fact_recall, scores.fact_precision, scores.duplicate_rate) == (1, 1, 0)
@@ -77,7 +77,7 @@ def test_a_graph_that_is_the_truth_has_every_mark():
     assert scores.faults == []
 
 
-def test_an_end_that_was_missed_costs_recall_and_one_too_many_costs_precision():
+def test_a_missed_end_lowers_recall_and_an_extra_end_lowers_precision():
     missed = scored([fact("A", 0), fact("B", 60)], [true("acme", 0, 60), true("beta", 60)])
     added = scored([fact("A", 0, 60), fact("B", 60, 90)], [true("acme", 0, 60), true("beta", 60)])
 
@@ -86,7 +86,7 @@ def test_an_end_that_was_missed_costs_recall_and_one_too_many_costs_precision():
     assert len(missed.faults) == len(added.faults) == 1
 
 
-def test_an_end_at_another_day_is_no_right_end_and_tells_how_far_it_is():
+def test_an_end_on_another_day_is_wrong_and_its_error_is_measured():
     scores = scored([fact("A", 0, 50)], [true("acme", 0, 60)])
 
     assert (scores.inv_recall, scores.inv_precision, scores.boundary_error_days) == (0, 0, 10)
@@ -106,7 +106,7 @@ def test_a_repeated_statement_is_a_duplicate():
     assert (scores.duplicate_rate, scores.fact_precision) == (0.5, 0.5)
 
 
-def test_a_fact_about_a_stranger_is_no_hit():
+def test_a_fact_about_an_unknown_entity_is_not_a_hit():
     scores = scored([fact("X", 0)], [true("acme", 0)])
 
     assert (scores.fact_recall, scores.fact_precision) == (0, 0)
@@ -156,7 +156,7 @@ def test_a_symmetric_fact_is_recognised_from_either_end():
         pytest.param(90, 0, 0, id="ended-on-another-day"),
     ],
 )
-def test_an_end_of_its_own_name_must_have_ended_the_state(end, recall, precision):
+def test_an_end_with_its_own_name_must_end_the_state(end, recall, precision):
     """The record of the end ("left", from then on) is no fact of the world, and does not count for it."""
     departure = replace(fact("A", 31, statement="left"), relation="LEFT")
     truth: Any = FixedTruth([true("acme", 0, 31)], {(("alice", "WORKS_AT", "acme"), day(31))})
@@ -171,7 +171,7 @@ def test_an_end_of_its_own_name_must_have_ended_the_state(end, recall, precision
     assert answers == [frozenset()]
 
 
-def test_an_end_shown_together_with_its_open_state_is_an_error():
+def test_an_end_beside_its_open_state_is_an_error():
     """A reader called it an end, no state was found for it, and it made a span of its own."""
     departure = replace(fact("A", None, 31, statement="left"), relation="LEFT")
 
@@ -180,7 +180,7 @@ def test_an_end_shown_together_with_its_open_state_is_an_error():
     assert (scores.inv_recall, scores.inv_precision) == (0, 0)
 
 
-def test_an_answer_counts_as_a_whole():
+def test_an_answer_is_right_only_if_complete():
     questions = [WorldQuestion(("alice", "WORKS_AT"), day(at)) for at in (10, 70, 100)]
     facts = [true("acme", 0, 60), true("beta", 60)]
     graph = ShownGraph(facts=[fact("A", 0), fact("B", 60)])
@@ -193,7 +193,7 @@ def test_an_answer_counts_as_a_whole():
     assert scoring.stale(facts, questions, answers) == pytest.approx(2 / 3)
 
 
-def test_mentions_are_counted_in_pairs_and_by_mention():
+def test_mention_scores_use_pairs_and_single_mentions():
     """Three mentions of alice, with a wrong split, and two of bob: 4 pairs are true, the graph has 2."""
     surfaces = [
         ("Alice", "E1", "alice"),

@@ -32,12 +32,12 @@ def episodes() -> list[WorldEpisode]:
     return list(WORLD)
 
 
-def test_a_group_that_runs_out_of_news_names_its_needs():
+def test_a_world_with_too_few_entities_is_refused():
     with pytest.raises(InputError, match="a world of 3000 episodes needs more entities"):
         list(World(plan=WorldPlan(seed=1, episodes=3000, entities=20)))
 
 
-def test_one_seed_gives_one_world_and_another_seed_another():
+def test_a_world_depends_only_on_its_seed():
     second_result = [(e.draft, e.said, e.mentions) for e in World(seed=3, episodes=600)]
 
     assert second_result == [(e.draft, e.said, e.mentions) for e in episodes()]
@@ -62,7 +62,7 @@ def test_a_world_is_the_same_bytes_in_every_version_of_the_bench(tmp_path, plan,
     assert hashlib.sha256((tmp_path / "world.jsonl").read_bytes()).hexdigest() == expected
 
 
-def test_a_longer_world_begins_as_the_shorter_one():
+def test_a_longer_world_begins_like_a_shorter_world():
     longer = islice(World(seed=3, episodes=100_000), 600)
 
     assert [e.draft for e in longer] == [e.draft for e in episodes()]
@@ -89,7 +89,7 @@ def test_the_rates_equal_the_rates_of_the_plan():
     assert len(names) == 120
 
 
-def test_every_way_of_naming_is_used():
+def test_every_form_of_a_name_is_used():
     forms = {t.id: {surface: form for form, surface in t.aliases} for t in WORLD.entities("world-0")}
     used = {forms[entity].get(surface, "full") for e in episodes() for surface, entity, _ in e.mentions}
 
@@ -97,7 +97,7 @@ def test_every_way_of_naming_is_used():
 
 
 @pytest.mark.parametrize("place", range(0, 600, 7))
-def test_a_reply_reads_as_the_facts_of_its_episode(place):
+def test_a_reply_parses_to_the_facts_of_its_episode(place):
     """The parser of replies and the world's own reading of its dates agree, and nothing is dropped."""
     episode = episodes()[place]
     at = episode.draft.reference_time or 0
@@ -123,7 +123,7 @@ def told_freely() -> list[WorldEpisode]:
     return list(FREE)
 
 
-def test_relations_are_named_freely_and_the_same_each_time():
+def test_relation_names_vary_and_are_repeatable():
     """With names of the ontology and other names, from either end, and ends by separate names."""
     names = Counter(s.name or s.relation for e in told_freely() for s in e.said)
     ends = [s for e in told_freely() for s in e.said if s.is_named_end]
@@ -137,7 +137,7 @@ def test_relations_are_named_freely_and_the_same_each_time():
     assert all(not s.name and not s.reported_as for e in episodes() for s in e.said)
 
 
-def test_an_end_has_a_name_of_its_own_only_after_its_state_was_stated():
+def test_an_end_has_its_own_name_only_after_its_state_was_stated():
     stated: set[tuple] = set()
     for episode in told_freely():
         for fact in episode.said:
@@ -147,7 +147,7 @@ def test_an_end_has_a_name_of_its_own_only_after_its_state_was_stated():
 
 
 @pytest.mark.parametrize("place", range(0, 1500, 25))
-def test_a_free_reply_reads_as_the_facts_of_its_episode(place):
+def test_a_free_reply_parses_to_the_facts_of_its_episode(place):
     episode = told_freely()[place]
     at = episode.draft.reference_time or 0
     result = parse_extraction(episode.extraction_reply, accepted(episode.draft))
@@ -169,7 +169,7 @@ def test_a_free_reply_reads_as_the_facts_of_its_episode(place):
             assert (instant, fact.inferred) == (end_of(true_fact, at), not true_fact.until)
 
 
-def test_no_person_is_married_to_two_persons_at_one_time():
+def test_no_person_is_married_to_two_persons_at_once():
     facts = [f for f in FREE.truth().facts() if f.key[1] == "MARRIED_TO"]
     for item, rival in permutations(facts, 2):
         shared = {item.key[0], item.key[2]} & {rival.key[0], rival.key[2]}
@@ -177,13 +177,13 @@ def test_no_person_is_married_to_two_persons_at_one_time():
             assert item.key == rival.key or not rival.holds_at(item.valid_at)
 
 
-def test_names_stand_in_the_text_or_speak():
+def test_names_occur_in_the_text_or_are_the_speaker():
     for episode in episodes():
         for surface, _, _ in episode.mentions:
             assert surface == episode.draft.speaker or surface in episode.draft.text
 
 
-def test_a_first_name_alone_means_one_person_of_its_conversation():
+def test_a_first_name_refers_to_one_person_of_its_conversation():
     people = {t.id: t.name.split()[0] for t in WORLD.entities("world-0") if t.kind == "Person"}
     for episode in episodes():
         firsts = [
@@ -203,7 +203,7 @@ def test_no_two_persons_share_a_name_by_default():
     assert 1 <= shared(homonyms=0.3) <= 30
 
 
-def test_groups_know_nothing_of_each_other():
+def test_groups_share_no_entities():
     world = World(seed=1, episodes=200, groups=3)
     ids = {group: {t.id for t in world.entities(group)} for group in world.groups}
     episodes = list(world)
@@ -214,14 +214,14 @@ def test_groups_know_nothing_of_each_other():
         assert {entity for _, entity, _ in episode.mentions} <= ids[episode.draft.group]
 
 
-def test_most_episodes_arrive_in_the_order_of_their_times_and_some_do_not():
+def test_some_episodes_arrive_out_of_order():
     moments = [e.draft.reference_time or 0 for e in episodes()]
     late = sum(later < earlier for earlier, later in pairwise(moments))
 
     assert 5 <= late <= 40
 
 
-def test_a_world_of_files_is_the_world(tmp_path):
+def test_a_world_written_to_files_equals_the_world(tmp_path):
     out, truth = tmp_path / "world.jsonl", tmp_path / "truth.jsonl"
 
     counts = write(WorldPlan(seed=3, episodes=50), out, truth)
@@ -247,7 +247,7 @@ def test_a_world_of_files_is_the_world(tmp_path):
         ({"relations": "any"}, "listed or free"),
     ],
 )
-def test_a_plan_that_no_world_can_be_made_of_is_refused(wrong, reason):
+def test_an_impossible_plan_is_refused(wrong, reason):
     with pytest.raises(ValueError, match=reason):
         WorldPlan(**wrong)
 

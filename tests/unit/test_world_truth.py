@@ -64,27 +64,27 @@ def test_a_return_opens_a_second_span():
     assert result == {("acme", 0, 60), ("acme", 120, None), ("beta", 60, 120)}
 
 
-def test_a_span_in_between_leaves_the_rest():
+def test_an_interrupted_span_resumes_after_the_interruption():
     """Case q."""
     result = spans(claim(25, "acme", since=iso(18)), claim(26, "beta", since=iso(21), until=iso(22)))
 
     assert result == {("acme", 18, 21), ("beta", 21, 22), ("acme", 22, None)}
 
 
-def test_a_denial_sets_aside_the_earlier_claim():
+def test_a_denial_cancels_earlier_claims():
     """Case t."""
     result = spans(claim(0, "acme"), claim(50, "acme"), claim(80, "acme", "denied"), claim(90, "acme"))
 
     assert result == {("acme", 90, None)}
 
 
-def test_an_end_without_a_start_has_an_unknown_beginning():
+def test_an_end_without_a_start_has_an_unknown_start():
     """Case v; an unknown start of a current state is the same."""
     assert spans(claim(90, "acme", "ended")) == {("acme", None, 90)}
     assert spans(claim(90, "acme", since="unknown")) == {("acme", None, None)}
 
 
-def test_an_end_of_its_own_name_is_an_end_of_the_state():
+def test_an_end_with_its_own_name_ends_the_state():
     departure = (
         replace(claim(90, "acme", "ended", until=iso(31))[1][0], name="LEFT", reported_as="happened"),
     )
@@ -95,14 +95,14 @@ def test_an_end_of_its_own_name_is_an_end_of_the_state():
     assert truth.named_ends == {(("alice", "WORKS_AT", "acme"), day(31))}
 
 
-def test_questions_about_earlier_knowledge_give_a_number_of_episodes():
+def test_known_at_is_a_number_of_episodes():
     readings = (claim(0, "acme"), claim(60, "beta"))
 
     assert spans(*readings, known_at=1) == {("acme", 0, None)}
     assert spans(*readings, known_at=2) == spans(*readings)
 
 
-def test_a_single_valued_slot_holds_one_object_at_a_time():
+def test_a_single_valued_slot_has_one_object_at_a_time():
     world = World(seed=2, episodes=300)
     facts = [f for f in world.truth().facts() if f.key[1] == "WORKS_AT"]
     for subject in {f.key[0] for f in facts}:
@@ -111,7 +111,7 @@ def test_a_single_valued_slot_holds_one_object_at_a_time():
             assert sum(f.key[0] == subject and f.holds_at(at) for f in facts) <= 1
 
 
-def test_questions_are_answered_by_the_facts_that_hold_as_known_then():
+def test_questions_are_answered_by_the_facts_known_at_their_time():
     world = World(seed=2, episodes=120)
     truth = world.truth()
     for questions in rounds(truth, 2, world.end()):
@@ -121,7 +121,7 @@ def test_questions_are_answered_by_the_facts_that_hold_as_known_then():
             assert answer == true_objects
 
 
-def test_every_slot_is_asked_about_now_and_then_and_the_same_each_time():
+def test_questions_cover_every_slot_and_are_repeatable():
     truth, end = World(seed=2, episodes=120).truth(), World(seed=2, episodes=120).end()
     first, second_result = list(rounds(truth, 2, end)), list(rounds(truth, 2, end))
 

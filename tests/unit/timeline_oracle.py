@@ -50,12 +50,12 @@ def _inferred(claim: Claim) -> bool:
 
 
 class Oracle:
-    """Derive the spans of all statements at once; `are_rivals` is asked pair by pair."""
+    """Derive the spans of all statements together; `are_rivals` is called for each pair."""
 
     def __init__(self, evidence: Sequence[Claim], are_rivals: Callable[[str, str], bool]) -> None:
         self.rivals = lambda a, b: a != b and are_rivals(a, b)
         self.spans: list[_Span] = []
-        # R6: a denial sets aside all evidence of its statement said before it.
+        # R6: a denial cancels all earlier evidence of its statement.
         self.evidence = [
             claim
             for claim in evidence

@@ -13,7 +13,7 @@ _MONTHS = """January February March April May June July August September October
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Date:
-    """A date that is told.
+    """A date as a text states it.
 
     instant  the first of it
     iso      at its own precision: 2026, 2026-03, 2026-03-12

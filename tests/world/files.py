@@ -111,7 +111,7 @@ def _eval_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield questions about slots with a single object: present, past, outdated; and of strangers.
 
-    An object is called by its full name, which the graph need not have been told: see --alias-rate.
+    Questions use the full name of an object, which no text may have mentioned: see --alias-rate.
     """
     names = {entity.id: entity.name for entity in truth.entities}
     facts_of_truth, count = truth.facts(), Counter[str]()

@@ -17,13 +17,13 @@ from tests.world.things import WorldEntity
 
 ActForm = Literal["holds", "changed", "since", "always", "event", "future", "ended", "span", "denied"]
 WorldObject = WorldEntity | Value
-_TRIES = 20_000  # before a group is told to be out of news
-_LONG_AGO = 2000 * DAY  # before the world's start no past span is told
+_TRIES = 20_000  # tries before a group is reported as out of news
+_LONG_AGO = 2000 * DAY  # no text states a span before the world's start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """One statement to be told. why: the kind of event, for the truth; since, until: as the text dates it."""
+    """A planned statement. why: the kind of event, for the truth; since, until: the dates in the text."""
 
     subject: WorldEntity
     relation: Relation
@@ -96,7 +96,7 @@ class WorldHistory:
     """The world of a group so far: the spans of each slot."""
 
     def __init__(self, plan: WorldPlan, entities: Sequence[WorldEntity]) -> None:
-        """Start with nothing said."""
+        """Start with an empty history."""
         self._plan, self._entities = plan, entities
         self._by_kind: dict[ThingKind, list[WorldEntity]] = {}
         for entity in entities:
@@ -108,7 +108,7 @@ class WorldHistory:
         self._multiples: list[WorldSlot] = []
 
     def tell(self, dice: Dice, at: Instant, speaker: WorldEntity | None, *, delayed: bool) -> Act:
-        """Return the next act, said at `at`; what it changes has happened then."""
+        """Return the next act, stated at `at`; its change has happened by that time."""
         plan = self._plan
         events: dict[str, tuple[float, Callable[[Dice, Instant], Act | None]]] = {
             "change": (0 if delayed else plan.change_rate, self._change),
@@ -204,7 +204,7 @@ class WorldHistory:
         return slot.act("ended", "ended", span.object, until=until)
 
     def _restate(self, dice: Dice, at: Instant) -> Act | None:
-        """Repeat what holds, sometimes with its start."""
+        """Repeat a current state, sometimes with its start."""
         current = self._current(dice, at, self._multiples if dice.flip(0.35) else self._singles)
         if current is None:
             return None
@@ -294,7 +294,7 @@ class WorldHistory:
         slot.spans.append(HeldSpan(chosen, start))
 
     def _object(self, dice: Dice, slot: WorldSlot, but: Sequence[WorldObject]) -> WorldObject | None:
-        """Return an object of the relation's kind that is none of `but`; None where none was found."""
+        """Return an object of the relation's kind that is not in `but`, or None."""
         relation, circle = slot.relation, self._circle(slot)
         for _ in range(8):
             if relation.object is None:
@@ -318,7 +318,7 @@ class WorldHistory:
         return candidates
 
     def _dated(self, dice: Dice, at: Instant, earliest: Instant) -> Date | None:
-        """Return a told day from `earliest` to the day before `at`; None = the text gives no date."""
+        """Return a stated day from `earliest` to the day before `at`; None = the text gives no date."""
         plan, days = self._plan, (midnight(at) - midnight(earliest)) // DAY - 1
         none = max(0.0, 1 - plan.absolute - plan.relative)
         style = dice.weighted({"absolute": plan.absolute, "relative": plan.relative, "none": none})

@@ -66,5 +66,5 @@ class Streams:
 
 
 def tokens(text: str) -> int:
-    """Return how many tokens a text is taken to have: a quarter of its characters."""
+    """Return the estimated number of tokens of a text: a quarter of its characters."""
     return len(text) // 4

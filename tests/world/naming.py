@@ -132,9 +132,9 @@ class Namer:
     """Names the facts of one group, one after another."""
 
     def __init__(self, seed: int, group: str, relations: RelationNames) -> None:
-        """Start with nothing told."""
+        """Start without any mentioned name."""
         self._seed, self._group, self._free = seed, group, relations == "free"
-        self._open: set[_State] = set()  # states that were told, and whose end was not
+        self._open: set[_State] = set()  # stated states without a stated end
 
     def name(self, act: Act, episode: int, place: int) -> Naming:
         """Return how the fact at this place of an episode is named; call it once a fact, in order."""

@@ -76,7 +76,7 @@ class Oracle:
         return self.readings[place]
 
     def extraction(self, text: str) -> dict[str, Any]:
-        """Return the reply to an extraction; a text that nobody told says nothing."""
+        """Return the reply to an extraction; the reply to an unknown text is empty."""
         self.counts.extractions += 1
         reading = self.reading(text)
         return reply(reading[0].mentions, reading[1]) if reading else {"entities": [], "facts": []}
@@ -170,7 +170,7 @@ class Oracle:
 
 
 def _relation_of(item: set[SentenceMeaning], states: set[SentenceMeaning]) -> ComparisonWord:
-    """Return how a new sentence is related to a known one; one sentence may have been said of several things.
+    """Return how a new sentence is related to a known one; a sentence may be about several things.
 
     A known sentence denotes its state, even if it says that the state is over: a state that was first
     reported at its end may come back. A named end is no state: nothing says the same, or ends it.

@@ -15,7 +15,7 @@ RelationNames = Literal["listed", "free"]
 class WorldPlan:
     """The parameters of a world; rates are of 1. All else follows from them and the seed.
 
-    episodes, entities   of the whole world; groups share them evenly and know nothing of each other
+    episodes, entities   of the whole world; groups share them evenly and have no entities in common
     alias_rate           mentions that do not use the full name
     homonyms             persons who bear the full name of another person
     tickers              things that are also called by a code such as TH-ER
@@ -67,7 +67,7 @@ class WorldPlan:
     relations: RelationNames = "listed"
 
     def __post_init__(self) -> None:
-        """Refuse what no world can be made of."""
+        """Refuse impossible parameters."""
         if self.episodes < 0 or self.groups < 1 or self.sources < 1 or self.step_s < 60:
             raise ValueError("a world needs episodes >= 0, groups >= 1, sources >= 1, step_s >= 60")
         if self.entities < 20 * self.groups:

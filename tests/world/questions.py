@@ -51,7 +51,7 @@ def true_answers(facts: Sequence[TrueFact], questions: Sequence[WorldQuestion]) 
 
 
 def rounds(truth: Truth, seed: int, end: Instant) -> Iterator[Round]:
-    """Yield the questions about what was told: each slot now and at a random instant; some at record times.
+    """Yield questions about stated facts: each slot now and at a random instant; some at record times.
 
     end: an instant after the last episode, which is "now".
     """

@@ -72,7 +72,7 @@ class WorldEpisode:
 
 
 def reply(mentions: Iterable[tuple[str, str, str]], stated: Iterable[ToldFact]) -> dict[str, Any]:
-    """Return the extraction reply that tells this and no more."""
+    """Return the extraction reply with exactly these mentions and facts."""
     entities = [{"name": surface, "type": kind} for surface, _, kind in mentions]
     at = {entity["name"]: place for place, entity in enumerate(entities)}
     facts = []
@@ -91,7 +91,7 @@ def reply(mentions: Iterable[tuple[str, str, str]], stated: Iterable[ToldFact]) 
         if fact.since:
             item["valid_at"] = None if fact.since == UNKNOWN else fact.since
         if fact.until:
-            # An end that is told as an event, or as a state of its own, has its date as the start.
+            # An end that is stated as an event, or as a separate state, has its date as the start.
             item["invalid_at" if fact.kind == kind else "valid_at"] = fact.until
         facts.append(item)
     return {"entities": entities, "facts": facts}
@@ -178,7 +178,7 @@ class Teller:
     def __init__(
         self, plan: WorldPlan, group: str, entities: Iterable[WorldEntity], register: Register
     ) -> None:
-        """Start with nothing told."""
+        """Start without any stated fact."""
         self._first_names = {t.id: t.name.split()[0] for t in entities if t.kind == "Person"}
         self._plan = plan
         self._group = group

@@ -45,7 +45,7 @@ class Truth:
     claims: list[Claim] = field(default_factory=list)
     keys: dict[str, TrueKey] = field(default_factory=dict)  # canonical key -> key
     names: dict[tuple[int, int], str] = field(default_factory=dict)  # place -> client id
-    # Ends that were told under a name of their own ("left"): statement and instant.
+    # Ends that were stated under a separate name ("left"): statement and instant.
     named_ends: set[tuple[TrueKey, Instant]] = field(default_factory=set)
 
     @classmethod

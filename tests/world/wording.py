@@ -37,8 +37,8 @@ STATES = {
 }
 
 
-# who; verb: present; have: has or have; base, past, participle; what: the object. "!": a date that is
-# counted from the reference time ("3 days ago") goes with another verb.
+# {who} is the subject, {verb} its present form, {have} "has" or "have", {what} the object. "!" marks patterns
+# for a date relative to the reference time ("3 days ago"), which need another verb.
 _PATTERNS = {
     "holds": "{who} {verb} {what}",
     "changed": "{who} now {verb} {what}",
@@ -61,8 +61,8 @@ def sentence(
 ) -> str:
     """Return the sentence of an act, without its full stop.
 
-    source, target: the names of both ends as the text has them, in the order of `name`'s words; without a
-    `name` the words are those of the act's relation
+    source, target: the names of both ends in the text, in the order of `name`'s words; without a `name` the
+    words of the act's relation are used
     """
     base, third, past, participle = act.relation.words if name is None else name.words
     date = act.until if act.form == "ended" else act.since

@@ -34,7 +34,7 @@ class _Group:
 
 
 class World:
-    """A seeded stream of episodes. Iterating twice gives the same; nothing is kept between.
+    """A seeded stream of episodes. Every iteration gives the same episodes; nothing is cached between.
 
     World(seed=1, episodes=1000) or World(Plan(...)); `for episode in world`, `world.truth("world-0")`.
     """

@@ -27,8 +27,8 @@ _LOOK_S = 1.0  # how often the server asks whether it is still needed
 class ModelServer:
     """`async with ModelServer(service) as server:` serves at server.base_url until the block ends.
 
-    idle_s: `wait` returns after so many seconds without a request, or when this process's parent has
-    ended, so that a forgotten server ends itself.
+    idle_s: `wait` returns after this number of seconds without a request, or when the parent process has
+    ended, so that a forgotten server stops.
     """
 
     def __init__(self, service: Service, *, port: int = 0, idle_s: float = 600.0) -> None:
@@ -42,7 +42,7 @@ class ModelServer:
 
     @property
     def base_url(self) -> str:
-        """What a client takes as its base URL."""
+        """The base URL for clients."""
         return f"http://{HOST}:{self.port}/v1"
 
     async def __aenter__(self) -> Self:
@@ -61,7 +61,7 @@ class ModelServer:
                 lifespan="off",
                 log_config=None,
                 loop="asyncio",
-                log_level="critical",  # a client that is killed is what the measurement wants
+                log_level="critical",  # measurements kill clients on purpose
                 proxy_headers=False,
                 server_header=False,
                 timeout_graceful_shutdown=0,
@@ -75,17 +75,17 @@ class ModelServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close every connection, also those whose request is not answered yet."""
+        """Close every connection, including connections with unanswered requests."""
         self._server.should_exit = True
         await self._serving
 
     async def wait(self) -> None:
-        """Return once nobody needs the server: idle, parent gone, or SIGTERM or SIGINT was sent to it."""
+        """Return when the server is idle, its parent has ended, or it gets SIGTERM or SIGINT."""
         while os.getppid() == self._parent and not self._serving.done():
-            left = self._asked_at + self._idle_s - time.monotonic()
-            if left <= 0 and not self._busy:
+            remaining_s = self._asked_at + self._idle_s - time.monotonic()
+            if remaining_s <= 0 and not self._busy:
                 return
-            await asyncio.wait({self._serving}, timeout=min(_LOOK_S, max(left, 0.05)))
+            await asyncio.wait({self._serving}, timeout=min(_LOOK_S, max(remaining_s, 0.05)))
 
     def _app(self) -> Starlette:
         service = self.service

@@ -1,4 +1,4 @@
-"""Errors of transport: what goes wrong depends on the request and how often it was sent, on nothing else."""
+"""Transport faults, which depend only on the request and the number of its attempts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.world.dice import Dice
 
 TransportFault = Literal["malformed", "truncated", "throttled", "failed", "hung"]
 _KINDS: tuple[TransportFault, ...] = ("malformed", "truncated", "throttled", "failed", "hung")
-MAX_REMEMBERED = 200_000  # requests whose attempts are counted; beyond it counting starts anew
+MAX_REMEMBERED = 200_000  # requests with counted attempts; beyond it all counts are cleared
 
 
 @dataclass(slots=True)
 class Faults:
     """Rates of 1 for each request and attempt.
 
-    malformed   200, and a reply that is no JSON
+    malformed   200 with a reply that is not JSON
     truncated   200, cut in the middle, finish_reason "length"
     throttled   429 with Retry-After
     failed      500
@@ -34,8 +34,8 @@ class Faults:
     made: dict[str, int] = field(default_factory=dict)
     _attempts: dict[bytes, int] = field(default_factory=dict)
 
-    def of(self, body: bytes) -> TransportFault | None:
-        """Return what goes wrong with this sending of the request, None for nothing."""
+    def fault_for(self, body: bytes) -> TransportFault | None:
+        """Return the fault of this attempt of the request, or None."""
         rates = {kind: float(getattr(self, kind)) for kind in _KINDS}
         if not any(rates.values()):
             return None

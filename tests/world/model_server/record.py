@@ -1,4 +1,4 @@
-"""What a server has answered, in a file: one that is killed and started again counts on."""
+"""A file of a server's answers: a restarted server continues its counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RecordedAnswer(NamedTuple):
 
 
 def read(path: Path) -> Iterator[RecordedAnswer]:
-    """Yield what stands in a record; a last line that a kill has cut is left out."""
+    """Yield the answers in a record file; an incomplete last line is skipped."""
     with path.open(encoding="ascii") as lines:
         for line in lines:
             with suppress(ValueError):
@@ -33,10 +33,10 @@ class ServerRecord:
     """Appends answers to a file, each before it is sent."""
 
     def __init__(self, path: Path) -> None:
-        """Go on after what stands there. Raises InputError where the file cannot be written."""
+        """Read the recorded answers and append to them. Raises InputError if the file is not writable."""
         try:
             path.touch()
-            self.before = list(read(path))
+            self.recorded = list(read(path))
             cut = path.stat().st_size and not path.read_bytes().endswith(b"\n")
             self._lines = path.open("a", encoding="ascii", buffering=1)
             if cut:

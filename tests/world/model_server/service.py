@@ -1,4 +1,4 @@
-"""What a simulated model server answers, how long that takes, and which faults come in between."""
+"""The answers of a simulated model server, their latency, and injected faults."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.world.model_server.vectors import WorldEmbedder
 from tests.world.oracle import Oracle
 
 MAX_TEXTS = 2048  # of one embeddings request
-_MAX_HEADS = 1000  # prompt heads that are remembered
+_MAX_HEADS = 1000  # number of remembered prompt heads
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What a request gets. streams: as events, the whole text in one."""
+    """An HTTP answer. streams: sent as events, with the complete text in one event."""
 
     body: Mapping[str, Any]
     status: int = 200
@@ -48,11 +48,11 @@ class HttpAnswer:
 
 @dataclass(slots=True)
 class ServedCounts:
-    """What was served; tokens are characters / 4.
+    """Counts of served requests; a token is 4 characters.
 
     by_task         answers to chat requests, by task
-    repeated        of those, to requests that were answered before, word for word
-    prefix_tokens   of prompt heads that were served before
+    repeated        answers to requests with the same messages as an earlier request, by task
+    prefix_tokens   tokens of prompt heads that an earlier request had
     """
 
     requests: int = 0
@@ -84,8 +84,8 @@ class Service:
 
         wild       questions get answers that are a hash of the whole prompt
         affinity   how near the names of one entity are embedded, 0 to 1
-        shuffle_s  each answer is held back for up to so long, so that answers come in another order
-        record     where answers are noted, and what was answered before this server started
+        shuffle_s  the maximum random delay of an answer, which changes the order of answers
+        record     the file of answers, with the answers of earlier server processes
         """
         self.oracle = oracle
         self.streams = Streams(latency)
@@ -97,7 +97,7 @@ class Service:
         self._shuffle_s = shuffle_s
         self._answered: set[str] = set()
         self._record = record
-        for answer in record.before if record is not None else ():
+        for answer in record.recorded if record is not None else ():
             self._count(answer)
 
     def models(self) -> HttpAnswer:
@@ -108,12 +108,12 @@ class Service:
 
     def shown(self) -> dict[str, Any]:
         """Return the counts so far."""
-        counts, asked = self.counts, self.oracle.counts
+        counts, question_counts = self.counts, self.oracle.counts
         return {
             **asdict(counts),
             "prefix_share": counts.prefix_tokens / max(1, counts.prompt_tokens),
-            "questions": dict(asked.questions),
-            "unrecognised": asked.unrecognised,
+            "questions": dict(question_counts.questions),
+            "unrecognised": question_counts.unrecognised,
             "faults": dict(self.faults.made),
             "busy_s": self.streams.busy_s,
             "most_waiting": self.streams.most_waiting,
@@ -135,7 +135,7 @@ class Service:
             request = json.loads(body)
             if not isinstance(request, dict):
                 raise UnreadableRequest("the body is no JSON object")
-            fault = self.faults.of(body)
+            fault = self.faults.fault_for(body)
             if fault == "throttled":
                 return refusal(429, "too many requests", {"Retry-After": "0"})
             if fault == "hung":
@@ -156,7 +156,7 @@ class Service:
         await self.streams.take(written)
         counts = self.counts
         if self._shuffle_s:
-            # By the request and its number, so that a repeated request is not held back for as long again.
+            # The delay depends on the request and its number, so a repeated request gets another delay.
             await asyncio.sleep(self._shuffle_s * chance("shuffle", digest, counts.requests))
         answer = RecordedAnswer(time.time(), task, digest, prompt + written)
         self._count(answer)
@@ -192,24 +192,26 @@ class Service:
             self._answered.add(answer.request)
 
     def _prompt(self, request: dict[str, Any]) -> tuple[int, int]:
-        """Return the prompt's tokens, and those of a head that was served before."""
+        """Return the number of prompt tokens, and of tokens in a head that an earlier request had."""
         texts = [str(message.get("content", "")) for message in request["messages"]]
         head = texts[0] if len(texts) > 1 else ""
-        seen = head in self._heads
+        is_known_head = head in self._heads
         if len(self._heads) < _MAX_HEADS:
             self._heads.add(head)
-        return sum(map(tokens, texts)), tokens(head) if seen else 0
+        return sum(map(tokens, texts)), tokens(head) if is_known_head else 0
 
     async def _embed(self, request: dict[str, Any], _: TransportFault | None) -> HttpAnswer:
-        given = request.get("input")
-        texts = [given] if isinstance(given, str) else given
+        text_or_list = request.get("input")
+        texts = [text_or_list] if isinstance(text_or_list, str) else text_or_list
         if not (
             isinstance(texts, list) and all(isinstance(t, str) for t in texts) and len(texts) <= MAX_TEXTS
         ):
             raise UnreadableRequest(f"input is no text and no list of at most {MAX_TEXTS} texts")
-        wanted = request.get("dimensions", self._vectors.dimensions)
-        if wanted != self._vectors.dimensions:
-            raise UnreadableRequest(f"vectors have {self._vectors.dimensions} dimensions here, not {wanted}")
+        dimensions = request.get("dimensions", self._vectors.dimensions)
+        if dimensions != self._vectors.dimensions:
+            raise UnreadableRequest(
+                f"vectors have {self._vectors.dimensions} dimensions here, not {dimensions}"
+            )
         rows = await self._vectors.embed(texts)
         await asyncio.sleep(self.streams.latency.first_token_s)
         self.counts.embedded_texts += len(texts)
@@ -236,7 +238,7 @@ def refusal(status: int, message: str, headers: Mapping[str, str] | None = None)
 
 
 def _text_of(reply: object, request: Mapping[str, Any], fault: TransportFault | None) -> tuple[str, str]:
-    """Return the message's text and its finish_reason, cut where a fault or the request's limit says so."""
+    """Return the message's text and its finish_reason, truncated by a fault or the request's limit."""
     text = json.dumps(reply, ensure_ascii=False, separators=(",", ":"))
     if fault == "malformed":
         text = f"I think that {text[: len(text) // 2]}"

@@ -1,4 +1,4 @@
-"""A chat request to its reply: by the text of the episode and the schema asked for, never by hidden ids.
+"""Replies to chat requests, from the text of the episode and the requested schema, without hidden ids.
 
 prompts/*.md and kgray/models/prompting/ define a request. The task is the schema's name; a request for text
 names its reply schema in the prompt.
@@ -45,20 +45,20 @@ def reply_to(oracle: Oracle, body: Mapping[str, Any], *, wild: bool = False) -> 
 
 
 def sections(text: str) -> dict[str, Any]:
-    """Return the tagged sections of a prompt's data; what is no JSON is left out."""
-    found: dict[str, Any] = {}
+    """Return the tagged sections of a prompt's data; sections that are not JSON are skipped."""
+    data: dict[str, Any] = {}
     for tag, inner in _SECTION.findall(text):
         try:
-            found.setdefault(tag, json.loads(inner))
+            data.setdefault(tag, json.loads(inner))
         except ValueError:
             continue
-    return found
+    return data
 
 
 def _schema(body: Mapping[str, Any]) -> dict[str, Any]:
     form = body.get("response_format")
-    found = form.get("json_schema") if isinstance(form, dict) else None
-    return found if isinstance(found, dict) else {}
+    schema = form.get("json_schema") if isinstance(form, dict) else None
+    return schema if isinstance(schema, dict) else {}
 
 
 def _task_in(texts: list[str]) -> str:
@@ -69,10 +69,10 @@ def _task_in(texts: list[str]) -> str:
 
 
 def _list(data: Mapping[str, Any], tag: str) -> list[dict[str, Any]]:
-    found = data.get(tag)
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+    items = data.get(tag)
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise UnreadableRequest(f"the request has no section {tag} with a list of objects")
-    return found
+    return items
 
 
 # ------------------------------------------------------------------------------------ reading
@@ -100,10 +100,10 @@ def _missing(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
     reply = _extraction(oracle, data)
     listed = {str(entity.get("name")) for entity in _list(data, "ENTITIES")}
     sentences = data.get("FACTS")
-    known = set(map(str, sentences)) if isinstance(sentences, list) else set()
+    listed_facts = set(map(str, sentences)) if isinstance(sentences, list) else set()
     return {
         "entities": [entity for entity in reply["entities"] if entity["name"] not in listed],
-        "facts": [fact for fact in model_facts(reply) if fact["fact"] not in known],
+        "facts": [fact for fact in model_facts(reply) if fact["fact"] not in listed_facts],
     }
 
 
@@ -120,11 +120,11 @@ def _facts(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dates(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the dates of the facts that the request lists; a fact that was not told has none."""
-    known = {(fact["fact"], fact["status"]): fact for fact in model_facts(_extraction(oracle, data))}
+    """Return the dates of the facts that the request lists; an unknown fact has no dates."""
+    facts = {(fact["fact"], fact["status"]): fact for fact in model_facts(_extraction(oracle, data))}
     dated = []
     for row in _list(data, "FACTS"):
-        fact = known.get((row.get("fact"), row.get("status", "current")), {})
+        fact = facts.get((row.get("fact"), row.get("status", "current")), {})
         dated.append({"id": row.get("id"), "start": fact.get("start"), "end": fact.get("end")})
     return {"facts": dated}
 
@@ -183,7 +183,7 @@ def _answer(oracle: Oracle, question: Mapping[str, Any], dice: Dice | None) -> d
         place = reply["duplicate_of"]
         return answer | {"duplicate_of": None if place is None else ids[place]}
     named = {
-        word: [id_ for id_, other in zip(ids, reply["answers"], strict=True) if other == word]
+        word: [id_ for id_, answer_word in zip(ids, reply["answers"], strict=True) if answer_word == word]
         for word in ("same", "contradicts", "ends")
     }
     reason = next((f"one of them {word}" for word in named if named[word]), "all are independent")
@@ -193,8 +193,8 @@ def _answer(oracle: Oracle, question: Mapping[str, Any], dice: Dice | None) -> d
 # ------------------------------------------------------------------------- any other schema
 
 
-def _instance(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever the schema describes
-    """Return the smallest value that a schema allows: a server that is made to obey says no more."""
+def _instance(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the smallest value that a schema allows."""
     if "enum" in schema:
         return schema["enum"][0]
     if "anyOf" in schema:

@@ -13,24 +13,24 @@ class WorldEmbedder:
     """affinity 0: spelling alone · 1: every name of an entity has the vector of its full name."""
 
     def __init__(self, world: World, *, dimensions: int = 1024, affinity: float = 0.0) -> None:
-        """Learn the names; one that several entities bear keeps its own vector."""
+        """Index the names of entities; a name of several entities keeps its own vector."""
         self._inner = HashingEmbedder(dimensions)
         self._affinity = affinity
         self.dimensions = dimensions
         self.identity = f"world-hashing/{dimensions}/{affinity:g}"
         full: dict[str, set[str]] = {}
         for group in world.groups:
-            for thing in world.entities(group):
-                for surface in (thing.name, *(s for _, s in thing.aliases)):
-                    full.setdefault(surface, set()).add(thing.name)
+            for entity in world.entities(group):
+                for surface in (entity.name, *(s for _, s in entity.aliases)):
+                    full.setdefault(surface, set()).add(entity.name)
         self._full = {surface: next(iter(names)) for surface, names in full.items() if len(names) == 1}
 
     async def embed(self, texts: list[str]) -> Matrix:
         """Return (len(texts), dimensions), rows of unit length."""
-        own = await self._inner.embed(texts)
+        vectors = await self._inner.embed(texts)
         if not self._affinity:
-            return own
+            return vectors
         drawn = await self._inner.embed([self._full.get(text, text) for text in texts])
-        mixed = (1 - self._affinity) * own.astype(np.float64) + self._affinity * drawn
+        mixed = (1 - self._affinity) * vectors.astype(np.float64) + self._affinity * drawn
         unit: Matrix = (mixed / np.linalg.norm(mixed, axis=1, keepdims=True)).astype(np.float32)
         return unit

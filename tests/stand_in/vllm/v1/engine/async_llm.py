@@ -14,7 +14,7 @@ from vllm.exceptions import VLLMClientError
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
-# Seconds of a step, which serves all running requests.
+# Seconds of a step; each step serves all running requests.
 STEP_S = float(os.environ.get("KGRAY_TEST_ENGINE_STEP_S", "0.01"))
 
 
@@ -138,7 +138,7 @@ class AsyncLLM:
         reply = json.dumps(smallest(form.json), separators=(",", ":")) if form else "hello"
         cut = len(reply) > parameters.max_tokens
         reply = reply[: parameters.max_tokens]
-        # Pieces of three letters each, a step apart, where they are asked for; else the whole.
+        # Requested streams have pieces of three letters, a step apart; other replies are complete.
         size = 3 if parameters.output_kind is RequestOutputKind.DELTA else max(len(reply), 1)
         for start in range(0, len(reply), size):
             piece, is_last = reply[start : start + size], start + size >= len(reply)
