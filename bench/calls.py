@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bench.fixed_replies import PIECES, FixedReplies
 from kgray.domain.ontology import shipped
 from kgray.models.openai_api.client import Client, Endpoint, TokensSpent
-from kgray.models.openai_api.structured import Dialect
+from kgray.models.openai_api.dialects import Dialect
 from kgray.models.prompting.prompts import Prompts
 from kgray.models.prompting.reply_schemas import extraction_schemas
 

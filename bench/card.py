@@ -134,7 +134,8 @@ def part_of(step: str, part: str, folder: Path, shape: Shape) -> Figures:
 
 
 def _embedder(folder: Path, shape: Shape, precision: str | None = None) -> Any:  # noqa: ANN401 - kgray's
-    from kgray.models.bge import BgeEmbedder, Placement
+    from kgray.models.bge import BgeEmbedder
+    from kgray.models.encoder import Placement
 
     chosen: Any = precision
     path = models.models(folder, shape, ("bge",))["bge"]

@@ -26,7 +26,7 @@ from kgray.domain.ontology import shipped
 from kgray.domain.records import Draft, Episode
 from kgray.errors import InputError
 from kgray.models.openai_api.client import TokensSpent
-from kgray.models.openai_api.structured import Dialect
+from kgray.models.openai_api.dialects import Dialect
 from kgray.models.prompting.prompts import Prompts, extraction_data
 from kgray.models.prompting.reply_schemas import extraction_schemas
 from kgray.ports import ExtractionRequest

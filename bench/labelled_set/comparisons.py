@@ -23,9 +23,10 @@ from bench.labelled_set.shares import share
 from bench.tables import Column, aligned
 from kgray.domain.records import Episode
 from kgray.errors import ContentError, Cost, InputError, InvalidAnswer
+from kgray.models.openai_api.asker import Asker
 from kgray.models.openai_api.client import Client, Endpoint, TokensSpent
 from kgray.models.openai_api.judge import OpenAIJudge
-from kgray.models.openai_api.structured import Asker, StructuredRequest, structured
+from kgray.models.openai_api.structured import StructuredRequest, structured
 from kgray.models.prompting.prompts import Prompt, Prompts, questions_data, section
 from kgray.models.prompting.replies import COMPARISONS, parse_answer
 from kgray.models.prompting.reply_schemas import INDEX, Schema, choice_of, listed_of, object_of

@@ -11,6 +11,7 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.frame import GROUP, TEXT, Call, command
+from kgray.cli.progress import Progress
 from kgray.errors import KgrayError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def backup(call: Call, to: str, groups: tuple[str, ...]) -> None:
     from kgray.maintenance.transfer.backups import backup as make_backup
     from kgray.runtime.wiring import open_reader
 
-    with printing.Progress() as progress, closing(open_reader(call.settings(), call.folder)) as source:
+    with Progress() as progress, closing(open_reader(call.settings(), call.folder)) as source:
         manifest = make_backup(source, to, groups, on_row=lambda: progress.step("row"))
     _tell(call, manifest, f"are in {to.partition('?')[0]}")
 
@@ -67,7 +68,7 @@ def restore(call: Call, origin: str, groups: tuple[str, ...], dry_run: bool) -> 
     try:
         if not (call.config or os.environ.get(CONFIG_VARIABLE)):
             restoring.lend_settings(origin, call.folder)
-        with printing.Progress() as progress:
+        with Progress() as progress:
             manifest = restoring.restore(
                 call.settings(), call.folder, origin, groups, on_row=lambda: progress.step("row")
             )

@@ -25,6 +25,7 @@ from kgray.cli.frame import (
     several,
     together,
 )
+from kgray.cli.progress import Progress
 from kgray.domain import times
 from kgray.domain.json_form import as_json
 from kgray.errors import FAULTY, ContentError, InputError, exit_code_of
@@ -82,7 +83,7 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
             checked = memory.admin.check(_read(paths, defaults), replace=options["replace"])
             if checked.refusals:
                 return nothing_accepted(call, checked.as_dict(), checked.refusals)
-        with Signals.gentle(), printing.Progress(memory.store.pending_count) as progress:
+        with Signals.gentle(), Progress(memory.store.pending_count) as progress:
             arguments |= {
                 "accept_only": options["accept_only"],
                 "on_step": progress.step,
@@ -102,7 +103,7 @@ def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
 
     kgray retry --group team
     """
-    with call.memory() as memory, Signals.gentle(), printing.Progress(memory.store.pending_count) as progress:
+    with call.memory() as memory, Signals.gentle(), Progress(memory.store.pending_count) as progress:
         retried = memory.retry(
             group=group, episodes=episodes, on_step=progress.step, stop=Signals.is_stopping
         )

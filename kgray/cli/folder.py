@@ -414,7 +414,7 @@ def _took(began: float) -> str:
 
 def _optional() -> Iterator[Check]:
 
-    from kgray.models import bge, minilm, vllm_engine
+    from kgray.models import encoder, minilm, vllm_engine
 
     lacking = minilm.missing()
     yield "minilm", True, f"not installed ({lacking}): {minilm.HOW_TO_GET_IT}" if lacking else "installed"
@@ -423,7 +423,7 @@ def _optional() -> Iterator[Check]:
     except metadata.PackageNotFoundError as error:
         driver = f"not installed ({error.name}): for store.backend = neo4j run `pip install 'kgray[neo4j]'`"
     yield "neo4j driver", True, driver
-    embeds = "installed" if find_spec(bge.PACKAGE) else bge.HOW_TO_GET_IT
+    embeds = "installed" if find_spec(encoder.PACKAGE) else encoder.HOW_TO_GET_IT
     runs = "installed" if find_spec("vllm") else vllm_engine.HOW_TO_GET_IT
     yield "optional parts", True, f"BGE models: {embeds}; vLLM: {runs}"
 

@@ -33,12 +33,13 @@ Command = Callable[..., int | None]
 # In the order of `kgray --help`: module:attribute, and =name if the command's name differs. A command is
 # imported when it is run.
 _PLACES = """
-    folder:init changing:add bulk:backfill folder:up folder:down folder:scale folder:status folder:failures
-    changing:retry folder:groups reading:search reading:context asking:ask reading:entities reading:history
-    reading:show grouping:communities grouping:schedule changing:merge changing:split reading:duplicates
-    changing:distinct changing:undo changing:retract changing:remove reading:dump reading:export
-    declaring:ontology backups:backup backups:restore bulk:copy bulk:import_from=import
-    evaluating:evaluate=eval serving:serve serving:keys serving:mcp upgrading:upgrade folder:doctor
+    folder:init changing:add backfill:backfill folder:up folder:down folder:scale folder:status
+    folder:failures changing:retry folder:groups reading:search reading:context asking:ask reading:entities
+    reading:history reading:show grouping:communities grouping:schedule changing:merge changing:split
+    reading:duplicates changing:distinct changing:undo changing:retract changing:remove reading:dump
+    reading:export declaring:ontology backups:backup backups:restore importing:copy
+    importing:import_from=import evaluating:evaluate=eval serving:serve serving:keys serving:mcp
+    upgrading:upgrade folder:doctor
 """.split()
 COMMANDS: Mapping[str, str] = {re.split("[:=]", place)[-1]: place.partition("=")[0] for place in _PLACES}
 

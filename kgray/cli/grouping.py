@@ -22,6 +22,7 @@ from kgray.cli.frame import (
     group_option,
     known_at_option,
 )
+from kgray.cli.progress import Progress
 from kgray.domain import times
 from kgray.domain.json_form import as_json
 from kgray.errors import STOPPED, InputError
@@ -69,7 +70,7 @@ def refresh(
         return _as_job(call, groups, job_server, options)
     if job_server:
         raise InputError("--job-server is for --submit")
-    with call.memory() as memory, printing.Progress() as progress:
+    with call.memory() as memory, Progress() as progress:
         progress.total = len(groups or memory.store.heads())
         report = finished(memory.communities.refresh(groups, **options, on_group=progress.step))
     rows_by_group = as_json(report.groups)
@@ -89,7 +90,8 @@ def refresh(
 
 def _as_job(call: Call, groups: tuple[str, ...], job_server: str | None, options: dict[str, Any]) -> int:
     """Submit the refresh, or find the job of an earlier command that goes on, and follow it to its end."""
-    from kgray.runtime import jobs
+    from kgray.runtime.job_log import follow
+    from kgray.runtime.jobs import Job, JobServer
     from kgray.runtime.spec import as_environ, run_of
     from kgray.settings import config_file, public_environ
 
@@ -115,11 +117,11 @@ def _as_job(call: Call, groups: tuple[str, ...], job_server: str | None, options
         words += ["--data", str(call.folder.absolute())]
         if (config := config_file(call.config, call.folder, os.environ)) is not None:
             words += ["--config", str(config.absolute())]
-    job = jobs.Job(command=[python, "-m", "kgray.cli.job", *words], environ=environ)
+    job = Job(command=[python, "-m", "kgray.cli.job", *words], environ=environ)
     tell = partial(click.echo, err=True)
     with Signals.gentle():
-        server = jobs.JobServer(address, token=token)
-        ended = jobs.follow(server, run, job, tell=tell, stop=Signals.is_stopping)
+        server = JobServer(address, token=token)
+        ended = follow(server, run, job, tell=tell, stop=Signals.is_stopping)
     if ended is None:
         printing.note("the job goes on; the same command follows it again")
         return STOPPED

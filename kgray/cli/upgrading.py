@@ -9,6 +9,7 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.frame import Call, command
+from kgray.cli.progress import Progress
 
 _MAX_ROWS = 20  # changed rows to print
 
@@ -32,7 +33,7 @@ def upgrade(call: Call, dry_run: bool) -> None:
     from kgray.runtime.wiring import build_ontology, open_earlier
 
     settings = call.settings()
-    with printing.Progress() as progress, open_earlier(settings, call.folder, alone=not dry_run) as earlier:
+    with Progress() as progress, open_earlier(settings, call.folder, alone=not dry_run) as earlier:
         if earlier is not None:
             ontology = build_ontology(settings)
             report = run(earlier, ontology, dry_run=dry_run, on_group=lambda _: progress.step("group"))

@@ -20,7 +20,7 @@ from kgray.errors import SettingsError, Unavailable
 from kgray.models.belongings import Belongings
 from kgray.models.engine_args import parsed
 from kgray.models.openai_api.client import Client, Endpoint, Limiter, OnText, Rejected, TryLater
-from kgray.models.openai_api.structured import DIALECTS, Dialect
+from kgray.models.openai_api.dialects import DIALECTS, Dialect
 from kgray.settings.engine import EngineLimits
 
 HOW_TO_GET_IT = "run `pip install 'kgray[vllm]'` where Ray's actors run"

@@ -26,7 +26,8 @@ from kgray.domain.times import SECOND, Instant
 from kgray.errors import STOPPED, Unavailable
 from kgray.runtime import telemetry
 from kgray.runtime.actors import control
-from kgray.runtime.jobs import Job, JobServer, exit_code_of, reason_of
+from kgray.runtime.job_log import exit_code_of, reason_of
+from kgray.runtime.jobs import Job, JobServer
 from kgray.runtime.spec import DeploymentSpec
 from kgray.runtime.wiring import open_reader
 

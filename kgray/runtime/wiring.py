@@ -334,7 +334,8 @@ def build_embedder(settings: Settings, *, promised: str = "") -> Embedder:
             )
         return MiniLMEmbedder(Path(chosen.name) if chosen.name else None)
     if chosen.backend == "bge":
-        from kgray.models.bge import EMBEDDER, BgeEmbedder, Placement, require_package
+        from kgray.models.bge import EMBEDDER, BgeEmbedder
+        from kgray.models.encoder import Placement, require_package
 
         if settings.runtime.backend == "local":  # else workers load it, not this process
             require_package("embedder")
@@ -355,7 +356,8 @@ def build_reranker(settings: Settings, *, promised: str = "") -> Reranker | None
 
         return HttpReranker(build_client(settings, "reranker"))
     if settings.reranker.backend == "bge":
-        from kgray.models.bge import RERANKER, BgeReranker, Placement, require_package
+        from kgray.models.bge import RERANKER, BgeReranker
+        from kgray.models.encoder import Placement, require_package
 
         if settings.runtime.backend == "local":
             require_package("reranker")

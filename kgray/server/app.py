@@ -1,125 +1,35 @@
-"""The app: the table of routes, their middleware, health, metrics, MCP at /mcp."""
+"""The app: the routes and their middleware, health, metrics, MCP at /mcp."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import cleandoc
-from typing import Any, NamedTuple
+from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse
-from starlette.routing import BaseRoute
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kgray import __version__
 from kgray.errors import KgrayError, Unavailable
 from kgray.memory import AsyncMemory
-from kgray.memory.remote import VERBS
-from kgray.memory.results import NewKey, WithdrawalCounts
-from kgray.server import asking, board, exports, handlers, managing, models, page_files, replies
-from kgray.server.door import OPEN, Door, needs
-from kgray.server.handlers import CORRECTIONS, TAGGED, append, corrects, reads
+from kgray.server import exports, page_files, replies
+from kgray.server.door import OPEN, Door
+from kgray.server.handlers import append
 from kgray.server.problems import ON_ERROR, TooLarge, answer, id_of
-from kgray.server.replies import reply_of
+from kgray.server.routes import GROUP, api_routes
 
 _ROOT = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/mcp", "/", "/page/{name}"})
 BODY_S = 60.0  # for a whole body to arrive; of a backfill, between two pieces
 _READY_S = 2.0
-
-_ROW = {"text": "I work at Acme now", "speaker": "Alice", "at": "2026-03-01T09:00:00Z", "id": "chat-17"}
-_OBJECT = {"type": "object", "additionalProperties": True}
-_TEXT = {"type": "string"}
-_LINES = {"schema": _TEXT, "example": f'{{"text": "{_ROW["text"]}"}}\n'}
-_ARRAY = {"anyOf": [_OBJECT, {"type": "array", "items": _OBJECT}]}
-_ROWS = {
-    "parameters": [
-        {"in": "path", "name": "group", "required": True, "schema": _TEXT, "example": "team"},
-        *({"in": "header", "name": name, "schema": _TEXT} for name in ("Prefer", "Idempotency-Key")),
-        *(
-            {"in": "query", "name": name, "schema": schema}
-            for name, schema in models.Appending.model_json_schema()["properties"].items()
-        ),
-    ],
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {"schema": _ARRAY, "example": [_ROW]},
-            "application/x-ndjson": _LINES,
-        },
-    },
-}
-_STREAM = {"requestBody": {"required": True, "content": {"application/x-ndjson": _LINES}}}
-
-
-_FILE = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": _TEXT}}}}
-
-
-class Route(NamedTuple):
-    """A route. gives: the shape or the media type of its answer; statuses: in addition to 200 and 304."""
-
-    method: str
-    path: str
-    scope: str
-    does: Callable[..., Any]
-    gives: Any
-    statuses: tuple[int, ...] = ()
-    body: dict[str, Any] | None = None
-
-
-_G = "/groups/{group}"
-_NAMED = re.compile(r"\{(identifier|name_or_id)\}")  # users' names may contain a slash, sent as %2F
-ROUTES = (
-    Route("POST", f"{_G}/episodes", "add", append, replies.Accepted, (202,), _ROWS),
-    Route("POST", f"{_G}/backfill", "add", handlers.backfill, replies.Uploaded, (202,), _STREAM),
-    Route("POST", f"{_G}/search", "read", handlers.search, replies.Hits),
-    Route("POST", f"{_G}/context", "read", handlers.context, replies.Context),
-    Route("POST", f"{_G}/ask", "read", asking.ask, replies.Answer),
-    *(
-        Route("GET", f"{_G}/{path}", "read", reads(verb), reply_of(verb))
-        for verb, (method, path, _, _) in VERBS.items()
-        if verb in ("search", "context") or (method == "GET" and verb not in ("dump", "status"))
-    ),
-    Route("GET", f"{_G}/status", "read", handlers.status, replies.Status),
-    Route("POST", f"{_G}/preview", "read", board.preview, replies.Previewed),
-    Route("POST", f"{_G}/files", "add", board.upload, replies.Uploaded, (202,), _FILE),
-    Route("GET", "/key", "", board.own_key, replies.Rights),
-    Route("GET", "/status", "read", board.server_status, replies.Board),
-    Route("GET", "/status/events", "read", board.status_events, "text/event-stream"),
-    Route("GET", "/schedules", "read", board.schedules, replies.Schedules),
-    Route("GET", f"{_G}/events", "read", handlers.events, "text/event-stream"),
-    Route("GET", f"{_G}/dump", "read", handlers.dump, "application/x-ndjson"),
-    Route("GET", f"{_G}/export", "read", exports.export, "application/octet-stream", (206,)),
-    Route("POST", f"{_G}/retry", "add", handlers.retry, replies.Retried, (202,)),
-    *(
-        Route("POST", f"{_G}/{kind}", "correct", corrects(kind), replies.Requested, (202,))
-        for kind in CORRECTIONS
-    ),
-    Route("POST", f"{_G}/retract", "correct", handlers.retract, WithdrawalCounts),
-    Route("POST", f"{_G}/remove", "remove", handlers.remove, WithdrawalCounts),
-    Route("DELETE", f"{_G}/episodes/{{identifier}}", "remove", handlers.remove_episode, WithdrawalCounts),
-    Route("DELETE", _G, "remove", handlers.remove_group, WithdrawalCounts),
-    Route("GET", "/groups", "read", handlers.groups, replies.Groups),
-    Route("GET", "/audit", "admin", managing.audit, replies.Audit),
-    Route("GET", "/keys", "admin", managing.keys, replies.Keys),
-    Route("POST", "/keys", "admin", managing.add_key, NewKey),
-    Route("DELETE", "/keys/{name}", "admin", managing.revoke_key, replies.Named),
-    Route("GET", f"{_G}/webhooks", "admin", managing.webhooks, replies.Webhooks),
-    Route("POST", f"{_G}/webhooks", "admin", managing.add_webhook, replies.NewWebhook),
-    Route("DELETE", f"{_G}/webhooks/{{name}}", "admin", managing.drop_webhook, replies.Named),
-    Route("GET", f"{_G}/webhooks/{{name}}/deliveries", "admin", managing.deliveries, replies.Deliveries),
-    Route("POST", f"{_G}/webhooks/{{name}}/resend", "admin", managing.resend, replies.Named, (202,)),
-)
 
 
 def create_app(memory: AsyncMemory, **options: Any) -> FastAPI:  # noqa: ANN401 - of `Door`
@@ -146,8 +56,8 @@ def create_app(memory: AsyncMemory, **options: Any) -> FastAPI:  # noqa: ANN401 
     )  # fmt: skip
     app.state.door, app.state.exports = door, exports.Exports(memory)
     # Before the same route of the OpenAPI document: FastAPI's processing costs half of an append.
-    app.router.routes.append(StarletteRoute(f"/v1{_G}/episodes", append, methods=["POST"]))
-    app.router.routes.extend(_api_routes())
+    app.router.routes.append(StarletteRoute(f"/v1{GROUP}/episodes", append, methods=["POST"]))
+    app.router.routes.extend(api_routes())
     _add_health(app, door)
     if mounted is not None:
         app.add_route("/mcp", mounted)  # an ASGI app is an endpoint too
@@ -155,43 +65,6 @@ def create_app(memory: AsyncMemory, **options: Any) -> FastAPI:  # noqa: ANN401 
     page_files.add(app)
     app.add_middleware(Front, door=door)
     return app
-
-
-@cache
-def _api_routes() -> Sequence[BaseRoute]:
-    """Return the routes of ROUTES, which are the same in every app: to build them takes 0.2 s."""
-    router = APIRouter()
-    for route in ROUTES:
-        _add(router, route)
-    return router.routes
-
-
-def _add(router: APIRouter, route: Route) -> None:
-    """Add a route under /v1 and to the OpenAPI document."""
-    summary = cleandoc(route.does.__doc__ or "")
-    is_media = isinstance(route.gives, str)
-    shaped = {"content": {route.gives: {"schema": _TEXT}}} if is_media else {"model": route.gives}
-    problem = {"content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
-    router.add_api_route(
-        "/v1" + _NAMED.sub(r"{\1:path}", route.path),
-        route.does,
-        methods=[route.method],
-        dependencies=[needs(route.scope)],
-        response_model=None if is_media else route.gives,
-        response_class=Response if is_media else JSONResponse,
-        summary=summary.splitlines()[0].partition(";")[0].rstrip("."),
-        description=f"{summary}\n\nScope of the key: `{route.scope or 'any'}`.",
-        openapi_extra=route.body,
-        responses={
-            200: {"description": "Done", **(shaped if is_media else {})},
-            **{
-                n: {"description": "See the page on serving", **(shaped if n < 300 else {})}
-                for n in (*route.statuses, *[304] * (route.does.__name__ in TAGGED))
-            },
-            "4XX": {"description": "The request has a fault", **problem},
-            "5XX": {"description": "Try again, or the server has a fault", **problem},
-        },
-    )
 
 
 def _add_health(app: FastAPI, door: Door) -> None:
@@ -246,7 +119,7 @@ class Front:
                 path = "/page/{name}" if path.startswith("/page/") else path
                 default = path if path in _ROOT else "none"
                 route = getattr(scope.get("route"), "path_format", None) or default  # its template
-                route = f"/v1{_G}/episodes" if scope.get("endpoint") is append else route
+                route = f"/v1{GROUP}/episodes" if scope.get("endpoint") is append else route
                 seconds = time.perf_counter() - began
                 self._door.metrics.answered(route, scope["method"], message["status"], seconds)
             await send(message)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from kgray.models.openai_api.structured import DIALECTS
+from kgray.models.openai_api.dialects import DIALECTS
 from kgray.models.prompting.prompts import REPAIR_LINE
 
 _SECTION = re.compile(r"<([A-Z]+)>\n([^\n]*)\n</\1>(?:\n|$)")

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgray.errors import InputError
-from kgray.memory.backfill.manifest import find, submitted
+from kgray.memory.backfill.inputs import find, submitted
 from kgray.runtime.spec import as_environ
 from kgray.settings import load
 from tests.doors.shell import Shell

@@ -7,7 +7,7 @@ import pty
 import subprocess
 import sys
 
-from kgray.cli import printing
+from kgray.cli import progress
 from tests.doors.shell import JOBS
 from tests.waiting import HANGS_S
 
@@ -51,12 +51,12 @@ def test_colour_is_for_terminals(kgray):
 
 
 def test_a_progress_bar_is_drawn_at_a_terminal_once_it_takes_long(monkeypatch):
-    monkeypatch.setattr(printing, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(printing, "EVERY_S", -1.0)
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(progress, "EVERY_S", -1.0)
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        with printing.Progress(lambda: 3) as bar:
+        with progress.Progress(lambda: 3) as bar:
             for outcome in ("committed", "failed", "committed"):
                 bar.step(outcome)
     shown = screen(master).decode()
@@ -66,8 +66,8 @@ def test_a_progress_bar_is_drawn_at_a_terminal_once_it_takes_long(monkeypatch):
 
 
 def test_no_bar_is_drawn_where_standard_error_is_no_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(printing, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(printing, "EVERY_S", -1.0)
-    with printing.Progress() as bar:
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(progress, "EVERY_S", -1.0)
+    with progress.Progress() as bar:
         bar.step("committed")
     assert capsys.readouterr() == ("", "")

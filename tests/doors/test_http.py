@@ -25,9 +25,9 @@ from kgray import errors
 from kgray.cli import cli
 from kgray.domain.json_form import as_json
 from kgray.io.intake.drafts import draft_from
-from kgray.server.app import ROUTES
 from kgray.server.door import Appends, Bounds, Door, Metrics
 from kgray.server.problems import STATUS, code_of
+from kgray.server.routes import ROUTES
 from tests.doors.chat_server import NOTHING, ChatServer, Say
 from tests.doors.served import serving
 from tests.waiting import HANGS_S

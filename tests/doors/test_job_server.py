@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from kgray.errors import KgrayError
-from kgray.runtime.jobs import EndedJob, Job, JobServer, ServerTimes, follow
+from kgray.runtime.job_log import EndedJob, follow
+from kgray.runtime.jobs import Job, JobServer, ServerTimes
 from tests.doors.shell import Shell
 from tests.waiting import HANGS_S
 

@@ -11,9 +11,9 @@ import pytest
 
 from kgray.errors import SettingsError, Unavailable
 from kgray.models.openai_api.client import Client, TokensSpent
+from kgray.models.openai_api.dialects import DIALECTS
 from kgray.models.openai_api.extractor import OpenAIExtractor
 from kgray.models.openai_api.retrieval import OpenAIEmbedder
-from kgray.models.openai_api.structured import DIALECTS
 from kgray.ports import ExtractionRequest
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
 from tests.doors.test_openai_models import (

@@ -22,10 +22,10 @@ from kgray.domain.records import Episode, Value
 from kgray.errors import Garbled, InvalidAnswer, Refused, SettingsError, Unavailable
 from kgray.models.openai_api.client import Client, Endpoint
 from kgray.models.openai_api.connection import CONNECTIONS
+from kgray.models.openai_api.dialects import DIALECTS
 from kgray.models.openai_api.extractor import OpenAIExtractor
 from kgray.models.openai_api.judge import OpenAIJudge
 from kgray.models.openai_api.retrieval import OpenAIEmbedder
-from kgray.models.openai_api.structured import DIALECTS
 from kgray.models.prompting.prompts import Prompts, tokens
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from kgray.settings import Secret

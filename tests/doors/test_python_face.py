@@ -14,7 +14,7 @@ from kgray.domain.records import Draft
 from kgray.errors import Ambiguous, InputError, NotBuilt, NotFound, SettingsError, StoreError
 from kgray.io.intake.drafts import Defaults
 from kgray.memory import AsyncMemory, Memory
-from kgray.memory.backfill.manifest import find
+from kgray.memory.backfill.inputs import find
 from kgray.memory.backfill.run import RunRequest, backfill
 
 ANN = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Acme"}]

@@ -26,7 +26,7 @@ from kgray.schema.rows import as_weights
 from tests.graph.record_vectors import episode_vectors, statement_vectors
 from tests.ray_session import deployment_of
 
-TOKENS = 256  # of a pass on a processor, as `kgray.models.bge` has it
+TOKENS = 256  # of a pass on a processor, as `kgray.models.encoder` has it
 
 if find_spec("FlagEmbedding") is None:
     pytest.skip("FlagEmbedding is not installed: make test-embed", allow_module_level=True)
@@ -167,7 +167,8 @@ async def test_calls_that_run_together_share_passes_and_change_no_bit(folders):
 async def test_a_card_that_is_promised_and_missing_is_an_error(folders, tmp_path):
     import torch
 
-    from kgray.models.bge import BgeEmbedder, Placement
+    from kgray.models.bge import BgeEmbedder
+    from kgray.models.encoder import Placement
     from kgray.runtime.spec import spec_of
     from kgray.runtime.workers import EmbedWorker, RerankWorker
     from kgray.settings import load
@@ -195,7 +196,8 @@ async def test_a_card_that_is_promised_and_missing_is_an_error(folders, tmp_path
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 async def test_a_precision_is_part_of_the_identity_and_changes_the_last_digits(folders, embedder, precision):
-    from kgray.models.bge import BgeEmbedder, Placement
+    from kgray.models.bge import BgeEmbedder
+    from kgray.models.encoder import Placement
 
     half = BgeEmbedder(str(folders["bge"]), sparse=True, placement=Placement(precision=precision))
     assert half.identity == f"bge:bge-tiny+{precision}+sparse"

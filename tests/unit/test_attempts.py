@@ -13,7 +13,8 @@ import pytest
 
 from kgray.errors import StoreError
 from kgray.io.intake.drafts import Refusal
-from kgray.memory.backfill.manifest import InputFile, Manifest, RunFolder, next_attempt
+from kgray.memory.backfill.inputs import InputFile
+from kgray.memory.backfill.manifest import Manifest, RunFolder, next_attempt
 
 OPTIONS = {"group": None, "source": None, "kind": None, "at": None, "replace": False, "order": "file"}
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.cli import printing
+from kgray.cli import progress
 from kgray.errors import InputError, Unavailable
 from kgray.io.intake.drafts import Defaults
 from kgray.io.intake.files import read_file
@@ -22,7 +22,8 @@ from kgray.memory.backfill.manifest import run_name
 from kgray.memory.backfill.run import Budget, RecentRate, RunProgress
 from kgray.ports import GroupCounts
 from kgray.ports.ingest import Sequences, Totals, sum_of
-from kgray.runtime.jobs import JobLog, ServerTimes, followed, without_secrets
+from kgray.runtime.job_log import JobLog, followed
+from kgray.runtime.jobs import ServerTimes, without_secrets
 from kgray.settings import load, public_environ
 
 # ---------------------------------------------------------------------------------- spending
@@ -153,25 +154,25 @@ def test_names_that_are_no_folders_are_refused():
 
 def test_the_progress_of_a_run_is_one_line():
     standing = RunProgress(accepted=1200, ended=800, failed=2, rate=40.0, total=29_600)
-    assert printing.progress_line(standing) == (
+    assert progress.progress_line(standing) == (
         "1200 accepted, 798 committed, 2 failed, 40.0/s, about 12 min left"
     )
-    assert printing.progress_line(RunProgress(duplicate=3, refused=1)) == (
+    assert progress.progress_line(RunProgress(duplicate=3, refused=1)) == (
         "0 accepted, 3 duplicate, 1 refused, 0 committed, 0 failed"
     )
 
 
 def test_sorting_is_reported_before_the_first_acceptance():
-    assert printing.progress_line(RunProgress(sorting=7)) == (
+    assert progress.progress_line(RunProgress(sorting=7)) == (
         "7 rows read to be sorted, 0 accepted, 0 committed, 0 failed"
     )
 
 
 def test_a_line_is_printed_every_few_seconds_without_a_terminal(capsys, monkeypatch):
-    ticker = printing.Progress()
-    monkeypatch.setattr(printing, "LINE_S", 0)
+    ticker = progress.Progress()
+    monkeypatch.setattr(progress, "LINE_S", 0)
     ticker(RunProgress(accepted=1))
-    monkeypatch.setattr(printing, "LINE_S", 60)
+    monkeypatch.setattr(progress, "LINE_S", 60)
     ticker(RunProgress(accepted=2))
     assert capsys.readouterr().err == "kgray: 1 accepted, 0 committed, 0 failed\n"
 

@@ -19,7 +19,8 @@ from kgray.domain.records import Draft
 from kgray.io.intake.drafts import Defaults, Refusal
 from kgray.io.intake.files import Submitted, read_file
 from kgray.io.intake.formats import Position
-from kgray.memory.backfill.manifest import InputFile, Manifest
+from kgray.memory.backfill.inputs import InputFile
+from kgray.memory.backfill.manifest import Manifest
 from kgray.ports.ingest import Stop
 from kgray.system.locks import explained
 

@@ -22,14 +22,8 @@ from kgray.io.intake.drafts import Defaults, Refusal
 from kgray.io.intake.files import read_file
 from kgray.memory import AsyncMemory, Report
 from kgray.memory.answers import failure_of
-from kgray.memory.backfill.manifest import (
-    InputFile,
-    Manifest,
-    RunFolder,
-    RunState,
-    check_sources,
-    next_attempt,
-)
+from kgray.memory.backfill.inputs import InputFile, check_sources
+from kgray.memory.backfill.manifest import Manifest, RunFolder, RunState, next_attempt
 from kgray.memory.backfill.rows import BackfillRows, Order, PlacedRow
 from kgray.memory.correcting import REPORT
 from kgray.memory.ingesting import Submission, foreseen

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from kgray.domain.records import ExtractedEntity, Extraction
 from kgray.errors import InvalidAnswer
+from kgray.models.openai_api.asker import PromptedModel
 from kgray.models.openai_api.client import Client
-from kgray.models.openai_api.structured import RAW_KEPT, PromptedModel, StructuredRequest, structured
+from kgray.models.openai_api.structured import RAW_KEPT, StructuredRequest, structured
 from kgray.models.prompting.model_checks import (
     needed_context,
     without_foreign_facts,

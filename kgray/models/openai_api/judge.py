@@ -8,8 +8,9 @@ from typing import Any
 
 from kgray.domain.records import canonical, clean_text
 from kgray.errors import InvalidAnswer
+from kgray.models.openai_api.asker import PromptedModel
 from kgray.models.openai_api.client import Client
-from kgray.models.openai_api.structured import RAW_KEPT, PromptedModel, StructuredRequest, structured
+from kgray.models.openai_api.structured import RAW_KEPT, StructuredRequest, structured
 from kgray.models.prompting.prompts import Prompt, Prompts, questions_data
 from kgray.models.prompting.replies import parse_answer
 from kgray.models.prompting.reply_schemas import Schema, answers_schema

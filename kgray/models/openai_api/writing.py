@@ -7,17 +7,10 @@ from typing import Any
 
 from kgray.domain.records import canonical, clean_text
 from kgray.errors import Cost, InvalidAnswer, Refused
+from kgray.models.openai_api.asker import Asker, identity_of
 from kgray.models.openai_api.client import Client, Rejected, TokensSpent
-from kgray.models.openai_api.structured import (
-    RAW_KEPT,
-    Asker,
-    Dialect,
-    StructuredRequest,
-    identity_of,
-    read_object,
-    salvage,
-    structured,
-)
+from kgray.models.openai_api.dialects import Dialect
+from kgray.models.openai_api.structured import RAW_KEPT, StructuredRequest, read_object, salvage, structured
 from kgray.models.prompting.prompts import Prompt, PromptFiles, repair_data
 from kgray.models.prompting.reply_schemas import INDEX, TEXT, Schema, listed_of, object_of
 from kgray.ports import AnswerRequest, SummaryRequest, SummaryTask

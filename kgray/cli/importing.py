@@ -1,11 +1,10 @@
-"""backfill: ingests files and folders. copy, import: take over the contents of other memories."""
+"""copy, import: copy a group into another store, and take over the memories of other programs."""
 
 from __future__ import annotations
 
 import os
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any
@@ -13,138 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.changing import defaults_of, nothing_accepted, print_counts, rows_options, say_end, say_quality
-from kgray.cli.frame import (
-    TEXT,
-    Call,
-    Signals,
-    command,
-    finished,
-    group_of,
-    group_option,
-    number,
-    together,
-)
+from kgray.cli.changing import print_counts, say_end
+from kgray.cli.frame import TEXT, Call, Signals, command, finished, group_of, group_option, together
+from kgray.cli.progress import Progress
 from kgray.errors import InputError, KgrayError
 
 if TYPE_CHECKING:
     from kgray.io.interchange.importing import ImportReport
-    from kgray.memory import AsyncMemory
-    from kgray.memory.backfill.run import RunRequest
     from kgray.settings import Settings
-
-_ORDER = "reference-time: sort the rows of all files by it first. Default: file."
-
-
-@command("Accept and ingest files and folders in bulk; resumable.")
-@click.argument("paths", nargs=-1, required=True, type=TEXT, metavar="PATH...")
-@rows_options
-@click.option("--dry-run", is_flag=True, help="Check every row and say what it would cost; accept nothing.")
-@number("--limit", help="Take N rows; running it again takes the next ones.")
-@number("--max-calls", help="Stop after N model calls.")
-@number("--max-tokens", help="Stop after N tokens.")
-@click.option("--order", type=click.Choice(("file", "reference-time")), default="file", help=_ORDER)
-@click.option("--run", type=TEXT, metavar="NAME", help="The run to continue. Default: by store and paths.")
-def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
-    """Accept the rows of PATH... in bulk, ingest them meanwhile, and report. Folders are searched.
-
-    Files are JSON Lines, a JSON array, CSV, Parquet, or plain text (.txt, .md), read a batch at a time; a
-    PATH may be a URL: s3://, gs://, hdfs://, file://.
-    After a stop or a kill, the same command continues: an unchanged file is read from the row after its
-    last accepted row. The run's manifest, report and refused rows are in DIR/runs/RUN.
-    On a cluster of Ray: `ray job submit -- python -m kgray.cli.job backfill PATH...`.
-
-      kgray backfill archive/ --group team --dry-run
-      kgray backfill archive/ --group team --max-tokens 2000000
-    """
-    from kgray.memory.backfill.manifest import check_name, find, run_name
-    from kgray.memory.backfill.run import RunRequest, forecast
-
-    settings, run_option = call.settings(), options["run"]
-    run = run_name(settings, call.folder, paths) if run_option is None else check_name(run_option)
-    request = RunRequest(
-        run=run,
-        inputs=find(paths, call.folder),
-        defaults=defaults_of(options),
-        **{name: options[name] for name in ("replace", "again", "order", "limit", "max_calls", "max_tokens")},
-    )
-    with call.trial() if options["dry_run"] else call.memory(create=True) as memory:
-        memory.check_embedder()
-        if options["dry_run"]:
-            return _dry_run(call, settings, memory, request)
-        if options["on_error"] == "stop":
-            expected = forecast(memory.store, request)
-            if expected.refused:
-                document = expected.as_dict() | {"accepted": 0, "duplicate": 0}
-                return nothing_accepted(call, document, expected.refusals)
-        return _in_place(call, memory, request)
-
-
-def _in_place(call: Call, memory: AsyncMemory, request: RunRequest) -> int:
-    from kgray.memory.backfill.manifest import RunFolder
-    from kgray.memory.backfill.run import backfill as carried_out
-
-    with Signals.gentle(), printing.Progress() as ticker:
-        result = finished(carried_out(memory, call.folder, request, stop=Signals.is_stopping, watch=ticker))
-    call.code = result.exit_code
-    document = result.as_dict()
-    print_counts(call, document, result.refusals, file_of_all=RunFolder(call.folder, request.run).refused)
-    if not call.as_json:
-        _show(document["report"])
-    say_quality(call)
-    if document["report"]["state"] == "limited":
-        printing.note("--limit is reached; run it again to take the next rows")
-    say_end(result, refused=result.refused)
-    return result.exit_code
-
-
-def _show(report: dict[str, Any]) -> None:
-    """Print the report for people."""
-    tokens = f"{report['prompt_tokens']:,} prompt tokens, {report['completion_tokens']:,} completion tokens"
-    rate = report["episodes_per_s"]
-    rows = {
-        "run": f"{report['run']}, attempt {report['attempt']}: {report['state']}",
-        "input": f"{printing.counted(report['files'], 'file')}, {printing.counted(report['rows'], 'row')} "
-        f"({report['skipped']} taken before)",
-        "model": f"{report['calls']:,} calls, {tokens}",
-        "ahead": f"{report['requests']} requests, {report['stalls']} stalls, {report['wasted']} wasted "
-        f"({report['wasted_tokens']} tokens)",
-        "seconds": "not known: another process ingests this folder, and did the work"
-        if report["seconds"] is None
-        else ", ".join(f"{stage} {spent:.2f}" for stage, spent in report["seconds"].items()),
-        "rate": "not known" if rate is None else f"{rate} episodes/s from the first claim to the last commit",
-    }
-    if classes := report["failures"]["classes"]:
-        rows["failed"] = ", ".join(f"{number} {name}" for name, number in sorted(classes.items()))
-    printing.pairs(rows)
-    for row in report["failures"]["first"]:
-        name = row["client_id"] or row["id"]
-        click.echo(printing.plain(f"  {row['group']} {name}: {row['class']}: {row['message']}"))
-
-
-def _dry_run(call: Call, settings: Settings, memory: AsyncMemory, request: RunRequest) -> int:
-    from kgray.memory.backfill.run import forecast
-    from kgray.models.prompting.estimate import estimate_work
-    from kgray.runtime.wiring import build_ontology, build_prompts
-
-    estimate = None
-    if settings.model.backend in ("openai", "vllm"):
-        prompts = build_prompts(settings, build_ontology(settings))
-        estimate = partial(estimate_work, prompts=prompts, pipeline=settings.pipeline)
-    expected = forecast(memory.store, request, estimate=estimate)
-    print_counts(call, expected.as_dict(), expected.refusals)
-    cost = "No language model is configured, so there is nothing to pay."
-    if plan := expected.more["plan"]:
-        cost = (
-            f"It would take about {plan['calls']:,} model calls, {plan['prompt_tokens']:,} prompt tokens and "
-            f"{plan['completion_tokens']:,} completion tokens."
-        )
-    if not call.as_json:
-        click.echo(f"Nothing is accepted. {cost}")
-    if expected.refused:
-        printing.note(f"{expected.refused} would be refused")
-    return 1 if expected.refused else 0
-
 
 _FILE = click.Path(path_type=Path)
 _PASSWORD = "NEO4J_PASSWORD"  # noqa: S105 - the variable's name, which Graphiti's own examples use
@@ -172,7 +47,7 @@ def copy(call: Call, group: str, to_data: str | None, to_config: Path | None) ->
         raise InputError("no target: name its folder by --to-data, its settings by --to-config, or both")
     folder = call.folder if to_data is None else Path(to_data)
     settings, was_there = _settings_of_target(to_config, to_data), folder.exists()
-    with printing.Progress() as progress, closing(open_reader(call.settings(), call.folder)) as source:
+    with Progress() as progress, closing(open_reader(call.settings(), call.folder)) as source:
         try:
             with closing(open_reader(settings, folder, create=True)) as target:
                 copied = copy_group(source, target, group, on_row=lambda: progress.step("row"))
@@ -197,7 +72,6 @@ import_from = group_of(
     "Take over another program's memory.",
     "Take over another program's memory.\n\nkgray import graphiti bolt://localhost:7687 --group team",
 )
-
 
 _reading_options = together(
     group_option,
@@ -237,7 +111,7 @@ def _imported(call: Call, source: str, *, form: str, dry_run: bool, **options: A
     with (
         call.trial() if dry_run else call.memory(create=True) as memory,
         Signals.gentle() if ends_gently else nullcontext(),
-        printing.Progress() as progress,
+        Progress() as progress,
     ):
         options |= {"form": form, "on_step": progress.step, "stop": Signals.is_stopping}
         report = finished(memory.import_from(source, dry_run=dry_run, **options))
