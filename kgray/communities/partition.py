@@ -22,7 +22,7 @@ Hashes = NDArray[np.uint64]
 # Communities by level, each with its nodes in ascending order; upper communities are unions of lower ones.
 Levels = list[list[Ints]]
 SALT = b"kgray communities 1:"  # never change it: another salt would change every tie between runs
-_WEDGES = 4_000_000  # most neighbours that one array look-up tests
+_WEDGES = 4_000_000  # most neighbours that an array look-up tests at once
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -222,7 +222,7 @@ def write(
 def _lines(hits: Sequence[Hit], query: str, count: counting.Counter, *, has_all: bool) -> list[_Line]:
     """Return the lines of hits, the greatest worth first.
 
-    Of the facts of a hyper-edge (one sentence about several pairs) only the first has a line.
+    A hyper-edge (several facts of a single sentence) has only the line of its first fact.
     has_all: with the names of all entities; else bare names only if there are no other hits
     """
     informative = [hit for hit in hits if hit.entity is None or hit.entity.labels or hit.entity.aliases]
@@ -316,7 +316,7 @@ def _day(hit: Hit | None) -> tuple[date | None, str | None]:
 def _dated(hit: Hit, previous: Hit | None) -> str:
     """Return the line of a day ("Sun 3 May 2026"; "Tue 5 May" in the same year) before a message.
 
-    "" if the day and the source are those of the previous message.
+    Return "" if the previous message has the same day and source.
     """
     (day, _), (last, _) = _day(hit), _day(previous)
     if day is None or _day(hit) == _day(previous):
@@ -490,7 +490,7 @@ def _current_profiles(
     def is_current(id_: str) -> bool:
         facts = view.facts_at([id_], None, ENTITY_FACTS)
         has_changed = any(f.created_at > recorded_at or (f.expired_at or 0) > recorded_at for f in facts)
-        # If more facts exist than were read, one of them may have ended.
+        # If more facts exist than were read, an unread fact may have ended.
         return not has_changed and len(facts) < ENTITY_FACTS
 
     return {id_: text for id_, text in texts.items() if is_current(id_)}

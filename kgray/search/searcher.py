@@ -489,10 +489,10 @@ def one_list(
     return chosen, repeated
 
 
-def _replace_by_fact(fact: Candidate, sources: set[str], chosen: list[Chosen], rest: list[Chosen]) -> None:
+def _replace_by_fact(fact: Candidate, sources: set[str], chosen: list[Chosen], surplus: list[Chosen]) -> None:
     """Replace the messages that support a fact by the fact, at the place and with the score of the first."""
     messages = [row for row in chosen if row[0] == "episode" and row[1].row.id in sources]
     first = chosen.index(messages[0])
     chosen[first] = "fact", replace(fact, score=messages[0][1].score)
     chosen[:] = [row for row in chosen if row not in messages]
-    rest += messages
+    surplus += messages

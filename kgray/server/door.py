@@ -423,7 +423,7 @@ class Door:
     async def changes(self, group: str, since: int, upto: int) -> Changes:
         """Return `Memory.changes`; streams at the same position share a read.
 
-        upto: the last commit that the caller saw; a newer one starts a new read.
+        upto: the last commit that the caller saw; a newer commit starts a new read.
         """
         key = (group, since, upto)
         if key not in self._shared:

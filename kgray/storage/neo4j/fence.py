@@ -167,8 +167,7 @@ def _take(
         parameters = {"holder": holder, "host": HOST, "pid": os.getpid(), "every": count is None}
         parameters |= {"shards": shards, "epoch": lock.epoch, "token": token}
         db.run(running, cypher.HOLD_SHARDS, **parameters)
-        # A restarted writer keeps the epoch of the lock. Its slots get a new epoch, so that the writes of the
-        # former process fail.
+        # A restarted writer keeps the lock's epoch. The slots' new epoch fails the former process's writes.
         db.run(running, cypher.TAKE_SLOTS, shards=shards, epoch=new_epoch)
     rows = db.run(running, cypher.SLOTS_OF, shards=shards)
     lock.slots.update((slot, slot_epoch) for slot, slot_epoch in rows)
