@@ -22,7 +22,7 @@ Hashes = NDArray[np.uint64]
 # Communities by level, each with its nodes in ascending order; upper communities are unions of lower ones.
 Levels = list[list[Ints]]
 SALT = b"kgray communities 1:"  # never change it: another salt would change every tie between runs
-_WEDGES = 4_000_000  # pairs of neighbours a look-up
+_WEDGES = 4_000_000  # most neighbours that an array look-up tests at once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,10 +70,10 @@ def graph_of(ids: Sequence[str], pairs: Iterable[tuple[str, str, int]]) -> Graph
     table = np.array(valid, np.int64).reshape(-1, 3)
     hashes = np.fromiter(map(hash_of, ids), np.uint64, len(ids))
     order = np.argsort(hashes, kind="stable")
-    apart = hashes[order]  # equal hashes are made distinct, in the order of the ids
-    while (twice := np.flatnonzero(apart[1:] <= apart[:-1])).size:
-        apart[twice + 1] = apart[twice] + np.uint64(1)
-    hashes[order] = apart
+    distinct = hashes[order]  # equal hashes are made distinct, in the order of the ids
+    while (twice := np.flatnonzero(distinct[1:] <= distinct[:-1])).size:
+        distinct[twice + 1] = distinct[twice] + np.uint64(1)
+    hashes[order] = distinct
     return from_arrays(table[:, 0], table[:, 1], table[:, 2], hashes)
 
 
@@ -85,9 +85,9 @@ def hash_of(id_: str) -> int:
 def from_arrays(a: Ints, b: Ints, weights: Ints, hashes: Hashes) -> Graph:
     """Return the graph of pairs of nodes, without loops; weights of equal pairs are added."""
     nodes = len(hashes)
-    apart = a != b
-    heads, ends = np.concatenate((a[apart], b[apart])), np.concatenate((b[apart], a[apart]))
-    codes, both = _summed(heads * nodes + ends, np.concatenate((weights[apart], weights[apart])))
+    is_edge = a != b
+    heads, ends = np.concatenate((a[is_edge], b[is_edge])), np.concatenate((b[is_edge], a[is_edge]))
+    codes, both = _summed(heads * nodes + ends, np.concatenate((weights[is_edge], weights[is_edge])))
     heads, ends = np.divmod(codes, max(nodes, 1))
     start = np.concatenate(([0], np.cumsum(np.bincount(heads, minlength=nodes)))).astype(np.int64)
     return Graph(start, ends, both, hashes)
@@ -101,7 +101,7 @@ def _summed(codes: Ints, weights: Ints) -> tuple[Ints, Ints]:
     return codes[first], np.add.reduceat(weights[order], first) if len(first) else weights
 
 
-def shared(graph: Graph) -> Ints:
+def common_neighbours(graph: Graph) -> Ints:
     """Return for each entry of `ends` the number of common neighbours of its two ends."""
     heads = graph.heads
     counts = np.zeros(len(heads), np.int64)
@@ -208,7 +208,7 @@ NOBODY = -1  # the label of a node that belongs to no community
 MIN_MEMBERS = 5  # a smaller community joins a neighbouring community
 CAP, LARGE, LARGE_CAP = 500, 1_000_000, 1000  # most members; nodes of a large graph; most members there
 HUB, HUB_TIMES = 200, 20  # a hub has more neighbours than HUB and than HUB_TIMES x the median
-NEAR = 5  # the inverse of the share in `folded`
+NEAR = 5  # a near community has more than 1/NEAR of its inner weight to its neighbour (`folded`)
 _FEWER = 0.9  # an upper level has at most this share of the communities of the level below
 
 
@@ -220,7 +220,9 @@ def cap_for(nodes: int) -> int:
 def partition(
     graph: Graph, cap: int, previous: Ints | None = None, touched: NDArray[np.bool_] | None = None
 ) -> Ints:
-    """Return the community of each node as its least member; NOBODY for a node without neighbours.
+    """Return the community of each node as its least member.
+
+    NOBODY for a node without neighbours, and for one (not a hub) whose neighbouring communities are all full.
 
     previous    labels of the last run (NOBODY for new nodes) for a warm run; None for a cold run
     touched     in a warm run the nodes with changed edges; None = all
@@ -242,7 +244,7 @@ def partition(
         labels[stays] = previous[stays]
         if touched is not None:
             active = np.flatnonzero((touched | ~stays) & (plain.degrees > 0))
-    common = shared(plain)
+    common = common_neighbours(plain)
     close, closer = (replace(plain, weights=plain.weights * (1 + common) ** power) for power in (1, 3))
     labels = folded(plain, components(plain, propagate(closer, labels, cap, active)), cap)
     labels = folded(plain, components(plain, propagate(close, labels, cap, active)), cap)
@@ -256,14 +258,15 @@ def folded(graph: Graph, labels: Ints, cap: int, *, near: bool = False) -> Ints:
 
     Ties go to the smaller neighbour, then to the greater hash; a merge must stay within the cap. Each merge
     removes a community, so it terminates. Labels are least members, before and after.
-    near: join communities whose weight to the other, above the expected weight, is 1/5 of their inner weight
+    near: instead join communities of any size whose weight to a neighbour, less the expected weight, exceeds
+    1/5 of their inner weight, less its expectation
     """
     strength = np.bincount(graph.heads, graph.weights, graph.nodes).astype(np.int64)
     while True:
         sizes = np.bincount(labels, minlength=graph.nodes)
         heads = graph.heads
         a, b = labels[heads], labels[graph.ends]
-        # Candidates are small, or near, with a neighbour that has room.
+        # Candidates are small (with `near`: of any size, filtered below) and have a neighbour with room.
         out = (a != b) & (near | (sizes[a] < MIN_MEMBERS)) & (sizes[a] + sizes[b] <= cap)
         codes, weight = _summed(a[out] * graph.nodes + b[out], graph.weights[out])
         small, target = np.divmod(codes, graph.nodes)
@@ -303,7 +306,7 @@ def _joined(small: Ints, targets: Ints, sizes: Ints, graph: Graph, cap: int) -> 
 
 
 def _with_hubs(graph: Graph, labels: Ints, hubs: NDArray[np.bool_], cap: int) -> Ints:
-    """Return the labels with each hub in its community of most weight; NOBODY for isolated nodes."""
+    """Return the labels with each hub in its community of most weight; NOBODY as in `partition`."""
     result = labels.copy()
     sizes = np.bincount(labels, minlength=graph.nodes)
     result[hubs | (sizes[labels] < 2)] = NOBODY
@@ -337,7 +340,7 @@ def plurality(labels: Ints, weights: Ints, sizes: Ints, graph: Graph, cap: int) 
 
 
 class _InOrder(Random):
-    """Keeps Louvain's order of visits: with a shuffle, a new community would change all results."""
+    """Keeps Louvain's order of visits: after a shuffle, one new community could change all."""
 
     def shuffle(self, x: MutableSequence[Any]) -> None:
         """Keep the order."""

@@ -9,7 +9,7 @@ from typing import Any
 from kgray.domain import times
 from kgray.domain.records import Operation
 from kgray.errors import Damaged
-from kgray.graph.stored import DERIVED, TIMED, in_pieces, stale
+from kgray.graph.stored import DERIVED, ORDERED_KINDS, in_pieces, stale_rows
 from kgray.ports import RowChanges, Store, at_one_moment
 from kgray.schema import kinds, reads, rows
 from kgray.schema.kinds import Key, Kind, OperationRow, RecordRow
@@ -25,7 +25,7 @@ def repaired(store: Store, group: str) -> list[str]:
     """
     with store.writing():
         lines = _mended(store, group)
-        different = stale(store, group)
+        different = stale_rows(store, group)
         wrong = []
         for kind in DERIVED:
             for verb, rows_of in (("written anew", different.puts[kind]), ("dropped", different.drops[kind])):
@@ -70,7 +70,7 @@ def _checked(store: Store, group: str) -> Iterator[tuple[OperationRow, str]]:
     """Yield the corrections that derivation applies, with the reason why each cannot be applied, or ""."""
     applicable: dict[int, Operation] = {}
     for row in store.rows(kinds.OPERATIONS.all, group):
-        if row.kind not in TIMED or row.state != kinds.DONE:
+        if row.kind not in ORDERED_KINDS or row.state != kinds.DONE:
             continue
         try:
             operation = rows.operation(group, row)
@@ -100,7 +100,7 @@ def differences(store: Store, group: str) -> list[str]:
     def compared() -> list[str]:
         if in_pieces(store, group):  # reads derive the graph from the records then
             return []
-        different = stale(store, group)
+        different = stale_rows(store, group)
         wrong = {kind.name: len(different.puts[kind]) + len(different.drops[kind]) for kind in DERIVED}
         return [f"{name}: {n} stored otherwise than the records derive" for name, n in wrong.items() if n]
 

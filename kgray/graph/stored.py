@@ -36,7 +36,7 @@ from kgray.system.garbage import garbage_not_collected
 DERIVED: tuple[Kind[Any], ...] = (
     kinds.ENTITIES, kinds.MENTIONS, kinds.SHOWN_ENTITIES, kinds.SHOWN_EVIDENCE, kinds.FACTS,
 )  # fmt: skip
-TIMED = frozenset({"merge", "split", "distinct", "undo"})  # the corrections that derivation applies
+ORDERED_KINDS = frozenset({"merge", "split", "distinct", "undo"})  # the corrections that derivation applies
 
 
 def records_of(
@@ -44,7 +44,7 @@ def records_of(
 ) -> GroupRecords:
     """Return the group's live records, as of now or as known at `known_at`. Raises Damaged.
 
-    within  sequences of episodes: read only their mentions, evidence and births; None = of all episodes
+    within  sequences of episodes: read only their heads, mentions, evidence and births; None = all episodes
 
     `known_at` does not apply to `last_recorded`, which is the current value.
     """
@@ -100,12 +100,12 @@ def _records(
         }
         current, retired, saved_at = _unpacked(read(reads.PACKED, reads.PACKED_AT), heads, live)
         carried_out = _operations(store, group)
-        operations = [step for step, at in carried_out if step.kind in TIMED and is_in_force(at, None)]
+        operations = [o for o, at in carried_out if o.kind in ORDERED_KINDS and is_in_force(at, None)]
         judged = {row.sequence: judgements(row.judged) for row in store.rows(reads.JUDGED, group)}
         declarations, verdicts = _judgements_in_force(judged.values(), carried_out, is_in_force)
-        recorded = {step.sequence: at for step, at in carried_out}
+        recorded = {operation.sequence: at for operation, at in carried_out}
         recorded |= {d.sequence: at for d, at in declarations} | {v.sequence: at for v, at in verdicts}
-        corrected = {id_: (a, b) for step in operations for id_, a, b in step.births}
+        corrected = {id_: (a, b) for operation in operations for id_, a, b in operation.births}
         records = GroupRecords(
             group=group,
             heads=list(live.values()),
@@ -133,7 +133,7 @@ def _unpacked(
 ) -> tuple[UnpackedRecords, UnpackedRecords, list[int]]:
     """Return the records of live episodes, the records of other rows, and the sequences of removals."""
     # While a removal runs in pieces, its episodes are still stored but no longer belong to the graph.
-    removed = {row.sequence for row in heads.values() if row.state != kinds.COMMITTED}
+    uncommitted = {row.sequence for row in heads.values() if row.state != kinds.COMMITTED}
     strings: dict[str, str] = {}
     live_records, other_records, saved_at = UnpackedRecords(), UnpackedRecords(), list[int]()
 
@@ -141,7 +141,7 @@ def _unpacked(
         for row in stored:
             if row.sequence not in heads:
                 saved_at.append(row.sequence)
-            if row.sequence not in removed:
+            if row.sequence not in uncommitted:
                 yield row
 
     for are_live, packed_rows in groupby(packed(), key=lambda row: row.sequence in live):
@@ -286,7 +286,7 @@ class StaleRows(NamedTuple):
     drops: dict[Kind[Any], Sequence[Key]]
 
 
-def stale(store: Store, group: str) -> StaleRows:
+def stale_rows(store: Store, group: str) -> StaleRows:
     """Compare a group's stored graph with the graph that its records derive."""
     stored = stored_records(store, group)
     records = stored.live
@@ -302,15 +302,13 @@ def stale(store: Store, group: str) -> StaleRows:
         kinds.SHOWN_EVIDENCE: moved.values(),
         kinds.FACTS: map(rows.fact_row, derived_facts),
     }
-    stale_rows = StaleRows({}, {})
+    result = StaleRows({}, {})
     for kind in DERIVED:
         stored_rows = {kind.key_of(row): tuple(row) for row in store.rows(kind.all, group)}
         derived_rows = {kind.key_of(row): tuple(row) for row in derived[kind]}
-        stale_rows.puts[kind] = [
-            row for key, row in sorted(derived_rows.items()) if stored_rows.get(key) != row
-        ]
-        stale_rows.drops[kind] = sorted(stored_rows.keys() - derived_rows.keys())
-    return stale_rows
+        result.puts[kind] = [r for key, r in sorted(derived_rows.items()) if stored_rows.get(key) != r]
+        result.drops[kind] = sorted(stored_rows.keys() - derived_rows.keys())
+    return result
 
 
 def in_pieces(store: Store, group: str) -> bool:
@@ -329,6 +327,22 @@ def view_now(store: Store, group: str) -> GraphView:
     return View(records_of(store, group), stored.episodes) if in_pieces(store, group) else stored
 
 
+_by_birth = attrgetter("born", "id")
+
+
+def _in_order(facts: Iterable[Fact], parts: Iterable[Iterable[str]]) -> list[Fact]:
+    """Return facts, each once, in order of the parts (lists of their statements), then by start and id."""
+    by_statement: dict[str, list[Fact]] = {}
+    for fact in facts:
+        by_statement.setdefault(fact.statement, []).append(fact)
+    unique: dict[str, Fact] = {}
+    for part in parts:
+        ordered = [fact for statement in part for fact in by_statement.get(statement, ())]
+        ordered.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))
+        unique.update((fact.id, fact) for fact in ordered if fact.id not in unique)
+    return list(unique.values())
+
+
 class View(GraphView):
     """A `ports.GraphView` derived from records (R4); each call sweeps the statements that it needs."""
 
@@ -343,7 +357,8 @@ class View(GraphView):
 
     def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
         shown_ids = self.shown_statements
-        return self._holding([s for recorded in statements for s in shown_ids.get(recorded, ())], as_of)
+        parts = [shown_ids.get(recorded, []) for recorded in statements]
+        return _in_order(self._holding([s for part in parts for s in part], as_of), parts)
 
     def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
         return [self._holding([self.places[p]] if p in self.places else [], as_of) for p in places]
@@ -360,12 +375,11 @@ class View(GraphView):
     def entities_named(self, name: str) -> list[Entity]:
         folded_name = rows.folded(name)
         named = [e for e in self.all_entities() if folded_name in map(rows.folded, (e.name, *e.aliases))]
-        return sorted(named, key=lambda entity: (entity.born, entity.id))
+        return sorted(named, key=_by_birth)
 
     def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
-        graph = self.graph
-        id_lists = ([i for i in sorted(graph.shows_as(r)) if i in graph.entities] for r in recorded)
-        return [[graph.entity(i) for i in ids] for ids in id_lists]
+        shown_ids = (self.graph.shows_as(id_) & self.graph.entities.keys() for id_ in recorded)
+        return [sorted(map(self.graph.entity, ids), key=_by_birth) for ids in shown_ids]
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:
         live_sequences = [s for s in sequences if s in self._live]
@@ -455,18 +469,17 @@ class StoredView(GraphView):
         for row in self._rows(reads.SHOWN_OF, shown_ids):
             shown_ids[row.recorded].append(row.shown)
         # No mention was recorded with the id of a split's part: such an id shows as itself.
-        parts = [shown_ids[id_] or [id_] for id_ in recorded]
-        unique = dict.fromkeys(id_ for part in parts for id_ in part)
+        id_lists = [shown_ids[id_] or [id_] for id_ in recorded]
+        unique = dict.fromkeys(id_ for ids in id_lists for id_ in ids)
         stored = {row.id: rows.entity(row) for row in self._rows(reads.ENTITIES_OF, unique)}
-        entities = ([stored[id_] for id_ in part if id_ in stored] for part in parts)
-        return [sorted(part, key=attrgetter("born")) for part in entities]
+        return [sorted((stored[i] for i in ids if i in stored), key=_by_birth) for ids in id_lists]
 
     def entities_named(self, name: str) -> list[Entity]:
         folded = rows.folded(name)
         named = self._store.rows(reads.ENTITY_NAMES, self.group)
         bearing = [row.id for row in named if folded in map(rows.folded, (row.name, *row.aliases))]
         bearers = (rows.entity(row) for row in self._rows(reads.ENTITIES_OF, bearing))
-        return sorted(bearers, key=lambda entity: (entity.born, entity.id))
+        return sorted(bearers, key=_by_birth)
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:
         episode_rows = self._rows(reads.EPISODES_AT, dict.fromkeys(sequences))
@@ -479,18 +492,8 @@ class StoredView(GraphView):
     def _facts(self, parts: list[dict[str, None]], as_of: Instant | None) -> list[Fact]:
         """Return the facts of these statements, each once, in order of the parts, then by start and id."""
         statements = dict.fromkeys(statement for part in parts for statement in part)
-        by_statement: dict[str, list[Fact]] = {}
-        for row in self._rows(reads.FACTS_OF_STATEMENTS, statements):
-            fact = rows.fact(row)
-            if as_of is None or fact.holds_at(as_of):
-                by_statement.setdefault(fact.statement, []).append(fact)
-        unique: dict[str, Fact] = {}
-        for part in parts:
-            facts = [fact for statement in part for fact in by_statement.get(statement, ())]
-            facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))
-            for fact in facts:
-                unique.setdefault(fact.id, fact)
-        return list(unique.values())
+        facts = map(rows.fact, self._rows(reads.FACTS_OF_STATEMENTS, statements))
+        return _in_order((f for f in facts if as_of is None or f.holds_at(as_of)), parts)
 
     def _rows(self, read: Read[R], values: Iterable[object]) -> list[R]:
         keys = list(values)

@@ -67,8 +67,8 @@ def fact_text(
 ) -> str:
     """Return the text of a span's fact: the first sentence in the order of points that reads true (R18a).
 
-    It depends only on the span and on evidence, which never changes: a later name of an end changes composed
-    texts alone. Without such a sentence the text is composed.
+    It depends only on the span and on evidence, which never changes: if an entity gets another name
+    later, only composed texts change. Without such a sentence the text is composed.
     """
     kind: EvidenceKind = "happened" if statement.is_event else "holds"
     for claim in _by_points(span):
@@ -83,8 +83,8 @@ def fact_text(
 def _by_points(span: Span) -> Iterator[Claim]:
     """Yield the supporters of a span in order of their first supporting points (R7).
 
-    The opener comes first. Another claim has its start as this point, or, if it starts before the opener's
-    point, its reference time, when it confirms the span.
+    The opener is first. Another claim is placed at its start; if it starts before the point that opened the
+    span, it is placed at its reference time, because its confirmation supports the span.
     """
     opener = span.opened
     yield opener
@@ -209,7 +209,8 @@ def composed_text(statement: Statement, entities: Mapping[str, EntityNote], rela
 
 NEWEST = 5  # facts in a summary
 LENGTH = 500  # maximal number of characters in a summary
-# So many sentences are read after facts of a summary have ended, and the next end needs no new reading.
+# If fewer than NEWEST sentences are left, this number is read again, so that the next facts that end cause no
+# further reading.
 _SPARE = 2 * NEWEST
 _FULL = 4 * NEWEST  # a longer list is cut to _SPARE
 _FAR_FUTURE = 1 << 62  # an instant after all others: a fact that holds at it has no end
@@ -219,7 +220,7 @@ _STOPS = (".", "!", "?", "\u2026", "\u3002")
 class FactSentence(NamedTuple):
     """The sentence of one fact in a summary. Sentences sort as their facts do, the newest first."""
 
-    age: int  # minus the record time of the fact
+    order: int  # minus the record time of the fact
     fact_id: str
     text: str
 
@@ -228,7 +229,7 @@ class FactSentence(NamedTuple):
 class NewestFacts:
     """The sentences of the newest open facts of an entity, sorted.
 
-    The list has every open fact that is at least as new as its last; complete: it has all open facts.
+    It has every open fact that is at least as new as the oldest fact in the list; complete: all open facts.
     """
 
     sentences: list[FactSentence]
@@ -326,10 +327,10 @@ def newest_facts(
         for statement in statements
     }
     for statement in sorted(recorded, key=lambda id_: (-recorded[id_], id_)):
-        is_enough = len(sentences) >= count and -recorded[statement] > max(sentences).age
+        is_enough = len(sentences) >= count and -recorded[statement] > max(sentences).order
         if is_enough or len(sentences) > _FULL:
             sentences, complete = nsmallest(count, sentences), False
-            if -recorded[statement] > sentences[-1].age:
+            if -recorded[statement] > sentences[-1].order:
                 break
         if former_spans is not None and statement in former_spans:
             spans = former_spans[statement]

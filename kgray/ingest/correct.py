@@ -31,7 +31,7 @@ from kgray.errors import InputError, KgrayError, NotFound, Outrun
 from kgray.graph import names
 from kgray.graph.change import Difference, borne, compare, retracted
 from kgray.graph.group import GroupGraph
-from kgray.graph.stored import records_of_entities, stale, stored_records
+from kgray.graph.stored import records_of_entities, stale_rows, stored_records
 from kgray.graph.texts import corrected_entities
 from kgray.ingest.outbox import PENDING, check_width, correction_change, patches_of, row_changes
 from kgray.ingest.removed_records import (
@@ -135,7 +135,7 @@ def _pieces(store: Store, operation: Operation) -> Iterator[RowChanges]:
     drops: dict[Kind[Any], Sequence[Key]] = {}
     if operation.kind == "remove":
         drops = keys_of_episodes(store, group, {row.sequence for row in _named(store, operation)})
-    different = stale(store, group)
+    different = stale_rows(store, group)
     steps: list[tuple[Verb, Kind[Any], Row]] = [
         *(("drop", kind, key) for kind, keys in drops.items() if kind is not kinds.EPISODES for key in keys),
         *(("put", kind, row) for kind, stale_rows in different.puts.items() for row in stale_rows),

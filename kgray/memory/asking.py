@@ -1,4 +1,4 @@
-"""Answers of a model to a group's users, from the memory: in four modes, with history and suggestions.
+"""A model's answers to questions about a group: four modes, with history and suggestions.
 
 local     from the context of the question: 1 call
 keywords  a call extracts high-level keywords, which search for relations, and low-level ones, which search
@@ -35,7 +35,7 @@ Mode = Literal["local", "keywords", "global", "drift"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 ROLES = ("user", "assistant")
 Turn = Mapping[str, str]  # of a conversation; role: user or assistant; content
-_SEARCHED = 2  # earlier questions that a search includes
+_SEARCHED_QUESTIONS = 2  # earlier questions that a search includes
 _ROUNDS = 2  # of mode drift
 _QUESTIONS = 4  # questions a round
 MAX_SUGGESTIONS = 20
@@ -62,7 +62,7 @@ class AnswerOptions:
     min_rating: int = 0  # mode global: 0 to 10; reports that a model rated lower are not read
     report_tokens: int = 50_000  # mode global: reports that are read, at most
     high: tuple[str, ...] = ()  # mode keywords: given by hand, no call extracts them
-    low: tuple[str, ...] = ()
+    low: tuple[str, ...] = ()  # names of entities; `high` has subjects and relations
     suggest: int = 0  # further questions after the answer, at most 20: one more call
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ def own_keywords(question: str) -> Keywords:
     return Keywords(high[:_KEYWORDS], low[:_KEYWORDS])
 
 
-def _telling(words: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
+def _without_stop_words(words: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
     """Return the keywords of a reply without those of stop words alone ("her", "there")."""
     texts = [word.strip() for word in words if isinstance(word, str)] if isinstance(words, list) else []
     stops = frozenset[str]().union(*(language.stops for language in languages().values()))
@@ -144,7 +144,10 @@ class MemoryQuestion:
     search_arguments: dict[str, Any]
 
     async def answer(self, on_text: OnText) -> Answered:
-        """Return the answer, whose pieces are passed on, and then suggestions. Raises InputError."""
+        """Return the answer with its suggestions. Raises InputError.
+
+        on_text gets the pieces of the answer's text as they arrive.
+        """
         options, spending = self.options, self.spending
         needed = options.later_calls + (options.mode == "global")
         if options.max_calls is not None and options.max_calls < needed:
@@ -198,7 +201,7 @@ class MemoryQuestion:
     async def _evidence(self) -> _Evidence:
         match self.options.mode:
             case "global":
-                return await self._points()
+                return await self._from_reports()
             case "keywords":
                 return await self._by_keywords()
         context = await self.context()
@@ -215,29 +218,33 @@ class MemoryQuestion:
         limits = any(self.search_arguments.get(name) for name in ("scopes", "said_after", "said_before"))
         return limits or (filters is not None and filters.narrows)
 
-    async def _points(self) -> _Evidence:
+    async def _from_reports(self) -> _Evidence:
         """Return the best points of the reports; no hits where no report helps."""
         if self.search_arguments.get("as_of") is not None:
-            raise InputError("mode global takes no as_of: a report tells of its run's own time", field="mode")
+            raise InputError(
+                "mode global takes no as_of: a report describes the time of its run", field="mode"
+            )
         if self._narrows:
-            raise InputError("mode global takes no scope and no filter: a report tells of all", field="mode")
+            raise InputError(
+                "mode global takes no scope and no filter: a report describes the whole group", field="mode"
+            )
         options, group, (tokens, count) = self.options, self.group, self._budget
-        everyone = await self.memory.communities.list(
+        communities = await self.memory.communities.list(
             group=group, known_at=self.search_arguments.get("known_at")
         )
-        if not everyone:
+        if not communities:
             raise InputError(
                 f"group {group} has no communities: run `kgray communities refresh --group {group}` first",
                 field="mode",
             )
-        level = of_level(everyone, options.level)
+        level = of_level(communities, options.level)
         reports, left_out = fitting_reports(level, options.min_rating, options.report_tokens)
         reading = Reading(self.spending, self.question, group, tokens, count, self.history)
         context, counts = await reading.points(reports, options.later_calls)
         return _Evidence(context, reports=counts | {"left_out": counts["left_out"] + left_out})
 
     async def _by_keywords(self) -> _Evidence:
-        """Return the hits of the question, and its keywords for relations (high) and entities (low)."""
+        """Return the hits of the question and its keywords: `high` search for relations, `low` for names."""
         keywords = await self._keywords()
         contexts = [await self.context()]
         for recipe, words in zip(("lightrag_global", "lightrag_local"), keywords, strict=True):
@@ -265,7 +272,7 @@ class MemoryQuestion:
         except (Refused, InvalidAnswer) as error:
             self.spending.add(error.spent)
             return own_words
-        keywords = Keywords(*(_telling(reply[name]) for name in _LEVELS))
+        keywords = Keywords(*(_without_stop_words(reply[name]) for name in _LEVELS))
         return keywords if any(keywords) else own_words
 
     def _context_of(self, hits: Sequence[Hit]) -> Context:
@@ -338,7 +345,7 @@ def newest(turns: Sequence[Turn], tokens: int) -> list[Turn]:
 def query_of(question: str, turns: Sequence[Turn]) -> str:
     """Return the text to search: the question and the two before it, which name its subject."""
     earlier = [turn["content"] for turn in turns if turn["role"] == "user"]
-    return "\n".join([question, *reversed(earlier[-_SEARCHED:])])
+    return "\n".join([question, *reversed(earlier[-_SEARCHED_QUESTIONS:])])
 
 
 def read_turns(path: Path) -> tuple[Turn, ...]:

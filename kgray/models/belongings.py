@@ -1,6 +1,8 @@
-"""The processes and the shared memory of an engine, ended and removed after the engine's owner was killed.
+"""Cleanup of an engine: ends its processes and removes its shared memory.
 
-vLLM removes its files itself, unless it has to kill processes, or is killed. So files that appear while an
+It runs after a stop, a failed start, or a kill of the engine's owner.
+
+vLLM removes its files itself, but not if it must kill processes or is killed. So files that appear while an
 engine starts are noted in a record, locked as long as this process or a fork of it lives. The next start of
 an engine on the node removes the files of dead processes. A guard ends the processes.
 
@@ -26,9 +28,10 @@ from uuid import uuid4
 
 from kgray.system.locks import for_owner
 
-GRACE_S = 10.0  # for the ends of the processes by themselves, before they are killed
+GRACE_S = 10.0  # time for the processes to end by themselves before they are killed
 # Reads lines "pid start-time" until its input ends; the start time tells a later process of the same number
-# apart. The topmost processes get SIGTERM, upon which vLLM's core ends its workers; later the others SIGKILL.
+# apart. The topmost processes get SIGTERM, upon which vLLM's core ends its workers. After the grace
+# time all that still run, the topmost included, get SIGKILL.
 _GUARD = """
 import os, signal, sys, time
 
@@ -113,17 +116,17 @@ class Belongings:
         written, PermissionError if another user may have made the folder of the records.
         """
         with ExitStack() as failed:
-            with _cleared() as first:
+            with _cleared() as header:
                 record = open(RECORDS / uuid4().hex, "x", encoding="utf-8", opener=for_owner)  # noqa: SIM115
                 self._record = record
                 failed.callback(self.end)
                 fcntl.flock(record, fcntl.LOCK_EX)
-                record.write(first)
+                record.write(header)
                 record.flush()
             guard = self._guard = Guard()
             known_paths, earlier, ended = {*_SHARED.iterdir()}, _descendants(), Event()
 
-            def look() -> None:
+            def watch_start() -> None:
                 last = False
                 while not last:
                     last = ended.wait(0.2)
@@ -131,7 +134,7 @@ class Belongings:
                     guard.note(processes)
                     mapped = _mapped(processes)
                     for path in {*_SHARED.iterdir()} - known_paths:
-                        # It is gone; or the disk is full: the next pass writes the line.
+                        # It is gone; or the disk is full: the next look writes the line.
                         with suppress(OSError):
                             inode = path.lstat().st_ino
                             if inode in mapped and re.fullmatch(_MEMORY, path.name, re.ASCII):
@@ -140,13 +143,13 @@ class Belongings:
                     with suppress(OSError):
                         record.flush()
 
-            looking = Thread(target=look, daemon=True)
-            looking.start()
+            watcher = Thread(target=watch_start, daemon=True)
+            watcher.start()
             try:
                 yield
             finally:
                 ended.set()
-                looking.join()
+                watcher.join()
             failed.pop_all()
 
     def end(self) -> None:
@@ -175,15 +178,15 @@ def _cleared() -> Iterator[str]:
     status = RECORDS.lstat()  # not the target of a link
     if (status.st_mode, status.st_uid) != (0o040700, os.getuid()):
         raise PermissionError(f"{RECORDS} is no folder of this user alone (mode 700): it must be removed")
-    first = f"in {Path('/proc/self/ns/pid').readlink()}\n"
+    header = f"in {Path('/proc/self/ns/pid').readlink()}\n"
     with open(RECORDS / "lock", "a", encoding="utf-8", opener=for_owner) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for path in RECORDS.glob("[0-9a-f]" * 32):
             with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError: its process lives
-                if file.readline() == first:
+                if file.readline() == header:
                     _settle(path)
-        yield first
+        yield header
 
 
 def _settle(path: Path) -> None:

@@ -1,8 +1,8 @@
 """The queue in front of an encoder: token rows of many calls share forward passes of a few fixed shapes.
 
-A pass has one length, and always the same number of rows for it, because on several threads, and on a card,
-the last digits of a row depend on the shape of its pass. Rows that are missing are filled, which wastes time
-only while the device is busy: then the queue is long, and passes are full.
+A pass has one length, and always the same number of rows for it, because on several threads, and on a GPU,
+the last digits of a row's result depend on the shape of its pass. Missing rows are replaced by padding, which
+wastes time only while the device is busy: then the queue is long, and passes are full.
 
 A row's length bucket follows from the row alone. The order of passes: those with rows of queries; a bucket
 whose oldest row has waited for long; the fullest bucket.
@@ -25,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ids = list[int]
-# 8, 16, 24, 32, 40, ... 64, 80, ...: steps of a quarter. A pass has a multiple of 16 tokens: where it has
-# not, its last rows run through other code, and a text's last digits depend on its place.
+# 8, 16, 24, 32, 40, ... 64, 80, ...: four steps from each power of two to the next. A pass has a multiple of
+# 16 tokens, because otherwise a kernel computes its last rows with other code, and the result of a text
+# depends on its row.
 _LENGTHS = [8, 16, 24, *((4 + step) * 2**power for power in range(3, 12) for step in range(4))]
 _LONGEST_WAIT_S = 1.0  # for a pass to become full while others are
 
@@ -103,7 +104,7 @@ class PassQueue:
         self._tokens, self._clock = tokens, clock
         self._buckets: dict[int, _Bucket] = {}
         self._lock = threading.Lock()
-        # Rows and passes so far; tokens of rows; tokens of passes, the filled ones included.
+        # Rows and passes so far; tokens of rows; tokens of passes, padding included.
         self.counts = dict.fromkeys(("rows", "passes", "tokens", "slots"), 0)
 
     def put(self, inputs: Sequence[Ids], *, is_query: bool) -> Future[list[Any]]:
@@ -161,18 +162,21 @@ class PassLoop:
     def __init__(
         self, forward: Forward, thread: ThreadPoolExecutor, *, tokens: int, pad: int, ahead: int = 0
     ) -> None:
-        """pad: the id that fills a row; ahead: passes that start before one is collected."""
+        """pad: the id that fills a row.
+
+        ahead: passes that stay uncollected while the next starts; 0: each is collected before the next starts
+        """
         self.forward, self._thread, self.tokens, self._pad = forward, thread, tokens, pad
         self._ahead, self._queue = ahead, PassQueue(tokens)
-        self._lock, self._runs = threading.Lock(), False
+        self._lock, self._is_running = threading.Lock(), False
         self.counts = self._queue.counts
 
     async def ask(self, inputs: Sequence[Ids], *, is_query: bool) -> list[Any]:
         """Return an answer for each input, in their order. Raises what a pass raises."""
         future = self._queue.put(inputs, is_query=is_query)
         with self._lock:
-            if not self._runs:
-                self._runs = True
+            if not self._is_running:
+                self._is_running = True
                 self._thread.submit(self._run)
         return await asyncio.wrap_future(future)
 
@@ -181,13 +185,13 @@ class PassLoop:
         while True:
             with self._lock:
                 if (batch := self._queue.take()) is None and not started:
-                    self._runs = False
+                    self._is_running = False
                     return
             if batch is not None and batch[1]:
                 length, rows = batch
                 try:
                     started.append((rows, self.forward(*self._filled(length, rows))))
-                except Exception as error:  # noqa: BLE001 - such as no memory on the card: of these calls
+                except Exception as error:  # noqa: BLE001 - such as a GPU without memory: it ends these calls
                     _fail(rows, error)
             while len(started) > (self._ahead if batch is not None else 0):
                 rows, collect = started.popleft()
@@ -202,7 +206,7 @@ class PassLoop:
         size = rows_of(length, self.tokens)
         ids = np.full((size, length), self._pad)
         mask = np.zeros((size, length), dtype=np.int64)
-        mask[:, 0] = 1  # rows that only fill
+        mask[:, 0] = 1  # a padding row needs one visible token
         for at, row in enumerate(rows):
             count = len(row.ids)
             ids[at, :count], mask[at, :count] = row.ids, 1

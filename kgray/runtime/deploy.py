@@ -27,8 +27,8 @@ from kgray.runtime.scheduler import Scheduler
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
 from kgray.runtime.spec import (
+    MODEL_TABLES,
     POOLS,
-    READING,
     DeploymentSpec,
     SequencerProfile,
     WorkersProfile,
@@ -125,7 +125,9 @@ class Deployment:
         if self.spec.values["model.backend"] != "vllm":
             return
         actors = {**self.actors, **_named(self.spec.namespace)}  # with actors started in the meantime
-        readers = {name: handle for name, handle in actors.items() if POOLS.get(kind_of(name)) in READING}
+        readers = {
+            name: handle for name, handle in actors.items() if POOLS.get(kind_of(name)) in MODEL_TABLES
+        }
         rows = Deployment(self.spec, readers).status()  # an actor without a node has no engine
         for call in [handle.stop.remote() for name, handle in readers.items() if "pid" in rows[name]]:
             with suppress(Unavailable):
@@ -265,7 +267,7 @@ def _missing_reason(spec: DeploymentSpec, kinds: Collection[str], loading: Colle
     engine = spec.cluster.engine
     nodes: Any = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
     largest = max((node["Resources"].get("GPU", 0.0) for node in nodes if node["Alive"]), default=0.0)
-    reads = any(POOLS.get(kind) in READING for kind in kinds)
+    reads = any(POOLS.get(kind) in MODEL_TABLES for kind in kinds)
     if not reads or engine.placement != "STRICT_PACK" or engine.cards <= max(1.0, largest):
         return "is there a node with room for them?"
     return (
@@ -404,7 +406,7 @@ def start_actors(spec: DeploymentSpec, *names: str, detached: bool) -> Deploymen
     actors: dict[str, Handle] = {}
     for name in names or plan:
         cls, options, arguments = plan[name]
-        if engine.cards > 1 and POOLS.get(kind_of(name)) in READING:
+        if engine.cards > 1 and POOLS.get(kind_of(name)) in MODEL_TABLES:
             options = _on_its_cards(f"{spec.namespace}/{name}", dict(options), engine, detached=detached)
         actor = actor_of(cls).options(
             name=name,

@@ -1,4 +1,4 @@
-"""Restores missing actors, loads workers and sizes pools, in a thread of a sequencer or a writer."""
+"""Starts missing actors again, has workers load models, and sizes pools, in a thread of an actor."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from kgray.runtime.deploy import (
     with_current_shards,
 )
 from kgray.runtime.registry import REGISTRY
-from kgray.runtime.spec import POOLS, READING, DeploymentSpec, WorkersProfile
+from kgray.runtime.spec import MODEL_TABLES, POOLS, DeploymentSpec, WorkersProfile
 from kgray.runtime.upkeep import PoolSize, Starts
 
-# Before the first look: actors that were started together need a while to come up.
+# Added to the first interval, because actors that were started together need a while to come up.
 FIRST_LOOK_S = 5.0
 # For the stats of all workers: a worker that has no node gives no answer.
 _STATS_S = 1.0
@@ -48,7 +48,7 @@ class Keeper:
         """is_detached: restore missing actors; has_workers: look after the workers."""
         self.spec = spec  # with the store's number of shards, as of the last look
         self._is_detached, self._ended = is_detached, threading.Event()
-        self._restoring = threading.Lock()
+        self._starting = threading.Lock()
         self._existing = set[str]()  # the actors' names at the last look
         profile = spec.cluster
         every_s = profile.limits.health_every_s
@@ -64,31 +64,33 @@ class Keeper:
                 self._sizes[kind] = PoolSize(
                     profile_of_kind.minimum, profile_of_kind.maximum, takes, profile.limits.idle_s
                 )
-        looks = [self._restore] if is_detached else []
+        checks = [self._restore] if is_detached else []
         if has_workers:
-            looks.append(self._tend)
-        if looks:
+            checks.append(self._check_workers)
+        if checks:
             threading.Thread(
-                target=self._keep, args=(looks, every_s), name="kgray-keeper", daemon=True
+                target=self._keep, args=(checks, every_s), name="kgray-keeper", daemon=True
             ).start()
 
-    def _keep(self, looks: Sequence[Callable[[], None]], every_s: float) -> None:
+    def _keep(self, checks: Sequence[Callable[[], None]], every_s: float) -> None:
         self._ended.wait(FIRST_LOOK_S)
         while not self._ended.wait(every_s):
-            for look in looks:  # if a look fails each time, the others still run
+            for check in checks:  # if a check fails each time, the others still run
                 try:
-                    look()
+                    check()
                 except Exception as error:  # noqa: BLE001 - any error of Ray while its head is away
-                    telemetry.LOGGER.warning("cannot look for actors: %s", type(error).__name__)
+                    telemetry.LOGGER.warning(
+                        "a check of the actors failed, and is repeated: %s", type(error).__name__
+                    )
 
     def end(self) -> None:
-        """Stop, before actors are replaced or ended. No actor is started after the return."""
+        """Stop before actors are replaced or ended. No actor is started after the return."""
         self._ended.set()
-        with self._restoring:
+        with self._starting:
             pass
 
     def _restore(self) -> None:
-        with self._restoring:
+        with self._starting:
             existing = set(names_in(self.spec.namespace))
             # Read the store only if the names have changed: a surplus actor would cause a read at each look.
             if existing != self._existing or self._missing(existing):
@@ -101,7 +103,7 @@ class Keeper:
         """Return the names of the plan that do not exist, in start order."""
         return [name for name in plan_of(self.spec, detached=True) if name not in existing]
 
-    def _tend(self) -> None:
+    def _check_workers(self) -> None:
         namespace, handles = self.spec.namespace, self._workers
         everyone = names_in(namespace)
         for name in (workers := [name for name in everyone if kind_of(name) in POOLS]):
@@ -118,7 +120,7 @@ class Keeper:
         for name in restart:
             self._end(workers_by_name[name], no_restart=False)
         if REGISTRY in everyone:
-            engines = [name for name in self._starts.up() if POOLS[kind_of(name)] in READING]
+            engines = [name for name in self._starts.up() if POOLS[kind_of(name)] in MODEL_TABLES]
             seats = len(engines) * self.spec.cluster.engine.max_num_seqs
             ray.get_actor(REGISTRY, namespace=namespace).resize.remote(seats)
         previous, self.quarantined = self.quarantined, self._starts.quarantined()
@@ -142,10 +144,11 @@ class Keeper:
     def _size(self, kind: str, size: PoolSize, rows: Mapping[str, Mapping[str, Any]]) -> None:
         numbers = size.update({order(name)[1]: row for name, row in rows.items()}, time.monotonic())
         begin, end = ([f"{kind}-{number}" for number in part] for part in numbers)
-        if begin:
-            # Without room they wait for a node, which Ray's autoscaler then requests. `_started` keeps the
-            # handles, because actors that are not detached end with their last handle.
-            self._started |= start_actors(self.spec, *begin, detached=self._is_detached).actors
+        with self._starting:
+            if begin and not self._ended.is_set():
+                # Without room they wait for a node, which Ray's autoscaler then requests. `_started` keeps
+                # the handles, because actors that are not detached end with their last handle.
+                self._started |= start_actors(self.spec, *begin, detached=self._is_detached).actors
         for name in end:
             worker = self._workers.get(name) or ray.get_actor(name, namespace=self.spec.namespace)
             if self._end(worker, no_restart=True, idle_s=size.idle_s):
@@ -153,4 +156,4 @@ class Keeper:
                     remove_placement_group(group)
                 self._started.pop(name, None)
         if begin or end:
-            telemetry.LOGGER.info("workers that are started: %s; without work: %s", begin, end)
+            telemetry.LOGGER.info("workers started: %s; surplus workers asked to end: %s", begin, end)

@@ -24,18 +24,18 @@ _PAUSE_S = 0.1
 
 @contextmanager
 def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Let one `up` or `down` of a folder run at a time; `tell` is called once if it has to wait.
+    """Let one `up`, `down` or `scale` of a folder run at a time; `tell` is called once if it has to wait.
 
     Otherwise two commands at once would each start a Ray, and the folder would note only the second Ray.
     """
-    if not data.is_dir():  # it has no note of a Ray
+    if not data.is_dir():  # without a folder there is no file `ray.json`, so no Ray can be running for it
         yield
         return
     holders = set[str]()
 
     def wait(holder: str) -> None:
         if not holders:
-            tell(f"waiting: {holder} starts or ends the Ray of {data} now")
+            tell(f"waiting: {holder} starts, changes or ends the Ray of {data} now")
         holders.add(holder)
         time.sleep(_PAUSE_S)
 
@@ -44,7 +44,10 @@ def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def up(settings: Settings, data: Path, tell: OnWait = ignore) -> dict[str, Any]:
-    """Make sure that a detached deployment runs, in the Ray that is named, noted or started.
+    """Make sure that a detached deployment runs.
+
+    It runs in the Ray at `runtime.address`, else in the Ray that `ray.json` of the folder names, else in a
+    new Ray.
 
     Actors that run with other settings are replaced one by one (`rolling.roll`). Returns:
 
@@ -89,7 +92,10 @@ def up(settings: Settings, data: Path, tell: OnWait = ignore) -> dict[str, Any]:
 
 
 def down(settings: Settings, data: Path, tell: OnWait = ignore) -> dict[str, Any]:
-    """Commit episodes in flight, end the actors, then the Ray of `up`; return the numbers of each."""
+    """Commit the episodes in flight, end the actors, then end the Ray that `up` started.
+
+    Returns the numbers of ended actors and of ended processes of Ray.
+    """
     head = session.read_head(data)
     ended = {"actors": 0, "processes": 0}
     if head is not None or settings.runtime.address is not None:

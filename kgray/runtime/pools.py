@@ -195,7 +195,7 @@ class Pool:
         ]
 
     async def close(self) -> None:
-        """End all calls; their callers are cancelled."""
+        """Cancel all calls. Their futures get no result, so call this after the callers have ended."""
         self._closed = True
         for task in (tasks := [*self._tasks]):
             task.cancel()

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from kgray.ports import Store
 
 DEFAULT_PROFILE = "laptop"
-# Kind of worker actors, the first part of their names -> its table of the profile.
+# Kind of worker actors (the first part of an actor's name) -> the table of the profile that configures it.
 POOLS = {"models": "extraction", "judges": "judging", "embedder": "embedding", "reranker": "reranking"}
-READING = ("extraction", "judging")  # the tables of workers with a language model
+MODEL_TABLES = ("extraction", "judging")  # the tables of workers with a language model
 # Keys that cannot change while actors run: the store, the settings that it is built with, and Ray itself.
 FIXED = (
     "store.",
@@ -56,10 +56,10 @@ FIXED = (
     "the data folder",
 )
 # Kind of worker actors -> the keys that its actors use. Actors of the other kinds use all keys.
-_READER = ("model.", "pipeline.", "prompts.", "records.", "ontology.", "profile engine.")
+_USED_BY_MODEL_WORKERS = ("model.", "pipeline.", "prompts.", "records.", "ontology.", "profile engine.")
 _USED = {
-    "models": (*_READER, "profile extraction."),
-    "judges": (*_READER, "profile judging."),
+    "models": (*_USED_BY_MODEL_WORKERS, "profile extraction."),
+    "judges": (*_USED_BY_MODEL_WORKERS, "profile judging."),
     "embedder": ("embedder.", "profile embedding."),
     "reranker": ("reranker.", "profile reranking."),
 }
@@ -71,11 +71,12 @@ _Seconds = Annotated[float, within(0.001, _MAX_COUNT)]
 
 
 def _workers(value: Any) -> Any:  # noqa: ANN401 - raw user input
-    spread = isinstance(value, Mapping)
-    minimum, maximum = (value.get("min"), value.get("max")) if spread else (value, value)
-    is_valid = type(minimum) is type(maximum) is int and int(spread) <= minimum <= maximum <= _MAX_COUNT
-    if not is_valid or (spread and len(value) > 2):
-        raise fault(f"a whole number from 0 to {_MAX_COUNT} is needed, or {{ min = 1, max = 4 }}.")
+    is_range = isinstance(value, Mapping)
+    minimum, maximum = (value.get("min"), value.get("max")) if is_range else (value, value)
+    is_valid = type(minimum) is type(maximum) is int and int(is_range) <= minimum <= maximum <= _MAX_COUNT
+    if not is_valid or (is_range and len(value) > 2):
+        example = "{ min = 1, max = 4 } with 1 <= min <= max"
+        raise fault(f"a whole number from 0 to {_MAX_COUNT} is needed, or {example}.")
     return value
 
 
@@ -151,11 +152,13 @@ class RefreshProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class LimitsProfile:
-    """Deadlines and restarts, in seconds."""
+    """Deadlines, intervals and limits; `_s` is seconds, `_ms` is milliseconds."""
 
     health_every_s: _Seconds = 5.0  # interval of probes of busy workers, and of searches for missing actors
-    health_deadline_s: _Seconds = 60.0  # without an answer: it is restarted, its work goes to another worker
-    write_deadline_s: _Seconds = 400.0  # the same for a writer's batch: longer than a transaction
+    # A worker that is silent for this time is restarted, and its work goes to another worker.
+    health_deadline_s: _Seconds = 60.0
+    # The deadline of a writer for one batch; it must exceed the time of a transaction.
+    write_deadline_s: _Seconds = 400.0
     start_deadline_s: _Seconds = 120.0  # for all actors to answer
     pending_writes: _Count = 16  # calls that may queue at the writer; a run has one on its way
     grace_s: _Share = 5.0  # for a run that stops to commit its episodes in flight
@@ -212,7 +215,7 @@ def profile_of(values: Mapping[str, Any], source: str) -> Profile:
             f"extraction.workers = 0 in {source}: a whole number from 1 to {_MAX_COUNT} is needed."
         )
     cards = profile.engine.cards
-    for table in READING:
+    for table in MODEL_TABLES:
         pool: WorkersProfile = getattr(profile, table)
         if cards > 1 and pool.workers and pool.gpus != cards:
             raise SettingsError(
@@ -243,7 +246,9 @@ class DeploymentSpec:
     secrets: tuple[str, ...]  # keys of the secret settings that are set
     store: str  # see `store_identity`
     data: str  # the data folder, absolute
-    profile: Mapping[str, Any]  # the cluster profile's values
+    profile: Mapping[
+        str, Any
+    ]  # the cluster profile as plain values; the property `cluster` returns it as a `Profile`
     versions: Mapping[str, str]  # of kgray, ray and Python
 
     def settings(self, environ: Mapping[str, str] | None = None) -> Settings:
@@ -298,7 +303,7 @@ class DeploymentSpec:
 
     def engine_seats(self, table: str) -> int:
         """Return the concurrent calls of an engine in a worker of a pool; 0: its workers have no engine."""
-        has_engine = self.values["model.backend"] == "vllm" and table in READING
+        has_engine = self.values["model.backend"] == "vllm" and table in MODEL_TABLES
         return self.cluster.engine.max_num_seqs if has_engine else 0
 
     @property

@@ -70,11 +70,11 @@ class StepTasks:
         self._unnamed: dict[tuple[str, int], Any] = {}
         self._patience_s = spec.values["model.patience_s"]
         # Each task that runs at the same moment needs a process of its own.
-        self._places = profile.at_once
-        # Calls that wait for a place share the next task of their step: the busier, the larger the chunks.
+        self._free_tasks = profile.at_once
+        # Calls that wait for a free task share the next one of their step: the busier, the larger the chunks.
         self._sizes, self._waiting = sizes, {step: list[PoolCall]() for step in sizes}
         self._names = profile.names  # how many more tasks get a name of their own
-        self._carrying: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
         self.numbers = count()
         # A process takes seconds to start. The first episode would wait for it.
         for _ in range(profile.at_once):
@@ -85,38 +85,41 @@ class StepTasks:
         return StepCalls(self, step)
 
     def send(self, step: str, calls: Sequence[PoolCall]) -> None:
-        """Submit a chunk as soon as a place is free."""
+        """Submit a chunk as soon as fewer than the maximum of tasks run."""
         self._waiting[step] += calls
         self._submit()
 
     def _submit(self) -> None:
         for step, waiting in self._waiting.items():
-            while waiting and self._places:
+            while waiting and self._free_tasks:
                 chunk, waiting[:] = waiting[: self._sizes[step]], waiting[self._sizes[step] :]
-                self._places -= 1
-                task = asyncio.create_task(self._answered(step, chunk))
-                self._carrying.add(task)
-                task.add_done_callback(self._carrying.discard)
+                self._free_tasks -= 1
+                task = asyncio.create_task(self._run_chunk(step, chunk))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
 
     async def close(self) -> None:
-        """End all calls; their callers are cancelled."""
+        """Drop the waiting calls, and cancel the others.
+
+        Their futures get no result, so call this after the callers have ended.
+        """
         for waiting in self._waiting.values():
             waiting.clear()
-        for task in (tasks := [*self._carrying]):
+        for task in (tasks := [*self._running]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answered(self, step: str, calls: Sequence[PoolCall]) -> None:
+    async def _run_chunk(self, step: str, calls: Sequence[PoolCall]) -> None:
         try:
-            await self._carry(step, calls)
+            await self._run_until_answered(step, calls)
         except Exception as error:  # noqa: BLE001 - a bug of ours: every caller meets it
             for call in calls:
                 call.fail(error)
         finally:
-            self._places += 1
+            self._free_tasks += 1
             self._submit()
 
-    async def _carry(self, step: str, calls: Sequence[PoolCall]) -> None:
+    async def _run_until_answered(self, step: str, calls: Sequence[PoolCall]) -> None:
         """Run a chunk until each of its calls has an outcome, or the patience is spent."""
         deadline, delay = time.monotonic() + self._patience_s, FIRST_DELAY_S
         while remaining := [call for call in calls if not call.answer.done()]:
@@ -128,7 +131,7 @@ class StepTasks:
                 OUTAGES.failed(_TASKS, failed, since=time.time(), patience_s=self._patience_s)
                 if time.monotonic() + delay >= deadline:
                     for call in remaining:
-                        call.fail(Unavailable(f"no task ends: {failed}", waited=True))
+                        call.fail(Unavailable(f"the tasks in Ray give no result: {failed}", waited=True))
                     return
                 await asyncio.sleep(delay)
                 delay *= 2
@@ -159,21 +162,23 @@ class StepTasks:
             if left_s <= 0:
                 ray.cancel(result[0] if len(calls) > 1 else result)
                 raise TimeoutError
-            reason = "wait for a processor on a node of their labels"
+            reason = "wait for a free processor or for the start of a process"
             OUTAGES.failed(_TASKS, reason, since=time.time() - _LATE_S, patience_s=self._patience_s)
 
 
 def _functions(spec: DeploymentSpec) -> list[Callable[..., Any]]:
-    """Return the functions that become tasks. Ray sends them once to each process, which keeps the models."""
-    models: list[Any] = []  # built by a process with its first task
+    """Return the functions that become tasks. Ray sends them once to each process, which keeps the parts."""
+    # (extractor, judge, ontology), built with the first task of a process. They render prompts and read
+    # replies, and call no model.
+    parts: list[Any] = []
 
     def built() -> Any:  # noqa: ANN401
-        if not models:
+        if not parts:
             telemetry.start("tasks")
             settings = spec.settings()
             ontology = build_ontology(settings)
-            models.append((*build_models(settings, ontology), ontology))
-        return models[0]
+            parts.append((*build_models(settings, ontology), ontology))
+        return parts[0]
 
     def warm_up() -> None:
         with suppress(KgrayError):  # the first step meets the error, too, and returns it
@@ -208,11 +213,11 @@ def outcomes_of(step: Callable[..., Outcome], name: str, requests: Sequence[_Req
         except Exception as error:  # noqa: BLE001 - the sequencer decides how to treat it
             outcome = portable(error)
         outcomes.append(outcome)
-        telemetry.stage(name, *place_of(request), seconds=time.monotonic() - start, outcome=outcome)
+        telemetry.stage(name, *episode_of(request), seconds=time.monotonic() - start, outcome=outcome)
     return outcomes if len(outcomes) > 1 else outcomes[0]
 
 
-def place_of(request: _Request) -> tuple[str, int]:
+def episode_of(request: _Request) -> tuple[str, int]:
     """Return group and sequence of the episode that a request is about."""
     question = request[0]
     episode = (question if isinstance(question, QuestionRequest) else question.request).episode
@@ -222,7 +227,7 @@ def place_of(request: _Request) -> tuple[str, int]:
 def name_of(step: str, requests: Sequence[_Request]) -> str:
     """Return a task's name, such as "extract_episode group=team sequence=4,5"."""
     parts = [step]
-    for group, places in groupby(map(place_of, requests), key=lambda place: place[0]):
-        parts.append(f"group={group} sequence={','.join(str(sequence) for _, sequence in places)}")
+    for group, episodes in groupby(map(episode_of, requests), key=lambda episode: episode[0]):
+        parts.append(f"group={group} sequence={','.join(str(sequence) for _, sequence in episodes)}")
     name = " ".join(parts)
     return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."

@@ -1,12 +1,13 @@
 """The record row of an entry: its records, packed into a few columns, and read back.
 
-A column is one MessagePack value: lists by position, with the number of the layout first, so that a later
-version knows which layout it reads.
+Each column except `vectors` is one MessagePack value: lists by position, with the number of the layout first,
+so that a later version knows which layout it reads.
 
     packed   [layout, record time, mentions, evidence, ids of the statements that have a vector here]
     judged   [layout, declarations, verdicts], each with its own place and record time: a removal keeps what
              must survive of a removed episode in the row of its own sequence
-    search   [layout, record time, evidence, names, statement vectors, episode], with words, signs and weights
+    search   [layout, record time, evidence, names, statements, episode], with words, sign bits of vectors
+             ("signs") and token weights
     names    [layout, [entity, surface, sequence, ordinal, vector], ...]
     vectors  the float32 vectors of the statements, then that of the episode, one after another
 
@@ -33,7 +34,7 @@ from kgray.schema.kinds import RecordRow
 from kgray.schema.reads import PackedRow
 from kgray.schema.rows import sign_bits
 
-LAYOUT = 1  # of every column
+LAYOUT = 1  # of every packed column
 _CHUNK = 100  # rows that are unpacked together: they fit the processor cache, and loops in C are short
 _Built = TypeVar("_Built", Mention, Evidence)
 _MENTION = ("ordinal", "surface", "entity", "type", "sentence", "key", "resolved_by")
@@ -202,7 +203,7 @@ class UnpackedRecords:
     """The mentions and evidence of many entries, in order of place.
 
     births      the birth places of the recorded ids in them
-    vectors     for each entry: record time, sequence, ids of the statements whose vectors its row has
+    vectors     for each entry whose row has vectors of statements: record time, sequence, ids of these
     """
 
     mentions: list[Mention] = field(default_factory=list)
@@ -354,7 +355,7 @@ def faults_of(row: RecordRow) -> dict[int, str]:
         if not ordinals.issuperset({columns["subject"], columns["object"]} - {None}):
             faults[columns["ordinal"]] = "a mention that it names is not stored"
         elif columns["kind"] not in kinds or (columns["object"] is None and columns["value_type"] is None):
-            faults[columns["ordinal"]] = "it says nothing of two ends"
+            faults[columns["ordinal"]] = "its kind is unknown, or it has neither an object nor a value"
     return faults
 
 

@@ -34,7 +34,7 @@ from kgray.search.searcher import Searcher, Sentences, ViewAt, repeats
 MIN_TOKENS = 64  # room for the longest fixed text, which has no hit
 CONTEXT_HITS = 60  # Zep's paper takes 20 facts and 20 entities; here the budget decides
 _LINE_TOKENS = 10  # most lines have more tokens, so the hits suffice to use the whole budget
-_ENTITY = 0.2  # worth of an entity's line (aliases and types) as a share of its score
+_ENTITY_SHARE = 0.2  # worth of an entity's line (aliases and types) as a share of its score
 _NOTHING = "Nothing that this memory holds bears on the question."
 _NO_ROOM = "What this memory holds on the question does not fit here."
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
@@ -45,7 +45,7 @@ _FACTS_OF_NAME = 2  # facts after a name without a profile
 ENTITY_FACTS = 50  # newest facts read for an entity, which bounds the read of a hub
 _ALIASES = 5
 _CORRECTIONS = frozenset({"merge", "split", "undo"})
-_LINE = 2000  # characters used of a stored text: a longer line does not help a prompt
+_MAX_TEXT = 2000  # characters used of a stored text: a longer line does not help a prompt
 _HIDDEN = {"Cc", "Cs"}  # control characters, lone surrogates
 # A character that a model could read as the start of a tag or of a chat turn's mark ("<|im_end|>"): "<" or a
 # lookalike before a letter or "|", with blanks, slashes and invisible characters allowed between the two.
@@ -109,7 +109,7 @@ class Context:
 
     @property
     def cited(self) -> tuple[Hit, ...]:
-        """The hits that have a number in the text: the first is [1]. Entities and communities have none."""
+        """The hits with a number in the text, from [1]: not entities, and communities only in mode global."""
         return tuple(hit for hit in self.hits if hit.scope in self.numbered)
 
     def as_dict(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ async def context(
     tokens: int = 1500, limit: int | None = None, count: counting.Counter = counting.count_tokens,
     template: Template = "kgray", view: ViewAt | None = None,
 ) -> Context:  # fmt: skip
-    """Search, and return the hits as text: facts, entities, excerpts of raw episodes.
+    """Search, and return the hits as text: facts, entities, communities, excerpts of raw episodes.
 
     limit   candidate hits, at most 1,000; None = one for every 10 tokens, at least 60
     count   returns the tokens of a text, if the caller's model counts differently from `count_tokens`
@@ -141,9 +141,9 @@ async def context(
         raise InputError(f"template {template!r} is unknown: use {', '.join(TEMPLATES)}", field="template")
     hit_limit = min(MAX_LIMIT, max(CONTEXT_HITS, tokens // _LINE_TOKENS)) if limit is None else limit
     recipe = query.effective_recipe
-    # Repeated and weak hits stay in the search: `write` drops lines by their text and by the budget.
-    both = replace(recipe, once=False, weights=replace(recipe.weights, tail=-1.0))
-    ranked = await searcher.search(replace(query, limit=hit_limit, recipe=both), view=view)
+    # The search keeps repeated hits (`once`) and weak hits (`tail`): `write` drops lines by text and budget.
+    without_pruning = replace(recipe, once=False, weights=replace(recipe.weights, tail=-1.0))
+    ranked = await searcher.search(replace(query, limit=hit_limit, recipe=without_pruning), view=view)
     # An episode of triples repeats its facts, so it is dropped if facts are searched.
     hits = [hit for hit in ranked if hit.kind != "triples" or "fact" not in recipe.scopes]
     entities, store = [hit.id for hit in hits if hit.entity is not None], searcher.store
@@ -220,14 +220,15 @@ def write(
 
 
 def _lines(hits: Sequence[Hit], query: str, count: counting.Counter, *, has_all: bool) -> list[_Line]:
-    """Return the lines of hits, the worthiest first, without facts of a hyper-edge that a line shows.
+    """Return the lines of hits, the greatest worth first.
 
+    A hyper-edge (several facts of a single sentence) has only the line of its first fact.
     has_all: with the names of all entities; else bare names only if there are no other hits
     """
-    telling = [hit for hit in hits if hit.entity is None or hit.entity.labels or hit.entity.aliases]
+    informative = [hit for hit in hits if hit.entity is None or hit.entity.labels or hit.entity.aliases]
     words, lines = pattern(query), []
-    for hit in sorted(hits if has_all else telling or hits, key=_order):
-        body, worth = _body(hit, words), hit.score * (_ENTITY if hit.scope == "entity" else 1)
+    for hit in sorted(hits if has_all else informative or hits, key=_order):
+        body, worth = _body(hit, words), hit.score * (_ENTITY_SHARE if hit.scope == "entity" else 1)
         mark = "" if hit.scope == "episode" else "[]"
         lines.append(_Line(hit, body, count(f"{mark}{len(hits)}{body}\n"), worth))
     sentences: Sentences = {}
@@ -291,7 +292,10 @@ def _text(state: str, chosen: Sequence[_Line], form: Form) -> str:
 
 
 def _order(hit: Hit) -> tuple[Any, ...]:
-    """Return the sort key of a hit's line: answers first; facts and messages by time, others by name."""
+    """Return the sort key of a hit's line: answers first.
+
+    Facts by time, entities by name, communities by level and name, messages by day, source and time.
+    """
     if hit.fact is not None:
         return 0, -hit.signals.get("answers", 0.0), hit.fact.valid_at or _START, hit.id, hit.text
     if hit.entity is not None:
@@ -310,7 +314,10 @@ def _day(hit: Hit | None) -> tuple[date | None, str | None]:
 
 
 def _dated(hit: Hit, previous: Hit | None) -> str:
-    """Return the line of a new day, else ""; a year only if new: "Sun 3 May 2026", "Tue 5 May"."""
+    """Return the line of a day ("Sun 3 May 2026"; "Tue 5 May" in the same year) before a message.
+
+    Return "" if the previous message has the same day and source.
+    """
     (day, _), (last, _) = _day(hit), _day(previous)
     if day is None or _day(hit) == _day(previous):
         return ""
@@ -385,7 +392,8 @@ def beginning(text: str, length: int) -> str:
 
 def safe(text: str) -> str:
     """Return stored text as one line without tags and control characters."""
-    line = "".join(" " if unicodedata.category(sign) in _HIDDEN else sign for sign in beginning(text, _LINE))
+    used = beginning(text, _MAX_TEXT)
+    line = "".join(" " if unicodedata.category(sign) in _HIDDEN else sign for sign in used)
     return _TAG_OPENS.sub("&lt;", " ".join(line.split()))
 
 
@@ -429,8 +437,8 @@ def profile_of(
 ) -> tuple[str, tuple[EpisodeRef, ...]]:  # fmt: skip
     """Return a model's text about an entity, and its sources; "" if there is none or it may be out of date.
 
-    The text describes the time of its run, so it is used only without `as_of` and if the entity has no news
-    since then. view: the graph as known at `known_at`.
+    The text describes the time of its run, so it is used only without `as_of`, and if no fact of the entity
+    was recorded or ended since then. view: the graph as known at `known_at`.
     """
     profile = _current_profiles(store, view, [entity], known_at).get(entity) if as_of is None else None
     if profile is None:
@@ -467,7 +475,7 @@ def descriptions(
 def _current_profiles(
     store: Store, view: GraphView, entities: Sequence[str], known_at: Instant | None
 ) -> dict[str, Community]:
-    """Return entity id -> its profile, for entities without news since the profile's run."""
+    """Return entity id -> its profile, for entities without newly recorded or ended facts since its run."""
     newest = run_at(store, view.group, known_at)
     if newest is None:
         return {}
@@ -479,9 +487,10 @@ def _current_profiles(
         if row.kind in _CORRECTIONS and row.recorded_at is not None and row.recorded_at > recorded_at:
             return {}  # after a merge or split, a profile may describe another entity's facts
 
-    def is_so(id_: str) -> bool:
+    def is_current(id_: str) -> bool:
         facts = view.facts_at([id_], None, ENTITY_FACTS)
-        news = any(fact.created_at > recorded_at or (fact.expired_at or 0) > recorded_at for fact in facts)
-        return not news and len(facts) < ENTITY_FACTS  # an older fact, beyond these, may have ended
+        has_changed = any(f.created_at > recorded_at or (f.expired_at or 0) > recorded_at for f in facts)
+        # If more facts exist than were read, an unread fact may have ended.
+        return not has_changed and len(facts) < ENTITY_FACTS
 
-    return {id_: text for id_, text in texts.items() if is_so(id_)}
+    return {id_: text for id_, text in texts.items() if is_current(id_)}

@@ -38,7 +38,11 @@ Sentences = dict[tuple[str, str], set[str]]  # (relation, text) of facts -> thei
 ViewAt = Callable[[], ports.GraphView]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
 _ByMethod = dict[ports.SearchScope, dict[str, list[Candidate]]]  # by the signal of a method
-_TEXTS = {"words": "bm25", "vectors": "cosine", "sparse": "sparse"}  # signals of a text itself -> methods
+_METHOD_OF = {
+    "words": "bm25",
+    "vectors": "cosine",
+    "sparse": "sparse",
+}  # signal of a text itself -> method
 _MAX_SUMMARIES = 64  # groups whose summaries are cached
 POOL = 3  # times the limit: candidates of a reranker
 MIN_DEPTH, MAX_DEPTH = 30, 10_000
@@ -53,7 +57,7 @@ class Ranking:
     hits: tuple[Hit, ...]
     # (scope, id, text) of rows that repeat a hit: a fact and its supporting messages share one place
     said_above: tuple[tuple[ports.SearchScope, str, str], ...]
-    floor: float  # rows with a lower score are not about the query
+    floor: float  # `Weights.floor`: the minimum fit of a scope's best row, below which the scope has no hits
 
 
 class Searcher:
@@ -167,7 +171,7 @@ class Searcher:
         return cached
 
 
-_Work = Callable[[loading.Exact], Scores]
+_ScoreRows = Callable[[loading.Exact], Scores]
 
 
 def _first_stage(
@@ -178,12 +182,12 @@ def _first_stage(
     recipe = query.effective_recipe
 
     def stage_of(methods: Sequence[Method]) -> FirstStage:
-        unused: dict[str, Any] = {weight: 0.0 for weight, method in _TEXTS.items() if method not in methods}
+        unused: dict[str, Any] = {name: 0.0 for name, method in _METHOD_OF.items() if method not in methods}
         return FirstStage(index, question, replace(recipe.weights, **unused), topic)
 
     stage = stage_of(recipe.methods)
     stages = {scope: stage_of(methods) for scope, methods in recipe.only.items()}
-    works: dict[ports.SearchScope, tuple[_Work, Callable[[ports.Store, str], loading.Exact]]] = {
+    works: dict[ports.SearchScope, tuple[_ScoreRows, Callable[[ports.Store, str], loading.Exact]]] = {
         "fact": (stage.pieces, loading.read_text_vectors),
         "entity": (stage.names, loading.read_name_vectors),
         "episode": (stages.get("episode", stage).messages, loading.read_text_vectors),
@@ -213,8 +217,8 @@ def _answer(run: SearchRun, vector: ports.Vector | None) -> Ranking:
     recipe, limit = run.recipe, run.query.limit
     first = _facts_first(run)
     if recipe.fusion == "weighted" and recipe.reranker == "none" and "bfs" not in recipe.methods:
-        # Read few rows first, and more only if these do not decide the result. A row below `minimum` cannot,
-        # even with all factors, exceed `cut`, the score of about the last row that may be a hit.
+        # Read few rows first, and more only if these do not decide the result. `cut` is the score at rank
+        # `depth`. Even with all factors a row below `minimum` cannot exceed it.
         depth, weights = OVER_FETCH * limit, recipe.weights
         scores = [ranked.score[ranked.best(depth)] for ranked in run.ranked.values()]
         best = np.sort(np.concatenate(scores))[::-1] if scores else ()
@@ -271,7 +275,7 @@ def _ranking(
             by_signal = {
                 name: replace(ranked, score=ranked.signals[name], signals={}, floor=0.0)
                 for name in ranked.signals
-                if name in _TEXTS
+                if name in _METHOD_OF
             }
             by_method[scope] = {name: gather(run, scope, count, by_signal[name]) for name in by_signal}
             by_scope[scope] = fused_by_rank(by_method[scope])
@@ -295,7 +299,7 @@ def _ranking(
         by_scope = _lifted(first, by_scope)
     length = count if recipe.reranker == "cross_encoder" else limit
     once, has_moment = recipe.once and "episode" in by_scope, run.query.as_of is not None
-    chosen, repeated = one_list(by_scope, length, recipe.places, once=once, facts_first=has_moment)
+    chosen, repeated = one_list(by_scope, length, recipe.places, once=once, facts_replace_messages=has_moment)
     ranking = Ranking(
         hits=tuple(_hits(run, chosen, _ranks(run, chosen, by_method))),
         said_above=tuple((scope, candidate.row.id, _text(candidate.row)) for scope, candidate in repeated),
@@ -387,10 +391,10 @@ def _ranks(run: SearchRun, chosen: Sequence[Chosen], by_method: _ByMethod) -> _R
     for of_scope in by_method.values():
         for signal, ordered in of_scope.items():
             for rank, candidate in enumerate(ordered, 1):
-                ranks.setdefault(candidate.row.id, {})[_TEXTS.get(signal, "bfs")] = rank
+                ranks.setdefault(candidate.row.id, {})[_METHOD_OF.get(signal, "bfs")] = rank
     for scope, candidate in chosen:
         if run.recipe.fusion == "weighted" and candidate.row_number is not None:
-            for signal, method in _TEXTS.items():
+            for signal, method in _METHOD_OF.items():
                 if place := run.ranked[scope].rank(signal, candidate.row_number):
                     ranks.setdefault(candidate.row.id, {})[method] = place
     return ranks
@@ -399,7 +403,7 @@ def _ranks(run: SearchRun, chosen: Sequence[Chosen], by_method: _ByMethod) -> _R
 def _hits(run: SearchRun, chosen: Sequence[Chosen], ranks: _Ranks) -> list[Hit]:
     """Return the chosen rows as hits, in order; comparable scores s become s / (1 + s).
 
-    It makes two reads for all hits, and with `as_of` one more for the summary of each entity.
+    A few reads serve all hits; with `as_of` each entity needs another read, for its summary.
     """
     spans, _ = loading.spans_of(run.view, [c.row for _, c in chosen if isinstance(c.row, Fact)])
     known_at = None if run.summaries is None else to_datetime(run.summaries.recorded_at)
@@ -430,7 +434,7 @@ def _text(row: FoundRow) -> str:
 
 
 def repeats(sentences: Sentences, fact: Fact | FactSpan, episodes: Collection[str]) -> bool:
-    """Return whether an earlier fact has the sentence and an episode in common; remember both."""
+    """Return whether an earlier fact has the same relation and sentence and shares an episode; note both."""
     earlier_episodes = sentences.setdefault((fact.relation, fact.text), set())
     is_repeated = not earlier_episodes.isdisjoint(episodes)
     earlier_episodes.update(episodes)
@@ -439,14 +443,14 @@ def repeats(sentences: Sentences, fact: Fact | FactSpan, episodes: Collection[st
 
 def one_list(
     by_scope: Mapping[ports.SearchScope, Sequence[Candidate]], limit: int,
-    places: Mapping[ports.SearchScope, int], *, once: bool, facts_first: bool = False,
+    places: Mapping[ports.SearchScope, int], *, once: bool, facts_replace_messages: bool = False,
 ) -> tuple[list[Chosen], list[Chosen]]:  # fmt: skip
     """Return the `limit` best rows of all scopes (ties: fact, entity, episode), and the repeated rows.
 
     once: a fact is repeated if its messages are all hits, and a message if it supports a fact that is a hit.
     Two facts of one message are two statements, so both stay.
-    facts_first: a fact replaces the hits that support it, at their better place. It is for a question about
-    one moment, because a message has no span.
+    facts_replace_messages: a fact replaces the hits that support it, at their better place. It is for a
+    question about one moment, because a message has no span.
     """
     rows = [
         (-candidate.score, SCOPES.index(scope), place, scope, candidate)
@@ -469,7 +473,7 @@ def one_list(
         sources: set[str] = set()
         if once and isinstance(row, Fact | Episode):
             sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
-        if facts_first and scope == "fact" and free[scope] and sources & shown_episodes:
+        if facts_replace_messages and scope == "fact" and free[scope] and sources & shown_episodes:
             _replace_by_fact(candidate, sources, chosen, repeated)
             free[scope] -= 1
             free["episode"] += len(sources & shown_episodes)
@@ -485,10 +489,10 @@ def one_list(
     return chosen, repeated
 
 
-def _replace_by_fact(fact: Candidate, sources: set[str], chosen: list[Chosen], spare: list[Chosen]) -> None:
+def _replace_by_fact(fact: Candidate, sources: set[str], chosen: list[Chosen], surplus: list[Chosen]) -> None:
     """Replace the messages that support a fact by the fact, at the place and with the score of the first."""
     messages = [row for row in chosen if row[0] == "episode" and row[1].row.id in sources]
     first = chosen.index(messages[0])
     chosen[first] = "fact", replace(fact, score=messages[0][1].score)
     chosen[:] = [row for row in chosen if row not in messages]
-    spare += messages
+    surplus += messages

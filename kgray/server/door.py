@@ -38,7 +38,7 @@ T = TypeVar("T")
 Verb = Callable[..., Coroutine[Any, Any, T]]  # of a memory
 WRITERS = 4  # threads for corrections and removals
 MAX_WAITING = 256  # requests that wait for a thread
-LONGEST_S = 60.0  # for a read; for `Prefer: wait`, and the wait for an export
+LONGEST_S = 60.0  # for a read or a correction; for `Prefer: wait`, and the wait for an export
 # Reads that may scan a whole group.
 _LONG = frozenset("complete diff dump duplicates foresee neighbourhood overview relation_suggestions".split())
 _SEARCHES = frozenset("search explain context".split())
@@ -205,7 +205,8 @@ class Guard:
         self._names = {*names, *local} if names or is_local else set()
         self._keys: dict[str, AccessKey] = {}
         self._change = -1
-        self._spent: dict[str, tuple[float, float]] = {}  # key -> (remaining requests, at this time)
+        # Key -> (remaining requests, time of the count).
+        self._allowances: dict[str, tuple[float, float]] = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -237,11 +238,11 @@ class Guard:
             raise Denied(message)
         if (rate := key.rate) is not None:  # requests each second; unused requests expire after a second
             clock = time.monotonic()
-            remaining, at = self._spent.get(key.id, (rate, clock))
+            remaining, at = self._allowances.get(key.id, (rate, clock))
             remaining = min(rate, remaining + (clock - at) * rate)
             if remaining < 1:
                 raise TooMany(rate)
-            self._spent[key.id] = remaining - 1, clock
+            self._allowances[key.id] = remaining - 1, clock
         return key
 
 
@@ -313,10 +314,11 @@ class Door:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Run the loops while the server serves; at the end, append all accepted requests."""
+        """Run the loops while the server serves; at the end, append all waiting requests."""
         self.answers = CapacityLimiter(self.bounds.max_answers)
-        self._readers, self._long = (CapacityLimiter(self.bounds.readers) for _ in range(2))
-        self._writers, self._lookers = CapacityLimiter(WRITERS), CapacityLimiter(2 * self.bounds.readers)
+        readers = self.bounds.readers
+        self._readers, self._long_readers = CapacityLimiter(readers), CapacityLimiter(readers)
+        self._writers, self._short_readers = CapacityLimiter(WRITERS), CapacityLimiter(2 * readers)
         appending = asyncio.create_task(self.appends.run())
         loops = [asyncio.create_task(self._watch())]
         loops += [asyncio.create_task(self.posts.run())] if self.posts else []
@@ -343,8 +345,8 @@ class Door:
     def _ended(self, outcome: str) -> None:
         """Count an entry's outcome; called in the ingesting thread, which pauses in favour of reads."""
         self.metrics.episodes.labels(outcome).inc()
-        if self._readers.borrowed_tokens + self._long.borrowed_tokens:
-            # A pause of three times the entry's duration: ingestion gets a quarter of the time.
+        if self._readers.borrowed_tokens + self._long_readers.borrowed_tokens:
+            # Ingestion gets a quarter of the time, or more if an entry takes over 33 ms.
             time.sleep(min(3.0 * (time.monotonic() - self._ended_at), 0.1))
         self._ended_at = time.monotonic()
 
@@ -378,7 +380,7 @@ class Door:
     async def read(self, verb: Verb[T], *args: Any, **options: Any) -> T:  # noqa: ANN401
         """Run a method of the memory in a thread for reads; return its result. Raises Overloaded."""
         name = verb.__name__
-        threads = self._long if name in _LONG or options.get("known_at") else self._readers
+        threads = self._long_readers if name in _LONG or options.get("known_at") else self._readers
         scopes = "+".join(sorted({*(options.get("scopes") or ())})) or "all"
 
         def work() -> T:
@@ -393,7 +395,7 @@ class Door:
 
     async def call(self, work: Callable[..., T], *args: Any) -> T:  # noqa: ANN401
         """Run a short read of the store in a thread; return its result."""
-        return await self._run_in(self._lookers, partial(work, *args), "read")
+        return await self._run_in(self._short_readers, partial(work, *args), "read")
 
     async def _run_in(self, threads: CapacityLimiter, work: Callable[[], T], name: str) -> T:
         if threads.statistics().tasks_waiting >= MAX_WAITING:
@@ -413,15 +415,16 @@ class Door:
         if reading is None or (reading.done() and time.monotonic() - at > HEAD_S):
             clock = time.monotonic()
             if len(self._heads) >= HEADS:
-                self._heads = {
-                    name: entry for name, entry in self._heads.items() if clock - entry[0] <= HEAD_S
-                }
+                self._heads = {k: entry for k, entry in self._heads.items() if clock - entry[0] <= HEAD_S}
             reading = asyncio.create_task(self.call(self.memory.store.heads, [group]))
             self._heads[group] = clock, reading
         return (await asyncio.shield(reading))[group]
 
     async def changes(self, group: str, since: int, upto: int) -> Changes:
-        """Return `Memory.changes`; streams at the same position share a read."""
+        """Return `Memory.changes`; streams at the same position share a read.
+
+        upto: the last commit that the caller saw; a newer commit starts a new read.
+        """
         key = (group, since, upto)
         if key not in self._shared:
             self._shared = {k: task for k, task in self._shared.items() if not task.done()}
@@ -429,7 +432,7 @@ class Door:
         return await asyncio.shield(self._shared[key])
 
     async def not_modified(self, request: Request, group: str) -> tuple[Response | None, dict[str, str]]:
-        """Return 304 if the client has this answer already, and the headers of an answer without a clock.
+        """Return 304 if the client has this answer already, and the headers of a timeless answer.
 
         The weak ETag covers the group's last commit and the arguments; clients must revalidate each time,
         because a removal must take effect.

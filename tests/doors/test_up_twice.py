@@ -25,7 +25,7 @@ def test_the_second_command_waits_for_the_first_and_reads_its_note(kgray: Shell)
     _, err = second.communicate(timeout=HANGS_S)
 
     holder = f"process {os.getpid()} on {socket.gethostname()}"
-    assert line == f"kgray: waiting: {holder} starts or ends the Ray of kgray-data now\n"
+    assert line == f"kgray: waiting: {holder} starts, changes or ends the Ray of kgray-data now\n"
     assert second.returncode == 2
     assert "ray.json cannot be used" in err.decode()
 

@@ -215,6 +215,10 @@ class Engine:
         assert sorted(stored.entities([e.id for e in entities]), key=lambda e: e.id) == entities
         facts = {f.id: f for f in stored.facts_at([e.id for e in entities], None, None)}
         assert facts == {f.id: f for f in view.all_facts()}
+        recorded = sorted({m.entity for m in view.records.mentions})
+        assert stored.entities_of(recorded) == view.entities_of(recorded)
+        statements = sorted({e.statement for e in view.records.evidence})
+        assert stored.facts_of(statements, None) == view.facts_of(statements, None)
         counts = self.store.counts(name).get(name, GroupCounts())
         assert (counts.facts, counts.entities) == (len(facts), len(view.all_entities()))
 

@@ -10,6 +10,7 @@ import pytest
 from kgray.errors import Locked, StaleWriter
 from kgray.ports import GroupCounts
 from kgray.schema.kinds import FACTS, KINDS
+from kgray.storage.sqlite import open_sqlite
 from kgray.storage.transactions import slot_of
 from kgray.system.locks import INGEST_LOCK
 from tests.graph.by_hand import all_of, append, draft, everything, head, small, statement_commit, tell
@@ -123,3 +124,12 @@ def test_the_next_adoption_removes_the_rows_of_a_killed_adoption(store, tmp_path
     assert b"zqlost" not in b"".join(path.read_bytes() for path in tmp_path.glob("kgray.sqlite3*"))
     store.close()
     source.close()
+
+
+def test_a_small_page_cache_is_the_limit_of_every_connection(tmp_path):
+    """Several actors share a machine, so each chooses a small cache."""
+    opened = open_sqlite(tmp_path, embedder="e", dimensions=4, cache_mb=8)
+    with opened._db._reading() as first, opened._db._reading() as second:
+        caches = [each.pragma("cache_size") for each in (first, second, opened._db._writer)]
+    opened.close()
+    assert caches == [-8 * 1024] * 3

@@ -118,8 +118,8 @@ def test_a_profile_file_overrides_only_its_keys(tmp_path):
             "[extraction]\nworkers = { min = 3, max = 2 }\n",
             "{'min': 3, 'max': 2} in room.toml: a whole number from 0 to 100000 is needed, or { min = 1, max",
         ),
-        ("[embedding]\nworkers = { min = 0, max = 2 }\n", "or { min = 1, max = 4 }."),
-        ("[embedding]\nworkers = { min = 1, max = 2, usual = 2 }\n", "or { min = 1, max = 4 }."),
+        ("[embedding]\nworkers = { min = 0, max = 2 }\n", "max = 4 } with 1 <= min <= max."),
+        ("[embedding]\nworkers = { min = 1, max = 2, usual = 2 }\n", "max = 4 } with 1 <= min <= max."),
         ('[engine]\nplacement = "ANY"\n', 'use one of "STRICT_PACK", "PACK", "SPREAD".'),
         (
             "[extraction]\ngpus = 0.8\n\n[engine]\ntensor_parallel = 2\n",

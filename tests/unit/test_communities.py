@@ -18,13 +18,13 @@ from kgray.communities.partition import (
     NOBODY,
     _moves,
     cap_for,
+    common_neighbours,
     components,
     folded,
     graph_of,
     levels_of,
     partition,
     propagate,
-    shared,
 )
 from tests.tries import tries
 
@@ -129,7 +129,7 @@ def test_unconnected_entities_do_not_change_communities(graph_rows):
 
 @settings(max_examples=tries(50), deadline=None)
 @given(graphs())
-def test_communities_are_connected_and_capped_and_cover_all_connected_entities(graph_rows):
+def test_communities_are_connected_and_capped_and_omit_entities_without_neighbours(graph_rows):
     count, pairs, cap = graph_rows
     graph = graph_of(ids(count), pairs)
     labels = partition(graph, cap)
@@ -273,7 +273,7 @@ def test_components_common_neighbours_and_propagation_of_a_small_graph():
     graph = graph_of(ids(5), edges((0, 1, 2), (1, 2, 2), (0, 2, 2), (3, 4, 6)))
 
     assert components(graph, np.zeros(5, np.int64)).tolist() == [0, 0, 0, 3, 3]
-    assert shared(graph).tolist() == [1, 1, 1, 1, 1, 1, 0, 0]
+    assert common_neighbours(graph).tolist() == [1, 1, 1, 1, 1, 1, 0, 0]
     assert folded(graph, np.array([0, 1, 0, 3, 3]), 500).tolist() == [0, 0, 0, 3, 3]
     assert np.bincount(propagate(graph, np.arange(5), 2)).max() == 2
 

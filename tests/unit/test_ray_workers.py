@@ -741,3 +741,25 @@ def test_a_runtime_counts_the_seats_of_its_engines(tmp_path: Path, backend: str,
     chosen = {"model.backend": backend, "model.name": "m", "runtime.profile": profile}
     settings = load(None, environ={}, overrides=chosen)
     assert RayIngest(settings, tmp_path, None).seats() == expected  # type: ignore[arg-type]
+
+
+def test_a_keeper_starts_no_surplus_worker_after_its_end(tmp_path: Path, monkeypatch: Any) -> None:
+    from kgray.runtime import keeper
+    from kgray.runtime.spec import Profile, spec_of
+
+    def start(_: object, *names: str, **__: object) -> Any:
+        started.extend(names)
+        ending.start()
+        ending.join(0.1)
+        assert ending.is_alive(), "the end waits for a start that is under way"
+        return SimpleNamespace(actors={})
+
+    started: list[str] = []
+    monkeypatch.setattr(keeper, "start_actors", start)
+    kept = keeper.Keeper(spec_of(Settings(), tmp_path, Profile().values()), is_detached=False)
+    ending = threading.Thread(target=kept.end)
+    size: Any = SimpleNamespace(update=lambda *_: ([1], []), idle_s=0.0)
+    kept._size("models", size, {})
+    ending.join(HANGS_S)
+    kept._size("models", size, {})
+    assert started == ["models-1"]

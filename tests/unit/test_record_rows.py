@@ -264,7 +264,8 @@ def test_adding_vectors_to_a_row_gives_the_row_of_all_vectors(
 def test_unusable_evidence_is_reported_with_the_reason() -> None:
     records = full()
     first, second, third = records.evidence
-    ends, missing = "it says nothing of two ends", "a mention that it names is not stored"
+    ends = "its kind is unknown, or it has neither an object nor a value"
+    missing = "a mention that it names is not stored"
 
     def faults(**changed: Any) -> dict[int, str]:
         return faults_of(replace(records, **changed).row())

@@ -347,12 +347,12 @@ def test_a_message_is_omitted_after_its_fact_and_a_fact_after_all_its_messages()
 
 def test_a_fact_replaces_its_supporting_messages_of_the_same_moment():
     facts, messages = [("f", 0.3, ("p", "q")), ("g", 0.2, ("p",))], [("p", 0.9), ("r", 0.6), ("q", 0.5)]
-    chosen, omitted = told_once(facts, messages, facts_first=True)
+    chosen, omitted = told_once(facts, messages, facts_replace_messages=True)
     assert (ids(chosen), ids(omitted)) == (["f", "r", "g"], ["p", "q"])
     assert [each.score for _, each in chosen] == [0.9, 0.6, 0.2], "the list stays in the order of its scores"
-    chosen, omitted = told_once(facts, messages, 3, facts_first=True)
+    chosen, omitted = told_once(facts, messages, 3, facts_replace_messages=True)
     assert ids(chosen) == ["p", "r", "q"], "the fact is not among the hits"
-    chosen, omitted = told_once(facts, messages, places={"fact": 0}, facts_first=True)
+    chosen, omitted = told_once(facts, messages, places={"fact": 0}, facts_replace_messages=True)
     assert (ids(chosen), ids(omitted)) == (["p", "r", "q"], ["f", "g"])
 
 

@@ -20,7 +20,7 @@ from kgray.domain.records import (
 from kgray.domain.times import Instant
 from kgray.errors import Cost
 from kgray.graph.names import Fold
-from kgray.graph.stored import TIMED
+from kgray.graph.stored import ORDERED_KINDS
 from kgray.ports import GroupHead
 from kgray.schema import kinds
 from kgray.schema.rows import operation
@@ -102,7 +102,7 @@ class GroupContent:
         carried_out = [
             row
             for row in self.rows["operations"]
-            if row.state == kinds.DONE and row.kind in TIMED and stands(row.recorded_at, None)
+            if row.state == kinds.DONE and row.kind in ORDERED_KINDS and stands(row.recorded_at, None)
         ]
         recorded = {timed.value.sequence: timed.recorded_at for timed in self.declarations}
         recorded.update((timed.value.sequence, timed.recorded_at) for timed in self.verdicts)
@@ -123,7 +123,7 @@ class GroupContent:
     def corrections(self, rows: Iterable[Any] | None = None) -> list[Operation]:
         """Return the corrections in these rows; None: all corrections that were carried out."""
         if rows is None:
-            rows = (r for r in self.rows["operations"] if r.state == kinds.DONE and r.kind in TIMED)
+            rows = (r for r in self.rows["operations"] if r.state == kinds.DONE and r.kind in ORDERED_KINDS)
         return [operation(self.name, kinds.OPERATIONS.row(*row)) for row in rows]
 
     def evidence_of(self) -> dict[str, list[Evidence]]:

@@ -14,7 +14,7 @@ from kgray.domain.records import Evidence, Place
 from kgray.graph.change import mentioned_entities
 from kgray.graph.group import GroupGraph
 from kgray.graph.statements import moved_evidence
-from kgray.graph.stored import TIMED
+from kgray.graph.stored import ORDERED_KINDS
 from kgray.graph.texts import summaries_of
 from kgray.maintenance.upgrade.content import GroupContent, Timed
 from kgray.schema import kinds, rows
@@ -66,7 +66,7 @@ def _operation_row(row: Any, content: GroupContent, first: dict[str, Evidence]) 
     if stored.state != kinds.DONE:
         return stored
     operation = rows.operation(content.name, stored)
-    if operation.kind in TIMED:
+    if operation.kind in ORDERED_KINDS:
         ids = sorted({*operation.entities, operation.made} - {""})
         operation = replace(operation, births=tuple((id_, *content.births[id_]) for id_ in ids))
     elif operation.kind == "retract":

@@ -37,18 +37,18 @@ from kgray.storage.ledger import failures
 WAITING = 10_000
 BATCH = 250  # rows of an accepting transaction: small, so that concurrent commits wait only briefly
 _SEATS_S = 5.0  # between two counts of the engines' seats
-_PAUSE_S = 0.05  # between two looks for room in the log
+_PAUSE_S = 0.05  # between two checks for room in the log
 _TICK_S = 0.25  # between two reports of progress
-_SAVE_S, _SAVE_SHARE = 1.0, 20  # minimum time between two manifests: 1 s, and 20 times a save's duration
-_FIRST = 10  # failures that are shown with their reason
+_SAVE_S, _SAVE_FACTOR = 1.0, 20  # minimum time between two manifests: 1 s, and 20 times a save's duration
+_MAX_SHOWN = 10  # failures that are shown with their reason
 LISTED = 1_000  # refusals in a report; refused.jsonl beside it has them all
 _RATE_WINDOW_S = 30.0  # seconds of the window that a rate is measured over
 _RATE_EPISODES = 8  # minimum of a rate: with fewer, estimates for a minute of work said hours
 # The assumed cost of an episode until the first episode ends.
 _FIRST_TOKENS = 1_000
-_FIRST_CALLS = 3  # the cost of an unusable reply
+_FIRST_CALLS = 3  # calls of a request whose replies are unusable (`structured.MAX_CALLS`)
 _LOOK_S = 0.02  # minimum seconds between two counts ...
-_SHARE = 10  # ... and a multiple of the last count's duration: counting reads the whole ledger
+_COUNT_FACTOR = 10  # ... and a multiple of the last count's duration: counting reads the whole ledger
 
 
 class Budget:
@@ -57,8 +57,8 @@ class Budget:
     def __init__(self, store: Store, *, calls: int | None = None, tokens: int | None = None) -> None:
         self._store, self._calls, self._tokens = store, calls, tokens
         self.bounded = calls is not None or tokens is not None
-        self._at_start = self._spending = [0] * 4
-        self._next = 0.0
+        self._at_start = self._spending = [0] * 4  # the first count is the base of all later ones
+        self._next_count = 0.0
         self.spent()
         self._at_start, self._spending = self._spending, self._at_start
 
@@ -70,7 +70,7 @@ class Budget:
         sums.append(sum(group.committed + group.failed for group in counts))
         self._spending = [total - start for total, start in zip(sums, self._at_start, strict=True)]
         ended = time.monotonic()
-        self._next = ended + max(_LOOK_S, _SHARE * (ended - began))
+        self._next_count = ended + max(_LOOK_S, _COUNT_FACTOR * (ended - began))
         return Cost(*self._spending[:3])
 
     def over(self) -> str:
@@ -83,7 +83,7 @@ class Budget:
         return ""
 
     def in_flight(self) -> int:
-        """Return the number of episodes that the bounds allow in flight, at least 1: `over` ends the run."""
+        """Return the most episodes in flight within the bounds: at least 1, for only `over` ends a run."""
         return max(1, self._payable(sys.maxsize))
 
     def room(self, bound: int, waiting: int) -> int:
@@ -110,7 +110,7 @@ class Budget:
 
     def _recent(self) -> tuple[int, int, int]:
         """Return calls, tokens and ended episodes, as of the last count."""
-        if time.monotonic() >= self._next:
+        if time.monotonic() >= self._next_count:
             self.spent()
         calls, prompt, completion, ended = self._spending
         return calls, prompt + completion, ended
@@ -157,13 +157,13 @@ class RunProgress:
 
 
 class RecentRate:
-    """Episodes ended a second, over the last half a minute and at least _TELLING episodes."""
+    """Episodes ended a second, over the last half a minute and at least _RATE_EPISODES episodes."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
     def at(self, instant: float, ended: int) -> float:
-        """Record `ended` episodes at `now` (seconds); return the rate, 0 while there are too few."""
+        """Record `ended` episodes at `instant` (seconds); return the rate, 0 while there are too few."""
         if ended == 0:  # models and actors are still starting
             self._samples.clear()
         self._samples.append((instant, ended))
@@ -349,7 +349,7 @@ class _RunAttempt:
         self._save_now_and_then()
 
     def _answered(self, answer: Refusal | str) -> None:
-        """Count the outcome of the oldest row in `_held`."""
+        """Count the outcome of the oldest row in `_unanswered`."""
         row = self._unanswered.popleft()
         if isinstance(answer, Refusal):
             self._folder.refuse(answer, row.file.path, row.number)
@@ -365,7 +365,7 @@ class _RunAttempt:
         if began >= self._next_save:
             self._folder.save(self._manifest)
             ended = time.monotonic()
-            self._next_save = ended + max(_SAVE_S, _SAVE_SHARE * (ended - began))
+            self._next_save = ended + max(_SAVE_S, _SAVE_FACTOR * (ended - began))
 
     def _end(self, state: RunState, reason: str) -> None:
         self._manifest.state, self._manifest.reason = state, reason
@@ -410,7 +410,7 @@ class _RunAttempt:
             "files": len(manifest.files),
             "rows": manifest.total("rows"),
             "skipped": self._skipped,
-            "failures": {"classes": Counter(row["class"] for row in failed), "first": failed[:_FIRST]},
+            "failures": {"classes": Counter(row["class"] for row in failed), "first": failed[:_MAX_SHOWN]},
             "reasons": self._folder.reasons(),
             **self._budget.spent()._asdict(),
             **{name: getattr(totals, name) for name in ("requests", "stalls", "wasted", "wasted_tokens")},

@@ -8,9 +8,12 @@ A model names both ends of a fact and gives its status and dates as plain fields
 ends     match the listed entities and the speaker; case, articles, possessives and outer punctuation do not
          count. An end that is not listed becomes a new mention. As an object, a number, a date, a
          boolean, and a phrase of lower-case words ("on track", "engineer") are values instead
-status   current -> holds, ended -> ended, event -> happened, denied -> denied
+status   current -> holds, event -> happened, denied -> denied, ended -> ended; an ended fact with a start
+         that is not the date of its change: holds, until the end date or the reference time
 dates    ISO 8601 at any precision, or words ("last May") that are resolved against the reference time (R3).
-         A date that cannot be read is left out alone: the fact stays, and `notes` gets a line
+         A date that cannot be read is left out alone: the fact stays, and `notes` gets a line. The day of the
+         message counts as a date only for an event or an end, and only if the text has a word such as
+         "today", because models copy that day
 types    the shipped names, the declared names, and the words of entity_types.toml
 
 An item that is wrong stays as it is: the parser drops it, and says why.
@@ -76,7 +79,10 @@ _TODAY = re.compile(
 
 @dataclass(slots=True)
 class ScriptForm:
-    """The entities and facts of replies about one episode, in the parser's form; replies may be added."""
+    """The entities and facts of replies about one episode, in the form of `model.script`.
+
+    `parse_extraction` reads this form. `add_entities` and `add_facts` add a reply.
+    """
 
     episode: Episode
     types: Sequence[str] = ENTITY_TYPES
@@ -116,7 +122,10 @@ class ScriptForm:
             self.facts.append(self.fact(item))
 
     def type_of(self, raw: object) -> object:
-        """Return the type that a model's word means; "" where it means none, the word itself if no text."""
+        """Return the type for a model's word, "" for an unknown word.
+
+        A value that is not a string is returned unchanged: the parser reports it.
+        """
         if not isinstance(raw, str):
             return raw
         key = "".join(raw.split()).casefold()
@@ -132,7 +141,7 @@ class ScriptForm:
             "relation": item.get("relation"),
             "fact": item.get("fact"),
             "kind": _KINDS.get(status, status),
-            "source": self.end(item.get("subject")),
+            "source": self.name_of_end(item.get("subject")),
         }
         fact |= self.object(item.get("object"))
         fact |= self._dates(fact["kind"], item)
@@ -140,10 +149,10 @@ class ScriptForm:
             del fact["fact"]
         return fact
 
-    def end(self, raw: object) -> object:
-        """Return the entity's name that an end of a fact means; an unlisted name without its article.
+    def name_of_end(self, raw: object) -> object:
+        """Return the name of the entity that is the subject or object; an unlisted name loses its article.
 
-        None for a pronoun: nobody could know its meaning.
+        None for a pronoun, because it names no entity.
         """
         if not isinstance(raw, str):
             return raw
@@ -160,7 +169,7 @@ class ScriptForm:
             return {"value": raw}
         if not isinstance(raw, str):
             return {"target": raw} if raw is not None else {}
-        text, end = clean_text(raw), self.end(raw)
+        text, end = clean_text(raw), self.name_of_end(raw)
         if end is None or name_key(text) in self._names:
             return {} if end is None else {"target": end}
         value = value_of(text)
@@ -219,7 +228,7 @@ def name_key(name: str) -> str:
 
 
 def value_of(text: str) -> object:
-    """Return the value that an object's text is, as `records.as_value` reads it; None for a name."""
+    """Return the text of an object as a value for `records.as_value`; None if it is the name of an entity."""
     low = text.casefold()
     if low in ("true", "false", "yes", "no"):
         return {"type": "boolean", "value": "true" if low in ("true", "yes") else "false"}

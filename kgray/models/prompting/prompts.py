@@ -7,8 +7,8 @@ The data follows in tagged sections, one JSON document each; no text can close i
     {"time":"Thursday 2026-03-05 09:00","speaker":"Leo","text":"I work at Nordwind"}
     </EPISODE>
 
-A prompt holds only text that is fixed when it is made (R21). Questions and answers refer to items by small
-ids.
+All text in a prompt is immutable, so that a repeated request has the same hash and the journal finds its
+answer (R21). Questions and answers refer to items by small ids.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PromptFiles:
     """The texts of the prompts: the shipped files, each replaced by a file of that name in the user's folder.
 
     user_folder: `prompts.folder`, None where it is not set. Raises SettingsError for a folder that cannot
-    be read, a file that is no prompt's, or a text that does not name a field of the reply.
+    be read, a file whose name is not that of a prompt, or a text that lacks the name of a field of the reply.
     """
 
     user_folder: Path | None = None
@@ -87,7 +87,7 @@ class PromptFiles:
         if path is None or not path.exists():
             return load(task)
         text = _parsed(path, task)[1]
-        missing = [name for name in _parsed(folder() / f"{task}.md", task)[0] if not _names(text, name)]
+        missing = [name for name in _parsed(folder() / f"{task}.md", task)[0] if not _has_word(text, name)]
         if missing:
             raise SettingsError(
                 f"prompts.folder: {path.name} does not name {missing[0]!r}, which a reply needs: add it to "
@@ -132,9 +132,9 @@ def load(task: str) -> str:
 
 
 def _parsed(path: Path, task: str) -> tuple[list[str], str]:
-    """Return the words that a reply needs and the text of a prompt's file. Raises SettingsError.
+    """Return the field names that a reply needs, and the text of a prompt's file. Raises SettingsError.
 
-    The front matter is the task's name, a line about it and, in shipped files, a line of these words.
+    The front matter is the task's name, a line about it and, in shipped files, a line of these field names.
     """
     try:
         front, _, text = path.read_text(encoding="utf-8-sig").partition("\n---\n")
@@ -148,7 +148,7 @@ def _parsed(path: Path, task: str) -> tuple[list[str], str]:
     return [word for line in lines[2:] for word in line.split(", ")], text.strip()
 
 
-def _names(text: str, field: str) -> bool:
+def _has_word(text: str, field: str) -> bool:
     return re.search(rf"(?<![A-Za-z_]){re.escape(field)}(?![A-Za-z_])", text) is not None
 
 
@@ -232,7 +232,10 @@ def repair_data(error: str, reply: str) -> str:
 
 
 def tokens(text: str) -> int:
-    """Return an estimate of a text's tokens, for plans over gigabytes: `count_tokens` reads 2 MB/s."""
+    """Return an estimate of a text's tokens: a token for each 4 characters.
+
+    For estimates over gigabytes, because `count_tokens` reads only 2 MB/s.
+    """
     return -(-len(text) // 4)
 
 
@@ -251,7 +254,7 @@ def _message(episode: Episode) -> dict[str, Any]:
 
 
 def _question(place: int, question: Question) -> dict[str, Any]:
-    """Return a question as its prompt shows it; a card that is missing becomes the name."""
+    """Return a question as its prompt shows it; if the question has no cards, the names take their place."""
     rows: dict[str, Any] = {"id": place, "kind": question.kind}
     if question.kind == "compare":
         candidates = [{"id": i, "fact": text} for i, text in enumerate(question.candidates)]

@@ -1,9 +1,11 @@
 """The right to write to slots: their epochs, and a lease on each shard against a second process (R23).
 
 Correctness rests on the epochs of slots, which each write locks and checks (`kgray.storage.transactions`).
-The lease, in the node of the shard, only prevents that two processes repeatedly take the shard from each
-other. A thread renews it, not the writes: so these do not lock that node, and writes of different slots run
-in parallel. Another process may take a lease that was not renewed for LEASE_MS, by the server's clock.
+The lease, stored in the graph node KgrayShard, only prevents that two processes repeatedly take the shard
+from each other. A thread renews it, not the writes: so these do not lock that node, and writes of different
+slots run in parallel. A process without an epoch may take a lease that was not renewed for LEASE_MS by the
+server's clock, or whose process on this host has ended. A process that states the newest epoch takes it at
+once.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from kgray.storage.transactions import (
 
 LEASE_MS = 10_000
 BEAT_S = 3.0
-# Process ids are unique within a namespace: pods may share a host's name.
+# A process id is unique only within a PID namespace, and pods may share a host name: so HOST has both.
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
 HOST = f"{socket.gethostname()} {_PID_NAMESPACE.readlink() if _PID_NAMESPACE.exists() else ''}"
 
@@ -131,7 +133,7 @@ def _take(
     number = count or stored
     check_shard(db.location, shard, number)
     shards = list(range(number)) if count is None else [shard]
-    ((newest_of_all,),) = db.run(running, cypher.NEW_EPOCH)
+    ((new_epoch,),) = db.run(running, cypher.NEW_EPOCH)
     if number != stored:  # divide the groups again, unless a process holds a shard of the stored map
         if epoch is not None:
             raise stale(db.location, f"another one, of {stored} shards", epoch)
@@ -145,7 +147,7 @@ def _take(
                 f"one; this deployment has {number}: set sequencer.shards = {stored}, or end the other one "
                 f"(kgray down)"
             )
-        db.run(running, cypher.DIVIDE_SLOTS, last=SLOTS - 1, shards=number, epoch=newest_of_all)
+        db.run(running, cypher.DIVIDE_SLOTS, last=SLOTS - 1, shards=number, epoch=new_epoch)
     leases = _locked_leases(db, running, shards)
     newest = max(lease.epoch for lease in leases)
     lock = WriterLock(shards=shards, epoch=newest, token=token)
@@ -158,15 +160,17 @@ def _take(
                     f"{living[0].holder} is ingesting {db.location} now; adding and reading go on, and what "
                     f"is added is ingested by it"
                 )
-            lock.epoch = newest_of_all
+            lock.epoch = new_epoch
         elif epoch != newest:
             raise stale(db.location, newest, epoch)
         holder = f"process {os.getpid()} on {socket.gethostname()}"
         parameters = {"holder": holder, "host": HOST, "pid": os.getpid(), "every": count is None}
         parameters |= {"shards": shards, "epoch": lock.epoch, "token": token}
         db.run(running, cypher.HOLD_SHARDS, **parameters)
-        db.run(running, cypher.TAKE_SLOTS, shards=shards, epoch=newest_of_all)
-    lock.slots.update((slot, number) for slot, number in db.run(running, cypher.SLOTS_OF, shards=shards))
+        # A restarted writer keeps the lock's epoch. The slots' new epoch fails the former process's writes.
+        db.run(running, cypher.TAKE_SLOTS, shards=shards, epoch=new_epoch)
+    rows = db.run(running, cypher.SLOTS_OF, shards=shards)
+    lock.slots.update((slot, slot_epoch) for slot, slot_epoch in rows)
     return lock
 
 

@@ -1,7 +1,8 @@
 """Writes a batch of rows of many entries; a single statement (`statements_by_hand.WRITE`) does most of it.
 
-Rows are dropped, then patched, then put. But entities, the ends of relationships, are put before these and
-dropped after them. Rows are sent in the order of their keys, so that all transactions lock in one order.
+The order is: drops except of entities and facts; patches; nodes; facts, each deleted and created again;
+mentions; counters of groups; and at the end the dropped entities, which no relationship needs any more. Rows
+are sent in the order of their keys, so that all transactions lock in one order.
 """
 
 from __future__ import annotations
@@ -70,12 +71,12 @@ class BatchWriter(Transaction[LockedGroup]):
         }
         is_small = max(map(len, (*nodes.values(), *edges.values()))) <= MAX_ROWS
         stored, mentions = set[str](), 0
-        ends: dict[str, Sequence[Any]] = {"counters": grouped.group_rows(counters)}
-        ends["settled"] = sorted(map(group_key, settled))
-        # Too many rows for one portion: all nodes come first, then all relationships, then the ends.
-        parts: Sequence[Mapping[str, Sequence[Any]]] = (nodes, edges, ends)
+        group_updates: dict[str, Sequence[Any]] = {"counters": grouped.group_rows(counters)}
+        group_updates["settled"] = sorted(map(group_key, settled))
+        # Too many rows for one portion: first all nodes, then all relationships, then the updates of groups.
+        parts: Sequence[Mapping[str, Sequence[Any]]] = (nodes, edges, group_updates)
         if is_small:
-            parts = ({**nodes, **edges, **ends},)
+            parts = ({**nodes, **edges, **group_updates},)
         for portion in chain.from_iterable(map(_portions, parts)):
             ((ids, count),) = self._db.run(self._running, PLANNED_ONCE + cypher.WRITE, rows=portion)
             stored.update(ids)
@@ -166,7 +167,7 @@ def _graphiti_episode(put: Values, facts_of: Mapping[tuple[str, str], list[str]]
 
 
 def _graphiti_fact(put: Values) -> Values:
-    """Add the times that Graphiti reads to the properties of a fact, and return these.
+    """Add the times that Graphiti reads to the properties of a fact, in place, and return the properties.
 
     The statement converts texts to datetimes, because the driver spends 140 us on each datetime.
     """

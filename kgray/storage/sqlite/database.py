@@ -39,7 +39,7 @@ from kgray.storage.transactions import (
 from kgray.system.locks import for_owner, sync
 
 _CHECK_S = 1.0  # time limit of the check before the first write; enough for 1.7 GB in the system's cache
-_WRITER_MB = 32  # page cache of the writing connection, which no search uses
+_SMALL_CACHE_MB = 32  # largest page cache of the writing connection and of each further reading connection
 _COPY_PAGES = 2_500  # pages of a step of a copy: 10 MB
 _READERS = 4  # reading connections: a single connection suffices until a thread reads for seconds
 
@@ -60,8 +60,9 @@ class Database:
 
     def __init__(self, path: Path, dimensions: int, *, patience_s: float, cache_mb: int) -> None:
         self.path, self.dimensions, self.patience_s = path, dimensions, patience_s
+        self._small_cache_mb = min(_SMALL_CACHE_MB, cache_mb)
         with explained(path):
-            self._writer = connect(path, patience_s=patience_s, cache_mb=min(_WRITER_MB, cache_mb))
+            self._writer = connect(path, patience_s=patience_s, cache_mb=self._small_cache_mb)
             reader = connect(path, patience_s=patience_s, cache_mb=cache_mb)
         self._durable = True  # SQLite's own default: synchronous = FULL
         self._turn = threading.RLock()  # of the thread that writes
@@ -190,6 +191,7 @@ class Database:
             is_cut = cut_log(self._writer, patience_s=self.patience_s)
             if is_cut and erased != cut:
                 self._writer.execute(sql.SET_META, ("cut", erased))
+                # This note itself was written to the log: cut it again.
                 cut_log(self._writer, patience_s=self.patience_s)
         return is_cut
 
@@ -222,7 +224,7 @@ class Database:
         try:
             if idle is None:
                 with explained(self.path):
-                    idle = connect(self.path, patience_s=self.patience_s, cache_mb=_WRITER_MB)
+                    idle = connect(self.path, patience_s=self.patience_s, cache_mb=self._small_cache_mb)
             yield idle
         finally:
             self._idle.put(idle)
@@ -280,7 +282,7 @@ def _divide(connection: apsw.Connection, shards: int, epoch: int) -> None:
 
 
 def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
-    """Return a connection: WAL, erased bytes zeroed, waits up to `patience_s` for locks."""
+    """Return a connection that zeroes erased bytes, and waits up to `patience_s` for locks (WAL mode)."""
     name, flags = str(path), apsw.SQLITE_OPEN_READWRITE
     # In a read-only folder without an active writer, SQLite cannot create the files that readers share with a
     # writer: `immutable` says that the file does not change.
@@ -401,7 +403,7 @@ def read_rows(run: Run, read: Read[R], no: int, values: Sequence[Any]) -> Iterat
         parts = (array(distinct[n : n + _PAGE_VALUES]) for n in range(0, len(distinct), _PAGE_VALUES))
         pages = (run(sql.OF_READ[read], (no, part)) for part in parts)
     # map and chain run in C, so that no Python code runs for each row.
-    return map(read.make, chain.from_iterable(map(partial(restored, read), pages)))
+    return map(read.make, chain.from_iterable(map(partial(with_restored_types, read), pages)))
 
 
 def _scan(run: Run, read: Read[Any], no: int, start: Sequence[Any]) -> Iterator[list[Row]]:
@@ -449,8 +451,8 @@ _CONVERTERS = {
 }
 
 
-def restored(read: Read[Any], page: list[Row], *, first: int = 0) -> list[Row]:
-    """Return rows of a read, whose columns begin at an index, with the types that SQLite lacks."""
+def with_restored_types(read: Read[Any], page: list[Row], *, first: int = 0) -> list[Row]:
+    """Convert the columns whose types SQLite lacks; first: the index of the read's first column in a row."""
     if not _CONVERTERS[read] or not page:
         return page
     columns = list(zip(*page, strict=True))
@@ -460,15 +462,15 @@ def restored(read: Read[Any], page: list[Row], *, first: int = 0) -> list[Row]:
 
 
 _DAMAGED = "{path} is damaged ({error}): restore it from a copy"
-_LOCKED = "{path} is locked by another process beyond patience; nothing was changed, run it again"
-_FIXED = "{path} cannot be written: check the permissions of the folder and the file"
+_LOCKED = "{path} is still locked by another process after the longest wait; nothing was changed: repeat it"
+_READ_ONLY = "{path} cannot be written: check the permissions of the folder and the file"
 _LINES: Mapping[type[Exception], str] = {
     apsw.BusyError: _LOCKED,
     apsw.LockedError: _LOCKED,
     apsw.CorruptError: _DAMAGED,
     apsw.NotADBError: _DAMAGED,
-    apsw.ReadOnlyError: _FIXED,
-    apsw.PermissionsError: _FIXED,
+    apsw.ReadOnlyError: _READ_ONLY,
+    apsw.PermissionsError: _READ_ONLY,
     apsw.CantOpenError: "{path} cannot be opened: check the folder, its permissions and its file system",
     apsw.IOError: "{path}: the disk failed to read or write ({error})",
     # Statements are constants: if one fails to compile, a table has been changed.
@@ -478,7 +480,7 @@ _LINES: Mapping[type[Exception], str] = {
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn the errors of SQLite and of the file system inside into StoreError or Unavailable."""
+    """Turn errors of SQLite and the file system into StoreError or Unavailable; other errors pass."""
     try:
         yield
     except (apsw.Error, OSError) as error:

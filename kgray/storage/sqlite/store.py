@@ -25,7 +25,15 @@ from kgray.schema.rows import fact as fact_of
 from kgray.storage import transactions
 from kgray.storage.sqlite import folder, schema
 from kgray.storage.sqlite import statements as sql
-from kgray.storage.sqlite.database import Database, KnownGroup, array, digest, fetch_all, read_rows, restored
+from kgray.storage.sqlite.database import (
+    Database,
+    KnownGroup,
+    array,
+    digest,
+    fetch_all,
+    read_rows,
+    with_restored_types,
+)
 from kgray.storage.transactions import EVERY_SEQUENCE, CombinedBatch, States, Transaction, slot_of
 from kgray.system import locks
 
@@ -228,7 +236,7 @@ class SqliteStore(Store):
         return heads
 
     def everywhere(self, read: Read[R], values: Sequence[Any] = ()) -> Iterator[tuple[str, R]]:
-        rows = restored(read, self._db.rows(sql.EVERYWHERE[read], (array(values),)), first=1)
+        rows = with_restored_types(read, self._db.rows(sql.EVERYWHERE[read], (array(values),)), first=1)
         return ((group, read.make(columns)) for group, *columns in rows)
 
     def rows(self, read: Read[R], group: str, values: Sequence[Any] = ()) -> Iterator[R]:
