@@ -25,15 +25,8 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., En
     stores.close()
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("seed", [*range(2), *CONFLICT_SEEDS[:2]])
-def test_the_graph_equals_its_derivation_after_every_step(fresh: Callable[..., Engine], seed: int) -> None:
-=======
 @pytest.mark.parametrize("seed", [*range(2), *CONFLICT_SEEDS[:2], SPLIT_SEED])
-def test_after_every_step_of_a_history_the_graph_follows_from_the_records(
-    fresh: Callable[..., Engine], seed: int
-) -> None:
->>>>>>> words2
+def test_the_graph_equals_its_derivation_after_every_step(fresh: Callable[..., Engine], seed: int) -> None:
     """R4, R16, R20, R25, R26: after any addition, merge, split, undo, replacement, retraction or removal."""
     play(fresh, seed)
 
