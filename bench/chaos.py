@@ -34,6 +34,8 @@ SHARES: Mapping[str, float] = {
 EPISODES_A_KILL = 30
 # A change of the number of shards, and of the settings, by a command that is killed and run again or not.
 CHANGES = ("scale", "scale-killed", "up", "up-killed")
+# The targets of a cluster that the bench starts.
+OF_NODES = frozenset(("node", "arrival", "notice", "head", "sequencer-node", "writer-node"))
 _FIRST, _LAST = 0.03, 0.92  # of the episodes: between them the kills come
 
 
@@ -115,9 +117,7 @@ def run(schedule: KillSchedule, progress: Callable[[str], None] = lambda _: None
     require_psutil()
     if schedule.plan.episodes < len(schedule.kills):
         raise InputError(f"{len(schedule.kills)} kills need more than {schedule.plan.episodes} episodes")
-    if schedule.address is not None and not {kind for _, kind in schedule.kills} <= {*SHARES, "store"} - {
-        "node"
-    }:
+    if schedule.address is not None and {kind for _, kind in schedule.kills} & OF_NODES:
         raise InputError("a node can be killed only in a cluster that is started for it")
     outcome = ChaosOutcome(schedule)
     with tempfile.TemporaryDirectory(prefix="kgray-bench-") as name:

@@ -68,7 +68,8 @@ def test_modules_are_small():
     sizes = {relative_name(path): lines(path) for path in MODULES}
 
     assert {name: size for name, size in sizes.items() if size > 500} == {}
-    assert statistics.median(sizes.values()) <= 200
+    # Nearly empty modules would hide large ones.
+    assert statistics.median(size for path in PACKAGE if (size := lines(path)) > 15) <= 200
 
 
 def test_functions_are_short():

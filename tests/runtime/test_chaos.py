@@ -68,7 +68,7 @@ def test_a_backfill_continues_during_changes_of_its_deployment(ray_session) -> N
     """From 2 shards to 5 and back, and other settings: by commands that are killed and repeated."""
     kinds = ("scale-killed", "up-killed", "scale")
     kills = [(20 + 60 * place, kind) for place, kind in enumerate(kinds)]
-    plan = WorldPlan(seed=5, episodes=300, entities=60, groups=6)
+    plan = WorldPlan(seed=5, episodes=300, entities=120, groups=6)
     schedule = _schedule(ray_session, plan, kills, first_token_s=0.3, shards=2)
 
     outcome = chaos.run(schedule)
