@@ -34,6 +34,8 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # "gw0", "gw1"; "" where one
 JARS = Path(os.environ.get("NEO4J_JARS", Path.home() / ".cache/kgray/neo4j"))
 RELEASE = os.environ.get("NEO4J_VERSION") or re.findall(r"NEO4J_VERSION:-([\d.]+)", STARTER.read_text())[0]
 CLASSES = JARS / f"classes-{RELEASE}.jsa"
+# To write them takes 20 s: not at the first run, which may be the only one of a machine.
+KEEPS_CLASSES = (JARS / RELEASE).is_dir()
 # The server lives for minutes and is never warm: without the optimising compiler it needs half the processor
 # time. Java then reserves 48 MB for compiled code, which these tests fill, so the size is set.
 JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
@@ -68,7 +70,7 @@ class Neo4jServer:
         environment["NEO4J_JAVA"] = os.environ.get("NEO4J_JAVA", JAVA)
         # In a growing database each statement is planned again every 10 s: a quarter of its processor time.
         environment["NEO4J_SETTINGS"] = "dbms.cypher.min_replan_interval=1h"
-        environment["NEO4J_CLASSES"] = str(CLASSES)
+        environment["NEO4J_CLASSES"] = str(CLASSES) if KEEPS_CLASSES else ""
         outcome = subprocess.run(
             [STARTER, command, self.folder, *arguments],
             env=os.environ | environment,
@@ -109,7 +111,7 @@ def neo4j_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neo4jServ
     try:
         yield server
     finally:
-        server.kill() if CLASSES.exists() else server.stop()
+        server.stop() if KEEPS_CLASSES and not CLASSES.exists() else server.kill()
 
 
 @pytest.fixture(scope="session")

@@ -134,6 +134,7 @@ def test_a_name_is_completed_and_its_neighbourhood_drawn(tab):
     assert tab.violations() == []
 
 
+@pytest.mark.slow  # test_http_exploring has explanations by default
 def test_a_search_explains_its_results_and_the_hits_that_the_time_filter_removed(tab):
     page = tab.open("group=team&as_of=2026-06-01&q=" + quote("Where does Alice Nguyen work?"), ".hits li")
     first = page.inner_text(".hits li >> nth=0")
