@@ -134,7 +134,7 @@ def test_a_name_is_completed_and_its_neighbourhood_drawn(tab):
     assert tab.violations() == []
 
 
-@pytest.mark.slow  # test_http_exploring has explanations by default
+@pytest.mark.slow  # test_cli_read has explanations by default
 def test_a_search_explains_its_results_and_the_hits_that_the_time_filter_removed(tab):
     page = tab.open("group=team&as_of=2026-06-01&q=" + quote("Where does Alice Nguyen work?"), ".hits li")
     first = page.inner_text(".hits li >> nth=0")
@@ -168,7 +168,7 @@ def test_the_slider_filters_in_the_browser_and_steps_to_changes(tab):
     page.wait_for_selector("button[aria-label=Play]")
 
 
-@pytest.mark.slow  # test_http_exploring asks for past moments by default
+@pytest.mark.slow  # test_recipes sends known_at by every door by default
 def test_known_at_is_requested_from_the_server_and_marked_as_past(tab, served):
     commits = served.client().get("/v1/groups/team/changes", params={"limit": 1000}).json()["commits"]
     page = tab.open(f"group=team&known_at={quote(commits[5]['at'])}", READY)
