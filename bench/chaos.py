@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.empty_stores import empty_store
 from bench.engine import Way, carry_out, given_of, opened, settings_of
-from bench.kills import Kill, KilledBackfill, KillLog, KillSchedule
+from bench.kills import OF_NODES, Kill, KilledBackfill, KillLog, KillSchedule
 from bench.processes import ServerProcess, flags_of, require_psutil
 from bench.reading import digest, ledger, sequences
 from kgray.errors import InputError
@@ -34,8 +34,6 @@ SHARES: Mapping[str, float] = {
 EPISODES_A_KILL = 30
 # A change of the number of shards, and of the settings, by a command that is killed and run again or not.
 CHANGES = ("scale", "scale-killed", "up", "up-killed")
-# The targets of a cluster that the bench starts.
-OF_NODES = frozenset(("node", "arrival", "notice", "head", "sequencer-node", "writer-node"))
 _FIRST, _LAST = 0.03, 0.92  # of the episodes: between them the kills come
 
 

@@ -323,6 +323,10 @@ def _server_flags(schedule: KillSchedule, record: Path) -> list[str]:
     return flags_of(Oracle(World(plan=schedule.plan))) + options_of({**speed, "record": record})
 
 
+# The targets that need a cluster of the bench: the keys of `_targets_of`.
+OF_NODES = frozenset(("node", "arrival", "notice", "sequencer-node", "writer-node", "head"))
+
+
 def _targets_of(cluster: SimulatedCluster, actors: Actors, missing: int) -> dict[str, Target]:
     arrived = not missing
 

@@ -34,7 +34,7 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # "gw0", "gw1"; "" where one
 JARS = Path(os.environ.get("NEO4J_JARS", Path.home() / ".cache/kgray/neo4j"))
 RELEASE = os.environ.get("NEO4J_VERSION") or re.findall(r"NEO4J_VERSION:-([\d.]+)", STARTER.read_text())[0]
 CLASSES = JARS / f"classes-{RELEASE}.jsa"
-# To write them takes 20 s: not at the first run, which may be the only one of a machine.
+# To write them took 16 s on two busy cores: not at the first run, which may be the only one of a machine.
 KEEPS_CLASSES = (JARS / RELEASE).is_dir()
 # The server lives for minutes and is never warm: without the optimising compiler it needs half the processor
 # time. Java then reserves 48 MB for compiled code, which these tests fill, so the size is set.

@@ -31,7 +31,6 @@ def test_the_graph_equals_its_derivation_after_every_step(fresh: Callable[..., E
     play(fresh, seed)
 
 
-@pytest.mark.seldom_on_neo4j
 def test_one_history_on_each_store(stores: Stores) -> None:
     """The same on every store; one history, since the result is computed above the stores."""
     store = stores.open()

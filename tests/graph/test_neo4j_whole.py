@@ -228,7 +228,6 @@ UNION ALL MATCH ()-[r]->() RETURN [type(r)] AS kinds, properties(r) AS held
 """
 
 
-@pytest.mark.seldom_on_neo4j
 def test_a_removal_deletes_the_words_of_episodes_from_all_properties(stores, ask, group):
     """R25: no node or relationship, whether derived, indexed or journaled, contains its words."""
     store = stores.open()
